@@ -1,0 +1,89 @@
+# `make` alone says what there is. Every target does the set-up that it needs, in .venv, once.
+#
+#   PYTHON=python3.12     the interpreter to build .venv with
+#   TORCH_INDEX=https://… a package index with another build of PyTorch, asked beside the usual one
+#   ARGS="--flag value"   handed on to tsr, pytest or the benchmarks
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up-in
+CANDIDATES := python3.11 python3.12 python3 python
+IS_SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+
+ifndef PYTHON
+PYTHON := $(shell for python in $(CANDIDATES); do \
+	if "$$python" -c '$(IS_SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
+endif
+
+# The stamp holds the folder it was written in: an environment that was moved, copied, interrupted or lost its
+# interpreter is made anew.
+ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(STAMP) 2>/dev/null),$(CURDIR))
+UNSOUND := FORCE
+endif
+
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
+
+.PHONY: help setup quickstart test fast lint format types bench wheel clean FORCE
+
+help: ## say what each target does
+	@echo "TSR Lightning: make <target> [ARGS=…]"
+	@echo
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)$$/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+setup: $(STAMP) ## install everything into .venv, with the exact versions of constraints.txt
+
+# PyTorch goes first and alone, so that nothing can pull another build of it in.
+$(STAMP): pyproject.toml constraints.txt $(UNSOUND)
+	@"$(PYTHON)" -c '$(IS_SUITABLE)' 2>/dev/null || { \
+		echo "make: Python 3.11 or 3.12 is needed, and $(if $(PYTHON),'$(PYTHON)' is not one,none was found among $(CANDIDATES)); name one with make PYTHON=/path/to/python3.11" >&2; \
+		exit 2; }
+	@$(if $(UNSOUND),rm -rf $(VENV),rm -f $(STAMP))
+	@echo "set-up 1/3: $$("$(PYTHON)" --version) in $(VENV)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "set-up 2/3: PyTorch (the large download)"
+	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") torch
+	@echo "set-up 3/3: all other packages, and tsr itself"
+	@$(PIP) --editable '.[dev]'
+	@echo "set-up: done in $(VENV)"
+	@echo "$(CURDIR)" > $(STAMP)
+
+quickstart: setup ## train the embedded Sokoban policy with beam search on this machine's CPU
+	$(BIN)/tsr fit --config configs/quickstart.yaml $(ARGS)
+
+test: lint types ## everything that must be green: style, types, fast tests, then the slow ones
+	@echo "tests: the fast ones, then the slow ones"
+	@$(BIN)/python -m pytest $(ARGS)
+
+fast: setup ## the fast tests alone
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: setup ## check style and format with ruff
+	@echo "style: ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "make: 'make format' puts the format right" >&2; exit 1; }
+
+format: setup ## put format, and what style can be put right, right
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: setup ## check types with mypy
+	@echo "types: mypy"
+	@$(BIN)/mypy
+
+bench: setup ## run the benchmarks anew, and draw their tables and pictures
+	$(BIN)/python -m benchmarks $(ARGS)
+
+wheel: setup ## build the wheel into dist/
+	@rm -rf dist
+	@$(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .
+	@echo "wheel: $$(ls dist/*.whl)"
+
+clean: ## remove .venv, builds and caches; what runs wrote stays
+	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

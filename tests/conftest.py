@@ -1,0 +1,36 @@
+"""What every test shares: no hub, two threads, the fast ones first."""
+
+import os
+from pathlib import Path
+
+# Before torch and transformers are imported, and in the environment, so that processes which tests start have it too.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads and a fork do not go together
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+
+import hypothesis
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+# No deadline: a shared core is late at times. The same examples each time: whether a change may go in is no lottery.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow tests last; the order is otherwise as written."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Published material for checks, which lies beside the repository on some machines."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the published material of ../shared/data is not on this machine")
+    return SHARED_DATA

@@ -1,0 +1,6 @@
+"""`python -m tsr_lightning` is `tsr`."""
+
+from tsr_lightning.cli import main
+
+if __name__ == "__main__":
+    main()
