@@ -1,0 +1,69 @@
+"""Every random draw of a run, as a pure function of a key.
+
+A `Key` names a draw by where it belongs: (run seed, epoch, instance, member of the group, path in the tree, stream,
+index). Nothing here has a state, so the size of a wave, the order of its rows and the number of ranks change no draw.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: Steele, Lea and Flood 2014, doi.org/10.1145/2660193.2660195
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+class Stream(StrEnum):
+    """What a draw is for. Two streams of one node never share a number."""
+
+    POLICY = "policy"  # the tokens of a response
+    BRANCH = "branch"  # the environment's noise as search imagines it
+    REAL = "real"  # the environment's noise in the episode that is lived
+    TIES = "ties"  # the order among equals
+    ORACLE = "oracle"  # the noise of a demonstration
+    SHUFFLE = "shuffle"  # the order of the rows in an update pass
+    INSTANCE = "instance"  # the seeds of the instances
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A 64-bit name of a draw; equal names give equal numbers in every process."""
+
+    value: int
+
+    def fold(self, *parts: int | str) -> "Key":
+        """The key of something inside this one, such as `key.fold("epoch", 3)`."""
+        digest = hashlib.blake2b(self.value.to_bytes(8, "little"), digest_size=8)
+        for part in parts:
+            text = str(part)
+            digest.update(f"{type(part).__name__[0]}{len(text)}:{text}".encode())
+        return Key(int.from_bytes(digest.digest(), "little"))
+
+    def bits(self, index: int = 0) -> int:
+        """The `index`-th 64-bit number of this key (splitmix64)."""
+        z = (self.value + _GOLDEN * (index + 1)) & _MASK
+        z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
+        z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
+        return z ^ (z >> 31)
+
+    def uniform(self, index: int = 0) -> float:
+        """The `index`-th number of this key in [0, 1), a multiple of 2^-53."""
+        return (self.bits(index) >> 11) * 2.0**-53
+
+    def generator(self) -> np.random.Generator:
+        """A NumPy generator of its own, for what needs many draws of many kinds."""
+        return np.random.Generator(np.random.PCG64(self.value))
+
+
+def uniforms(keys: NDArray[np.uint64], index: NDArray[np.uint64] | int) -> NDArray[np.float64]:
+    """`Key.uniform` of many keys at once: keys [N] and index [N] or one -> [N]."""
+    with np.errstate(over="ignore"):
+        z = keys + np.uint64(_GOLDEN) * (np.asarray(index, dtype=np.uint64) + np.uint64(1))
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
+        z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
