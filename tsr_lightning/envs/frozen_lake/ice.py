@@ -1,0 +1,60 @@
+"""How the ice moves a player: gymnasium's own transition table, laid out for drawing from it."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+from numpy.typing import NDArray
+
+from tsr_lightning.envs.frozen_lake.maps import FROZEN, START, Rows
+
+ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's order
+# an outcome: the upper edge of its piece of [0, 1), and the cell it leads to
+Outcomes = tuple[tuple[float, int], ...]
+
+
+class Ice(NamedTuple):
+    """A lake's dynamics. C cells, 4 actions, O outcomes of an action (3 where it slips to both sides)."""
+
+    letters: str  # [C]
+    ground: Rows  # the rows without the start: where a game began is no part of where it stands
+    outcomes: tuple[tuple[Outcomes, ...], ...]  # [C][4]
+    probability: NDArray[np.float64]  # [C, 4, O], 0 where there are fewer outcomes
+    target: NDArray[np.int64]  # [C, 4, O], cells
+
+
+@lru_cache(maxsize=4096)
+def ice(rows: Rows, success_rate: float) -> Ice:
+    """The dynamics of a lake: the intended move with `success_rate`, each perpendicular one with half of the rest."""
+    table = FrozenLakeEnv(desc=list(rows), is_slippery=True, success_rate=success_rate).P
+    cells = len(table)
+    probability = np.zeros((cells, len(ACTIONS), 3))
+    target = np.zeros((cells, len(ACTIONS), 3), dtype=np.int64)
+    for cell, by_action in table.items():
+        for action, outcomes in by_action.items():
+            for place, (chance, then, _, _) in enumerate(outcomes):
+                probability[cell, action, place] = chance
+                target[cell, action, place] = then
+    # a sum of three floats may fall short of 1, and the last edge must not
+    edges = np.where(np.arange(3) == 2, 1.0, probability.cumsum(-1))
+    drawn = tuple(
+        tuple(tuple(zip(e, t, strict=True)) for e, t in zip(by_action, targets, strict=True))
+        for by_action, targets in zip(edges.tolist(), target.tolist(), strict=True)
+    )
+    ground = tuple(row.replace(START, FROZEN) for row in rows)
+    return Ice("".join(rows), ground, drawn, probability, target)
+
+
+def land(outcomes: Outcomes, uniform: float) -> int:
+    """The cell that a number in [0, 1) leads to: the inverse of the cumulative distribution."""
+    for edge, cell in outcomes:
+        if uniform < edge:
+            return cell
+    raise ValueError(f"{uniform} is no number in [0, 1)")
+
+
+def likeliest(lake: Ice, cell: int, action: int) -> int:
+    """The cell where an action most probably ends."""
+    chance = np.bincount(lake.target[cell, action], weights=lake.probability[cell, action])
+    return int(chance.argmax())

@@ -1,0 +1,15 @@
+"""What is said when an argument of the environment cannot be used."""
+
+from tsr_lightning.errors import ConfigError
+
+
+def whole(name: str, value: object, at_least: int = 1) -> None:
+    """Raise unless `value` is a whole number, and not too small."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ConfigError(f"{name} is {value!r}: give a whole number of at least {at_least}.")
+
+
+def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of the names."""
+    if value not in known:
+        raise ConfigError(f"{name} is {value!r}: take one of {', '.join(known)}.")

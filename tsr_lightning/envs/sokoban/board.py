@@ -1,0 +1,90 @@
+"""The mechanics of Sokoban. Knows no text, no budget and no randomness.
+
+A cell is a number, row * cols + col. What never moves is a `Layout`, shared by all states of a level; what moves is a
+`State`, the player's cell and the sorted cells of the boxes. An outer wall is taken for granted, so no step leaves the
+grid.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+Boxes = tuple[int, ...]  # sorted, so that equal situations are equal tuples
+State = tuple[int, Boxes]  # player, boxes
+
+ACTIONS = ("Up", "Down", "Left", "Right")
+MOST_BOXES = 8  # of a level: matching boxes to targets looks at every set of targets
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What never moves: the walls, the outer ones included, and the targets."""
+
+    rows: int
+    cols: int
+    walls: frozenset[int]
+    targets: Boxes
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """How far each of `ACTIONS` moves in cell numbers."""
+        return (-self.cols, self.cols, -1, 1)
+
+
+class Level(NamedTuple):
+    """A layout and where the player and the boxes begin."""
+
+    layout: Layout
+    player: int
+    boxes: Boxes
+
+
+@lru_cache(maxsize=1024)
+def floor(layout: Layout) -> tuple[int, ...]:
+    """The cells that are no wall, in reading order."""
+    return tuple(cell for cell in range(layout.rows * layout.cols) if cell not in layout.walls)
+
+
+def moved(boxes: Boxes, origin: int, destination: int) -> Boxes:
+    """The boxes after the one on `origin` went to `destination`."""
+    if len(boxes) == 1:
+        return (destination,)
+    return tuple(sorted(destination if box == origin else box for box in boxes))
+
+
+def act(layout: Layout, player: int, boxes: Boxes, step: int) -> State:
+    """The state after a step: a walk, a push, or the same state where neither is possible."""
+    ahead = player + step
+    if ahead in layout.walls:
+        return player, boxes
+    if ahead not in boxes:
+        return ahead, boxes
+    beyond = ahead + step
+    if beyond in layout.walls or beyond in boxes:
+        return player, boxes
+    return ahead, moved(boxes, ahead, beyond)
+
+
+def legal(layout: Layout, player: int, boxes: Boxes) -> tuple[int, ...]:
+    """The indices into `ACTIONS` that change the state."""
+    return tuple(
+        index for index, step in enumerate(layout.steps) if act(layout, player, boxes, step) != (player, boxes)
+    )
+
+
+def before(layout: Layout, player: int, boxes: Boxes) -> Iterator[State]:
+    """The states from which one effective action leads here: `act` played in reverse, walks and pulls."""
+    for step in layout.steps:
+        behind = player - step
+        if behind in layout.walls or behind in boxes:
+            continue
+        yield behind, boxes
+        ahead = player + step
+        if ahead in boxes:
+            yield behind, moved(boxes, ahead, player)
+
+
+def endings(layout: Layout) -> list[State]:
+    """The solved states: every box on a target, the player anywhere else."""
+    return [(player, layout.targets) for player in floor(layout) if player not in layout.targets]

@@ -1,0 +1,112 @@
+"""Level files in the usual text format, plain or gzip, such as Boxoban's (github.com/google-deepmind/boxoban-levels).
+
+`#` wall, `@` player, `+` player on goal, `$` box, `*` box on goal, `.` goal, blank floor; a line that opens with `;`
+names the level below it, and levels are apart by blank lines or such names.
+"""
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from tsr_lightning.envs.sokoban.board import MOST_BOXES, Layout, Level
+from tsr_lightning.errors import ConfigError
+
+_WALL, _GOALS, _BOXES, _PLAYERS = "#", ".*+", "$*", "@+"
+_FLOOR = " -_"  # some collections write floor as - or _
+_KNOWN = frozenset(_WALL + _GOALS + _BOXES + _PLAYERS + _FLOOR)
+
+
+def read_levels(path: str | Path) -> tuple[Level, ...]:
+    """The levels of a file, in its order.
+
+    Raises:
+        ConfigError: one sentence with the file, the level and the remedy.
+    """
+    path = Path(path)
+    try:
+        changed = path.stat().st_mtime_ns
+        return _read(path, changed)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such level file; give `levels` the path of one.") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read as a level file ({error}); give a text file or a .gz of one."
+        ) from None
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, changed: int) -> tuple[Level, ...]:
+    """`changed` is the time of the last change, so that an edited file is read anew."""
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    levels = tuple(parse_level(rows, f"{path}, level {name}") for name, rows in _split(text))
+    if not levels:
+        raise ConfigError(f"{path}: holds no level; give a file with rows of # around each level.")
+    return levels
+
+
+def _split(text: str) -> list[tuple[str, list[str]]]:
+    """The rows of each level with its name: that of the header above it, or its number in the file from 1."""
+    found: list[tuple[str, list[str]]] = []
+    name, rows = "", list[str]()
+    for line in [*text.splitlines(), ""]:
+        if line.strip() and not line.startswith(";"):
+            rows.append(line.rstrip())
+            continue
+        if rows:
+            found.append((name or str(len(found) + 1), rows))
+            name, rows = "", []
+        if line.startswith(";"):
+            name = line[1:].strip()
+    return found
+
+
+def parse_level(rows: Sequence[str], where: str) -> Level:
+    """A level from its rows; `where` opens the sentence of an error.
+
+    Raises:
+        ConfigError: if it is no level that can be played.
+    """
+    unknown = sorted(set("".join(rows)) - _KNOWN)
+    if unknown:
+        raise ConfigError(f"{where}: unknown symbol {unknown[0]!r}; use # @ + $ * . and blanks.")
+    cols = max(len(row) for row in rows)
+    text = "".join(row.ljust(cols) for row in rows)
+
+    def cells(symbols: str) -> list[int]:
+        return [cell for cell, symbol in enumerate(text) if symbol in symbols]
+
+    players, boxes, targets, walls = cells(_PLAYERS), cells(_BOXES), cells(_GOALS), cells(_WALL)
+    if len(players) != 1:
+        raise ConfigError(
+            f"{where}: has {len(players) or 'no'} player{'s' * (len(players) > 1)}; put one @ or + in it."
+        )
+    if not boxes:
+        raise ConfigError(f"{where}: has no box; put at least one $ and one . in it.")
+    if len(boxes) != len(targets):
+        raise ConfigError(f"{where}: has boxes {len(boxes)} and goals {len(targets)}; make them equal.")
+    if len(boxes) > MOST_BOXES:
+        raise ConfigError(f"{where}: has boxes {len(boxes)}; leave out levels with more than {MOST_BOXES}.")
+    if boxes == targets:
+        raise ConfigError(f"{where}: is solved from the start; move a box off its goal.")
+    inside = _inside(players[0], frozenset(walls), len(rows), cols, where)
+    if not inside.issuperset(boxes + targets):
+        raise ConfigError(f"{where}: walls keep the player from a box or a goal; open them or remove it.")
+    layout = Layout(len(rows), cols, frozenset(range(len(text))) - inside, tuple(targets))
+    return Level(layout, players[0], tuple(boxes))
+
+
+def _inside(player: int, walls: frozenset[int], rows: int, cols: int, where: str) -> frozenset[int]:
+    """The cells that the player could reach if there were no boxes; all others count as walls."""
+    inside, edge = {player}, [player]
+    while edge:
+        cell = edge.pop()
+        if cell // cols in (0, rows - 1) or cell % cols in (0, cols - 1):
+            raise ConfigError(f"{where}: is not closed; surround it with walls #.")
+        for step in (-cols, cols, -1, 1):
+            if cell + step not in walls and cell + step not in inside:
+                inside.add(cell + step)
+                edge.append(cell + step)
+    return frozenset(inside)

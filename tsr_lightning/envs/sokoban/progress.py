@@ -1,0 +1,192 @@
+"""How far a state is from solved, without solving it: push distances, dead squares, deadlocks, and the score.
+
+A push distance is exact for a box that is alone on the board: it counts the walls, the room that the player needs
+behind the box, and the way there. So with one box a state scores 0 if and only if it is lost; with several, boxes in
+each other's way are seen only as freeze deadlocks, and every 0 is still a lost state.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tsr_lightning.envs.sokoban.board import Boxes, Layout, floor
+
+WALK_WEIGHT = 0.01  # of a push; walks are shorter than 1 / WALK_WEIGHT or cut there, so a push outweighs any walk
+_LONGEST_WALK = 99
+
+# the cells that a player can walk to without moving the box, as a bit mask, and the pushes that are left from there
+Sides = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """What is known of a layout before any box stands on it.
+
+    Attributes:
+        pushes: by target (in the layout's order), then by the box's cell: the sides from which the box can be brought
+            to the target, and the fewest pushes from each.
+        dead: cells from which a box reaches no target.
+        span: above any sum of push distances and a walk, so that 1 - cost / span stays within (0, 1).
+        open_cells: the floor as a bit mask.
+    """
+
+    pushes: tuple[dict[int, Sides], ...]
+    dead: frozenset[int]
+    span: int
+    open_cells: int
+
+
+@lru_cache(maxsize=512)
+def distances(layout: Layout) -> Distances:
+    """The push distances of a layout, by reverse play of one box from each target."""
+    open_cells = sum(1 << cell for cell in floor(layout))
+    regions = {cell: _regions(layout, open_cells, cell) for cell in floor(layout)}
+    pushes = tuple(_pushes_to(layout, regions, target) for target in layout.targets)
+    alive = {cell for table in pushes for cell in table}
+    farthest = max((pushes for table in pushes for sides in table.values() for _, pushes in sides), default=0)
+    return Distances(
+        pushes=pushes,
+        dead=frozenset(floor(layout)) - alive,
+        span=1 + farthest * len(layout.targets),
+        open_cells=open_cells,
+    )
+
+
+def _spread(seed: int, free: int, cols: int) -> int:
+    """The cells of `free` that can be walked to from `seed`, both bit masks."""
+    reached, edge = seed, seed
+    while edge:
+        edge = (edge << 1 | edge >> 1 | edge << cols | edge >> cols) & free & ~reached
+        reached |= edge
+    return reached
+
+
+def _regions(layout: Layout, open_cells: int, box: int) -> tuple[int, ...]:
+    """Where the player can be, next to a lone box: bit masks of cells that are connected without moving it."""
+    free = open_cells & ~(1 << box)
+    found: list[int] = []
+    for step in layout.steps:
+        seed = 1 << (box + step) & free
+        if seed and not any(seed & region for region in found):
+            found.append(_spread(seed, free, layout.cols))
+    return tuple(found)
+
+
+def _pushes_to(layout: Layout, regions: dict[int, tuple[int, ...]], target: int) -> dict[int, Sides]:
+    """Breadth-first search in reverse over (cell of the box, region of the player)."""
+    best = {(target, region): 0 for region in regions[target]}
+    queue = deque(best)
+    while queue:
+        box, region = queue.popleft()
+        for step in layout.steps:
+            origin, player = box - step, box - 2 * step  # before the push; after it, the player stands on origin
+            if not region >> origin & 1 or player in layout.walls:
+                continue
+            earlier = next(mask for mask in regions[origin] if mask >> player & 1)
+            if (origin, earlier) not in best:
+                best[origin, earlier] = best[box, region] + 1
+                queue.append((origin, earlier))
+    table: dict[int, list[tuple[int, int]]] = {}
+    for (box, region), pushes in best.items():
+        table.setdefault(box, []).append((region, pushes))
+    return {box: tuple(sides) for box, sides in table.items()}
+
+
+def pushes_left(table: dict[int, Sides], box: int, player: int) -> int | None:
+    """The fewest pushes that bring a lone box to the table's target; None if it cannot get there."""
+    for region, pushes in table.get(box, ()):
+        if region >> player & 1:
+            return pushes
+    return None
+
+
+def matching(known: Distances, player: int, boxes: Boxes) -> tuple[int, Boxes] | None:
+    """The fewest pushes that could bring each box to a target of its own, and the target's index for each box.
+
+    A lower bound of the pushes of any solution; None if some box is left without a target: the state is lost.
+    """
+    # by the set of targets taken (a bit mask) after the first boxes: the cheapest choice
+    choices: dict[int, tuple[int, Boxes]] = {0: (0, ())}
+    for box in boxes:
+        further: dict[int, tuple[int, Boxes]] = {}
+        for index, table in enumerate(known.pushes):
+            pushes = pushes_left(table, box, player)
+            if pushes is None:
+                continue
+            for taken, (cost, chosen) in choices.items():
+                if taken >> index & 1:
+                    continue
+                key = taken | 1 << index
+                if key not in further or cost + pushes < further[key][0]:
+                    further[key] = (cost + pushes, (*chosen, index))
+        choices = further
+    return next(iter(choices.values()), None)
+
+
+def frozen(layout: Layout, dead: frozenset[int], boxes: Boxes) -> bool:
+    """Whether some box off its target can never be moved again, except onto a dead square."""
+    return any(box not in layout.targets and _stuck(layout, dead, boxes, box, frozenset()) for box in boxes)
+
+
+def _stuck(layout: Layout, dead: frozenset[int], boxes: Boxes, box: int, held: frozenset[int]) -> bool:
+    """Whether `box` moves along neither axis, if the boxes `held` do not move."""
+    held = held | {box}  # it is asked whether its neighbours could move while it stays: a wall to them
+
+    def blocks(cell: int) -> bool:
+        if cell in layout.walls or cell in held:
+            return True
+        return cell in boxes and _stuck(layout, dead, boxes, cell, held)
+
+    return all(
+        (box - step in dead and box + step in dead) or blocks(box - step) or blocks(box + step)
+        for step in (layout.cols, 1)
+    )
+
+
+def walk(layout: Layout, open_cells: int, player: int, boxes: Boxes, goals: int) -> int | None:
+    """Steps of the player to the nearest of `goals` (a bit mask) without moving a box; None if there is no way."""
+    free = open_cells
+    for box in boxes:
+        free &= ~(1 << box)
+    reached = edge = 1 << player
+    steps = 0
+    while edge:
+        if edge & goals:
+            return steps
+        edge = (edge << 1 | edge >> 1 | edge << layout.cols | edge >> layout.cols) & free & ~reached
+        reached |= edge
+        steps += 1
+    return None
+
+
+def _useful_sides(layout: Layout, known: Distances, player: int, boxes: Boxes, chosen: Boxes) -> int:
+    """The cells, as a bit mask, from which a push brings a box nearer to the target that the matching gave it."""
+    sides = 0
+    for box, index in zip(boxes, chosen, strict=True):
+        table = known.pushes[index]
+        now = pushes_left(table, box, player)
+        for step in layout.steps:
+            behind, ahead = box - step, box + step
+            if behind in layout.walls or ahead in layout.walls or ahead in boxes:
+                continue
+            then = pushes_left(table, ahead, box)
+            if now is not None and then is not None and then < now:
+                sides |= 1 << behind
+    return sides
+
+
+def score(layout: Layout, player: int, boxes: Boxes) -> float:
+    """1 when solved, 0 when seen to be lost, and between them higher for fewer pushes left, then for a shorter walk.
+
+    1 - (pushes of the best matching + WALK_WEIGHT * walk to the nearest useful side of a box) / a constant of the
+    layout. The walk is there because going round a box would otherwise look like no progress.
+    """
+    if boxes == layout.targets:
+        return 1.0
+    known = distances(layout)
+    matched = matching(known, player, boxes)
+    if matched is None or frozen(layout, known.dead, boxes):
+        return 0.0
+    pushes, chosen = matched
+    steps = walk(layout, known.open_cells, player, boxes, _useful_sides(layout, known, player, boxes, chosen))
+    return 1.0 - (pushes + WALK_WEIGHT * min(_LONGEST_WALK if steps is None else steps, _LONGEST_WALK)) / known.span

@@ -1,0 +1,123 @@
+"""How the environments speak and listen: prompts out, actions in.
+
+Two wordings: `PAPER` is RAGEN's prompt (github.com/mll-lab-nu/RAGEN, ctx_manager.py), which the paper uses, and `BRIEF`
+says the same in a fraction of the tokens, for small policies.
+"""
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+ActionT = TypeVar("ActionT")
+WordingName = Literal["paper", "brief"]
+
+SEPARATOR = "||"
+# gymnasium's default charset lacks the symbols of the grids and the newline
+CHARSET = frozenset(string.printable + "√")
+
+
+@dataclass(frozen=True)
+class Wording:
+    """A way to say rules, turns and answers. Fields in braces are filled in."""
+
+    system: str  # {rules} {symbols} {actions} {limit}
+    turn: str  # {reward} {warning} {turn} {state} {left}
+    reward: str  # {reward}: how the last turn's reward is told; "" keeps it untold
+    answer: re.Pattern[str]  # one group: the actions
+    reply: str  # {actions}: an answer that `answer` reads
+    form: str  # what an answer must look like, for a warning
+
+
+PAPER = Wording(
+    system=(
+        "You're a helpful assistant. {rules}\n{symbols}\nYour available actions are:\n{actions}\n"
+        'You can make up to {limit} actions, separated by the action separator " || "'
+    ),
+    turn=(
+        "{reward}Turn {turn}:\nState:\n{state}\n{warning}You have {left} actions left. Always output: "
+        "<think> [Your thoughts] </think> <answer> [your answer] </answer> with no extra text. "
+        "Strictly follow this format."
+    ),
+    reward="Reward:\n{reward}\n",
+    answer=re.compile(r"<think>.*?</think>\s*<answer>(.*?)</answer>", re.DOTALL),
+    reply="<think></think><answer>{actions}</answer>",
+    form="<think>...</think><answer>...</answer>",
+)
+
+BRIEF = Wording(
+    system="{rules}",
+    turn="{warning}{state}\n{left} left",
+    reward="",
+    answer=re.compile(r"<answer>(.*?)</answer>", re.DOTALL),
+    reply="<answer>{actions}</answer>",
+    form="<answer>...</answer>",
+)
+
+WORDINGS: dict[str, Wording] = {"paper": PAPER, "brief": BRIEF}
+
+
+@dataclass(frozen=True)
+class Answer(Generic[ActionT]):
+    """A response as actions; `problem` says what was wrong where there are none."""
+
+    actions: tuple[ActionT, ...]
+    problem: str = ""
+
+    @property
+    def valid(self) -> bool:
+        return not self.problem
+
+
+def read_answer(text: str, wording: Wording, names: Mapping[str, ActionT], limit: int) -> Answer[ActionT]:
+    """The actions of a response: those of its last answer, the first `limit` of them.
+
+    A single unknown action makes the whole turn invalid. Actions past `limit` are not played and not punished (RAGEN).
+
+    Args:
+        text: the response, without control tokens.
+        wording: says what an answer looks like.
+        names: lower-case names of the actions.
+        limit: the most actions a turn may play.
+    """
+    found = wording.answer.findall(text)
+    if not found:
+        return Answer((), f"no {wording.form} in the response")
+    said = [part.strip() for part in found[-1].split(SEPARATOR)]
+    if said == [""]:
+        return Answer((), "the answer is empty")
+    unknown = [part for part in said[:limit] if part.lower() not in names]
+    if unknown:
+        return Answer((), f"{unknown[0][:20]!a} is no action")
+    return Answer(tuple(names[part.lower()] for part in said[:limit]))
+
+
+def say_answer(wording: Wording, actions: Sequence[str]) -> str:
+    """A response that plays `actions`."""
+    return wording.reply.format(actions=f" {SEPARATOR} ".join(actions))
+
+
+def say_turn(wording: Wording, *, turn: int, state: str, left: int, reward: float | None, problem: str) -> str:
+    """The observation of a turn.
+
+    Args:
+        wording: how to say it.
+        turn: counted from 1.
+        state: the task's own picture of itself.
+        left: actions left in the episode.
+        reward: of the turn before; None at the first.
+        problem: what was wrong with the response before; "" if nothing was.
+    """
+    return wording.turn.format(
+        reward="" if reward is None else wording.reward.format(reward=round(reward, 3)),
+        warning=f"No valid action provided previously: {problem}.\n" if problem else "",
+        turn=turn,
+        state=state,
+        left=left,
+    )
+
+
+def say_rules(wording: Wording, *, rules: str, symbols: str, actions: Sequence[str], limit: int) -> str:
+    """The system message."""
+    return wording.system.format(rules=rules, symbols=symbols, actions=", ".join(actions), limit=limit)
