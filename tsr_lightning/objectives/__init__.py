@@ -1,0 +1,28 @@
+"""What is maximised. An objective is two pure parts: credit once per rollout, and a loss per micro-batch."""
+
+from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
+from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
+from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.objectives.likelihood import Likelihood
+from tsr_lightning.objectives.ppo import PPO
+from tsr_lightning.objectives.searched import AsSampled, Searched, SuccessesOnly
+
+__all__ = [
+    "GRPO",
+    "PPO",
+    "Aggregation",
+    "AsSampled",
+    "Constant",
+    "Credit",
+    "Estimates",
+    "Likelihood",
+    "Loss",
+    "Needs",
+    "Objective",
+    "Outputs",
+    "Searched",
+    "SequenceMean",
+    "SuccessesOnly",
+    "Targets",
+    "TokenMean",
+]

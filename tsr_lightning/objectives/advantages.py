@@ -1,0 +1,167 @@
+"""Advantages as pure functions of rewards, values and returns.
+
+Knows neither groups nor objectives. S is a number of steps, T the turns of a trajectory, N its trained tokens (turn
+after turn), G the trajectories of a group. What comes out is float32; what is summed up on the way is float64. GAE
+comes out on the CPU, where rewards are.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Advantages(NamedTuple):
+    """An estimate per step or per token."""
+
+    advantages: Tensor  # [S] or [N]
+    returns: Tensor  # the same shape: the critic's regression target
+
+
+class Estimator(Protocol):
+    """Advantages of the N trained tokens of one trajectory of T turns."""
+
+    def __call__(
+        self,
+        lengths: Sequence[int],  # [T] trained tokens of each turn
+        rewards: Sequence[float],  # [T]
+        values: Tensor,  # [N]
+        *,
+        gamma: float,
+        lam: float,
+        final_value: float = 0.0,
+    ) -> Advantages: ...
+
+
+def gae(rewards: Tensor, values: Tensor, *, gamma: float, lam: float, final_value: float = 0.0) -> Advantages:
+    """Generalised advantage estimation over S steps, equations 11 to 16 of https://arxiv.org/abs/1506.02438.
+
+        delta_t = r_t + gamma V_{t+1} - V_t,   A_t = sum_k (gamma lam)^k delta_{t+k},   R_t = A_t + V_t
+
+    Args:
+        rewards: [S].
+        values: [S], V of the state before each step.
+        gamma: The discount of a step.
+        lam: The weight of longer returns; 1 is Monte Carlo, 0 one-step.
+        final_value: V of the state after the last step; 0 where the episode is over.
+    """
+    ahead = final_value
+    advantage = 0.0
+    backwards = []
+    # Plain floats: a recursion over tensors of one element would be a hundred times slower.
+    for reward, value in zip(reversed(rewards.tolist()), reversed(values.tolist()), strict=True):
+        advantage = reward + gamma * ahead - value + gamma * lam * advantage
+        ahead = value
+        backwards.append(advantage)
+    advantages = torch.tensor(backwards[::-1], dtype=torch.float64)
+    return Advantages(advantages.float(), (advantages + values.double().cpu()).float())
+
+
+def token_gae(
+    lengths: Sequence[int],
+    rewards: Sequence[float],
+    values: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    final_value: float = 0.0,
+) -> Advantages:
+    """`gae` with one step per token; a turn's reward falls on its last trained token, every other token has 0.
+
+    The tokens of the observation between two turns are no steps: the token after a turn's last one is the next turn's
+    first, so gamma and lam count sampled tokens alone. Returns [N] each.
+    """
+    spoken = _spoken(lengths, rewards)
+    per_token = torch.zeros(sum(spoken.lengths), dtype=torch.float64)
+    for end, reward in zip(accumulate(spoken.lengths), spoken.rewards, strict=True):
+        per_token[end - 1] = reward
+    return gae(per_token, values, gamma=gamma, lam=lam, final_value=final_value)
+
+
+def turn_gae(
+    lengths: Sequence[int],
+    rewards: Sequence[float],
+    values: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    final_value: float = 0.0,
+) -> Advantages:
+    """`gae` with one step per turn (the turn-level MDP of https://arxiv.org/abs/2512.17008).
+
+    V of a turn is V of the context that its first token was sampled in. All tokens of the turn share its advantage and
+    its return. Returns [N] each.
+    """
+    spoken = _spoken(lengths, rewards)
+    counts = torch.tensor(spoken.lengths, dtype=torch.long)  # [T]
+    starts = counts.cumsum(0) - counts
+    turns = gae(
+        torch.tensor(spoken.rewards, dtype=torch.float64),
+        values.cpu()[starts],
+        gamma=gamma,
+        lam=lam,
+        final_value=final_value,
+    )
+    return Advantages(turns.advantages.repeat_interleave(counts), turns.returns.repeat_interleave(counts))
+
+
+class _Turns(NamedTuple):
+    lengths: list[int]  # [T'] all positive
+    rewards: list[float]  # [T']
+
+
+def _spoken(lengths: Sequence[int], rewards: Sequence[float]) -> _Turns:
+    """The turns that have trained tokens. What a turn without any earned goes to the last token before it; with no
+    token before it, to none: nothing that was sampled led to it."""
+    turns = _Turns([], [])
+    for length, reward in zip(lengths, rewards, strict=True):
+        if length:
+            turns.lengths.append(length)
+            turns.rewards.append(reward)
+        elif turns.rewards:
+            turns.rewards[-1] += reward
+    return turns
+
+
+def group_normalised(returns: Tensor, *, normalise_std: bool, epsilon: float = 1e-6) -> Tensor:
+    """The group-relative advantage of GRPO, section 4.1.2 of https://arxiv.org/abs/2402.03300.
+
+        A_i = (R_i - mean(R)) / (std(R) + epsilon)
+
+    Without the division it is Dr. GRPO's (https://arxiv.org/abs/2503.20783), which gives groups of little spread no
+    more voice than they have. The standard deviation is the unbiased one, as in the common implementations. A group of
+    one, or of equal returns, has advantage 0.
+
+    Args:
+        returns: [G].
+        normalise_std: Whether to divide by the standard deviation.
+        epsilon: Keeps a group of equal returns finite.
+    """
+    if returns.numel() < 2:
+        return torch.zeros_like(returns, dtype=torch.float32)
+    centred = returns.double() - returns.double().mean()
+    scale = centred.std() + epsilon if normalise_std else 1.0
+    return (centred / scale).float()
+
+
+def whiten(advantages: Tensor, weights: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+    """Weighted mean 0 and weighted variance 1 over all N tokens.
+
+        A <- (A - m) / sqrt(v + epsilon),   m = sum w A / sum w,   v = sum w (A - m)^2 / sum w
+
+    A token of weight 0 is moved but does not count. The variance is the biased one: weights have no number of degrees
+    of freedom. Where all weights are 0, the advantages stay as they are.
+
+    Args:
+        advantages: [N].
+        weights: [N], not negative.
+        epsilon: Keeps equal advantages finite.
+    """
+    wide, total = advantages.double(), weights.double().sum()
+    if total == 0:
+        return advantages
+    shares = weights.double() / total
+    centred = wide - (shares * wide).sum()
+    return (centred / ((shares * centred.square()).sum() + epsilon).sqrt()).to(advantages.dtype)

@@ -1,0 +1,98 @@
+"""The contract of an objective: two pure parts, credit once per rollout and a loss per micro-batch.
+
+Knows tensors, and no model. N is the number of trained tokens: of one trajectory in `Estimates` and `Credit` (its turns
+one after the other), of a micro-batch in `Targets` and `Outputs`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tsr_lightning.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an objective wants computed for it before the updates."""
+
+    logprobs: bool = True  # old log-probabilities, for ratios
+    values: bool = False  # a critic
+    reference: bool = False  # log-probabilities under the reference
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The policy's, critic's and reference's view of one trajectory before the updates, fixed for all of them."""
+
+    logprobs: Tensor  # [N]
+    values: Tensor  # [N] V of the context that each token was sampled in; zeros without a critic
+    reference: Tensor  # [N]; zeros where not needed
+    final_value: float  # V of the context after the last turn; 0 without a critic
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What each trained token of one trajectory is worth. All [N], float32."""
+
+    advantages: Tensor
+    returns: Tensor  # the critic's regression target
+    weights: Tensor  # of the policy's terms
+    shares: Tensor  # an optimizer step divides the policy's terms by the sum of these over its tokens
+    value_weights: Tensor  # of the critic's term; a step divides by their own sum
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What the loss of a micro-batch is computed against. All [N], float32.
+
+    `weights` and `value_weights` are already divided, so that each sums to (at most) 1 over an optimizer step.
+    """
+
+    logprobs: Tensor  # old
+    values: Tensor  # old
+    reference: Tensor
+    advantages: Tensor
+    returns: Tensor
+    weights: Tensor
+    value_weights: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the model says of a micro-batch now. All [N]."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    values: Tensor  # zeros without a critic
+
+
+class Loss(NamedTuple):
+    """A scalar to minimise and detached statistics, each a weighted sum over the micro-batch (so that micro-batches and
+    ranks add up to the figure of the optimizer step)."""
+
+    total: Tensor  # []
+    stats: dict[str, Tensor]  # name -> []
+
+
+class Objective(ABC):
+    """Frozen dataclasses derive from it: their fields are the arguments in YAML."""
+
+    @property
+    @abstractmethod
+    def needs(self) -> Needs: ...
+
+    @property
+    def minimum_group_size(self) -> int:
+        """The fewest trajectories of one instance that credit can be told from."""
+        return 1
+
+    @abstractmethod
+    def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
+        """Credit on whole trajectories, after filtering; `estimates` and the result are indexed as
+        `groups[i].trajectories[j]`."""
+
+    @abstractmethod
+    def loss(self, targets: Targets, outputs: Outputs) -> Loss: ...
