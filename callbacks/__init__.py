@@ -1,0 +1,8 @@
+"""Lightning callbacks for TSR Lightning. They import `tsr_lightning`, never the other way."""
+
+from callbacks.evaluation import Evaluation
+from callbacks.instance_filter import InstanceFilter
+from callbacks.progress import RolloutProgressBar
+from callbacks.trajectory_log import TrajectoryLog
+
+__all__ = ["Evaluation", "InstanceFilter", "RolloutProgressBar", "TrajectoryLog"]

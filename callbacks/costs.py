@@ -1,0 +1,39 @@
+"""What a run cost so far; of its rollouts, what the progress that they report says."""
+
+from dataclasses import dataclass
+
+from tsr_lightning.hooks import RolloutProgress
+from tsr_lightning.search.ledger import Ledger
+
+ROLLOUT = "rollout"  # `RolloutProgress.what` of a rollout for training; a trial gives its own name
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """What a run of training cost, on all ranks together."""
+
+    epochs: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+    evaluation_seconds: float = 0.0  # of these
+    tokens_generated: int = 0  # by rollouts; an evaluation's own are among its figures
+    env_steps: int = 0
+
+
+class RolloutCosts:
+    """Adds up rollouts of which only the running totals are seen, on this rank."""
+
+    def __init__(self) -> None:
+        self._ended = Ledger()
+        self._running = Ledger()
+
+    def see(self, progress: RolloutProgress) -> None:
+        if progress.what != ROLLOUT:
+            return
+        if progress.costs.waves <= self._running.waves:  # every report follows a wave, so this is another rollout
+            self._ended = self._ended + self._running
+        self._running = progress.costs
+
+    @property
+    def total(self) -> Ledger:
+        return self._ended + self._running

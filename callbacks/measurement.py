@@ -1,0 +1,102 @@
+"""What an evaluation found in one trial at one moment of a run. Plain data, to and from plain types."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from callbacks import statistics
+from callbacks.axis import Position
+from callbacks.episodes import Gathered
+from callbacks.statistics import Interval, Outcomes
+from tsr_lightning.evaluation import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How a trial was played; figures of two protocols are not compared."""
+
+    temperature: float
+    samples: int
+    search: str | None  # in words
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Protocol":
+        return cls(trial.temperature, trial.samples, None if trial.search is None else repr(trial.search))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    protocol: Protocol
+    epochs: int  # of training that the policy had had
+    updates: int
+    outcomes: Outcomes  # by instance
+    figures: dict[str, float]  # `success_rate` and so on, as logged
+
+    @property
+    def success_interval(self) -> Interval:
+        return statistics.success_interval(self.outcomes)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Dicts, lists and numbers only: what a checkpoint read with `weights_only` and a JSON file can hold."""
+        return {
+            "protocol": asdict(self.protocol),
+            "epochs": self.epochs,
+            "updates": self.updates,
+            "figures": dict(self.figures),
+            "success_interval": list(self.success_interval),
+            "instances": [
+                {"instance": instance, "successes": successes, "episodes": episodes}
+                for instance, (successes, episodes) in self.outcomes.items()
+            ],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Measurement":
+        return cls(
+            protocol=Protocol(**plain["protocol"]),
+            epochs=plain["epochs"],
+            updates=plain["updates"],
+            figures=dict(plain["figures"]),
+            outcomes={row["instance"]: (row["successes"], row["episodes"]) for row in plain["instances"]},
+        )
+
+
+def measure(
+    trial: Trial, gathered: Gathered, position: Position, *, pass_at: Sequence[int] | None
+) -> Measurement | None:
+    """The figures of a trial; None if nothing was played.
+
+    Rates count every instance the same, means every episode. A k of `pass_at` for which some instance has too few
+    episodes is left out; None stands for the powers of two.
+    """
+    episodes = gathered.episodes
+    if not episodes:
+        return None
+    outcomes: dict[int, tuple[int, int]] = {}
+    for episode in episodes:
+        successes, count = outcomes.get(episode.instance, (0, 0))
+        outcomes[episode.instance] = (successes + episode.succeeded, count + 1)
+    most = statistics.fewest_episodes(outcomes)
+    ks = [1 << power for power in range(most.bit_length())] if pass_at is None else [k for k in pass_at if k <= most]
+
+    turns = sum(episode.turns for episode in episodes)
+    tokens = sum(episode.tokens for episode in episodes)
+    figures = {
+        "success_rate": statistics.success_rate(outcomes),
+        **{f"pass@{k}": statistics.mean_pass_at_k(outcomes, k) for k in ks},
+        "return": sum(gathered.returns) / len(episodes),
+        "turns": turns / len(episodes),
+        "valid_actions": _share(sum(episode.valid for episode in episodes), turns),
+        "effective_actions": _share(sum(episode.effective for episode in episodes), turns),
+        "response_tokens_per_turn": _share(tokens, turns),
+        "response_tokens_per_episode": tokens / len(episodes),
+        "tokens_generated": float(gathered.tokens_generated),
+        "env_steps": float(gathered.env_steps),
+        "seconds": gathered.seconds,
+    }
+    return Measurement(Protocol.of(trial), position.epochs, position.updates, outcomes, figures)
+
+
+def _share(part: int, whole: int) -> float:
+    """Episodes that ended before their first turn have no shares; 0 rather than NaN."""
+    return part / whole if whole else 0.0

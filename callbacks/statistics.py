@@ -1,0 +1,101 @@
+"""The statistics of an evaluation, as pure functions: pass@k and 95% intervals. Knows no trajectory and no Lightning.
+
+Instances are independent of one another; the episodes of one instance are not. So every interval here goes over
+instances, and `Outcomes` keeps them apart.
+"""
+
+from collections.abc import Mapping
+from math import comb, sqrt
+from statistics import fmean, pvariance
+from typing import NamedTuple
+
+Outcomes = Mapping[int, tuple[int, int]]  # an instance's seed -> (its successes, its episodes)
+
+_Z95 = 1.959963984540054  # the normal distribution's 97.5% point
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class Difference(NamedTuple):
+    """A mean difference over the instances that both sides played."""
+
+    value: float
+    interval: Interval
+    instances: int
+
+
+def success_rate(outcomes: Outcomes) -> float:
+    """The mean over instances of each one's share of successes; every instance counts the same."""
+    return fmean(_shares(outcomes))
+
+
+def pass_at_k(episodes: int, successes: int, k: int) -> float:
+    """The chance that k of an instance's episodes, drawn without replacement, hold a success: 1 − C(n−c, k) / C(n, k).
+
+    Without bias for k ≤ n, which 1 − (1 − c/n)^k is not (Chen et al. 2021, arXiv 2107.03374, equation 1).
+    """
+    return 1 - comb(episodes - successes, k) / comb(episodes, k)
+
+
+def mean_pass_at_k(outcomes: Outcomes, k: int) -> float:
+    return fmean(pass_at_k(episodes, successes, k) for successes, episodes in outcomes.values())
+
+
+def fewest_episodes(outcomes: Outcomes) -> int:
+    """The largest k for which every instance's pass@k is known."""
+    return min(episodes for _, episodes in outcomes.values())
+
+
+def wilson(rate: float, count: float) -> Interval:
+    """The 95% score interval of a proportion seen over `count` independent trials (Wilson 1927)."""
+    z2 = _Z95**2 / count
+    centre = (rate + z2 / 2) / (1 + z2)
+    half = _Z95 * sqrt((rate * (1 - rate) + z2 / 4) / count) / (1 + z2)
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def success_interval(outcomes: Outcomes) -> Interval:
+    """The 95% interval of the success rate over instances like these.
+
+    Wilson's, with as many trials as independent ones would have given the spread that the instances show. With one
+    episode each that is exactly the number of instances; with several it lies between that and the number of episodes.
+    """
+    shares = _shares(outcomes)
+    rate, spread = fmean(shares), pvariance(shares)
+    episodes = sum(episodes for _, episodes in outcomes.values())
+    if spread == 0:  # alike in every instance: certain successes and failures say no more than their instances
+        count = float(len(shares)) if rate in (0.0, 1.0) else float(episodes)
+    else:
+        count = min(len(shares) * rate * (1 - rate) / spread, float(episodes))
+    return wilson(rate, count)
+
+
+def paired_difference(before: Outcomes, after: Outcomes) -> Difference | None:
+    """After minus before over the instances in both, with the 95% interval of the paired difference; None if none is.
+
+    The interval is Agresti and Min's (2005, doi.org/10.1002/sim.1781): Wald's, after half an instance of each of the
+    four outcomes was added. So it never shrinks to a point, however alike the instances are; the value is untouched.
+    """
+    common = [instance for instance in before if instance in after]
+    if not common:
+        return None
+    changes = [_share(after[instance]) - _share(before[instance]) for instance in common]
+    count = len(changes) + 2  # two of the four added halves change nothing, the others by +1 and by −1
+    centre = sum(changes) / count
+    variance = (sum(change**2 for change in changes) + 1) / count - centre**2
+    half = _Z95 * sqrt(variance / count)
+    return Difference(
+        fmean(changes), Interval(max(-1.0, centre - half), min(1.0, centre + half)), instances=len(changes)
+    )
+
+
+def _shares(outcomes: Outcomes) -> list[float]:
+    return [_share(outcome) for outcome in outcomes.values()]
+
+
+def _share(outcome: tuple[int, int]) -> float:
+    successes, episodes = outcome
+    return successes / episodes

@@ -1,0 +1,176 @@
+"""The table that a run ends with: figures of an evaluation in words and columns. Knows no Lightning."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from callbacks import statistics
+from callbacks.costs import RunCost
+from callbacks.measurement import Measurement, Protocol
+from callbacks.statistics import Difference, Interval
+
+_LABELS = {
+    "success_rate": "success rate",
+    "return": "return",
+    "turns": "turns",
+    "valid_actions": "valid actions",
+    "effective_actions": "effective actions",
+    "response_tokens_per_turn": "response tokens per turn",
+    "response_tokens_per_episode": "response tokens per episode",
+    "tokens_generated": "cost: tokens generated",
+    "env_steps": "cost: environment steps",
+    "seconds": "cost: seconds",
+}
+INTERVALS = "[low, high]: 95% intervals over instances; that of the difference is paired over the same instances"
+_HIDDEN = {"pass@1"}  # the success rate by another name
+_COUNTS = {"tokens_generated", "env_steps"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    header: tuple[str, ...]  # [C]
+    rows: tuple[tuple[str, ...], ...]  # [R][C]
+    notes: tuple[str, ...] = ()
+
+
+def each(measured: Mapping[str, Measurement]) -> list[Table]:
+    """Every trial by itself."""
+    return [
+        Table(title(name, one), ("", "measured"), tuple((label(key), cell(one, key)) for key in _shown(one)))
+        for name, one in measured.items()
+    ]
+
+
+def changes(before: Mapping[str, Measurement], after: Mapping[str, Measurement]) -> list[Table]:
+    """Every trial before and after training; without a before, the after alone."""
+    return [comparison(name, before.get(name), measured) for name, measured in after.items()]
+
+
+def comparison(name: str, before: Measurement | None, after: Measurement) -> Table:
+    header = f"after {_plural(after.epochs, 'epoch')}"
+    if before is None:
+        return Table(title(name, after), ("", header), tuple((label(key), cell(after, key)) for key in _shown(after)))
+    difference = paired(before, after)
+    rows = tuple(
+        (label(key), cell(before, key), cell(after, key), _change(key, before, after, difference))
+        for key in _shown(after)
+    )
+    remarks = tuple(_remarks(before, after, difference))
+    return Table(title(name, after), ("", "before", header, "difference"), rows, remarks)
+
+
+def title(name: str, measured: Measurement) -> str:
+    return f"{name}: {protocol_in_words(measured.protocol)}, {instances_in_words(measured)}"
+
+
+def paired(before: Measurement, after: Measurement) -> Difference | None:
+    """The difference in success rate; None where the two have no instance, or not the protocol, in common."""
+    if before.protocol != after.protocol:
+        return None
+    return statistics.paired_difference(before.outcomes, after.outcomes)
+
+
+def protocol_in_words(protocol: Protocol) -> str:
+    temperature = "greedy" if protocol.temperature == 0 else f"temperature {protocol.temperature:g}"
+    search = "no search" if protocol.search is None else f"search {protocol.search}"
+    return f"{temperature}, {_plural(protocol.samples, 'sample')} per instance, {search}"
+
+
+def instances_in_words(measured: Measurement) -> str:
+    return _plural(len(measured.outcomes), "held-out instance")
+
+
+def cost_in_words(cost: RunCost) -> str:
+    return (
+        f"cost of the run: {_plural(cost.epochs, 'epoch')}, {_plural(cost.updates, 'update')}, "
+        f"{_duration(cost.seconds)} (evaluation {_duration(cost.evaluation_seconds)}); "
+        f"rollouts: {cost.tokens_generated:,} tokens generated, {cost.env_steps:,} environment steps"
+    )
+
+
+def label(key: str) -> str:
+    return _LABELS.get(key, key)
+
+
+def cell(measured: Measurement, key: str) -> str:
+    if key not in measured.figures:
+        return ""
+    value = measured.figures[key]
+    if key == "success_rate":
+        return f"{value:.3f} {_interval(measured.success_interval)}"
+    return f"{value:,.0f}" if key in _COUNTS else f"{value:.1f}" if key == "seconds" else f"{value:.3f}"
+
+
+def render(tables: list[Table], notes: list[str]) -> str:
+    """Plain text, readable in a log file."""
+    return "\n\n".join([*map(_render_one, tables), "\n".join(notes)]).rstrip() + "\n"
+
+
+def show(heading: str, tables: list[Table], notes: list[str]) -> None:
+    """Prints to standard output: with rich on a terminal, as plain text elsewhere."""
+    if not sys.stdout.isatty() or find_spec("rich") is None:
+        print(f"\n{heading}\n\n{render(tables, notes)}", flush=True)
+        return
+    from rich import get_console  # no dependency of ours; Lightning's own console, which its bar is drawn on
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = get_console()
+    console.print(Text(f"\n{heading}", style="bold"))
+    for table in tables:
+        rich_table = RichTable(title=Text(table.title), title_justify="left")
+        for column in table.header:
+            rich_table.add_column(Text(column), no_wrap=True)
+        for row in table.rows:
+            rich_table.add_row(*map(Text, row))  # a Text, lest an interval's brackets be taken for markup
+        console.print(rich_table)
+        for note in table.notes:
+            console.print(Text(note))
+    for note in notes:
+        console.print(Text(note))
+
+
+def _shown(measured: Measurement) -> list[str]:
+    return [key for key in measured.figures if key not in _HIDDEN]
+
+
+def _change(key: str, before: Measurement, after: Measurement, difference: Difference | None) -> str:
+    if key == "success_rate":
+        return "" if difference is None else f"{difference.value:+.3f} {_interval(difference.interval, sign='+')}"
+    if key in _COUNTS or key == "seconds" or key not in before.figures:
+        return ""
+    return f"{after.figures[key] - before.figures[key]:+.3f}"
+
+
+def _remarks(before: Measurement, after: Measurement, difference: Difference | None) -> list[str]:
+    if before.protocol != after.protocol:
+        return [f"before was measured under another protocol ({protocol_in_words(before.protocol)}): no difference"]
+    if difference is None:
+        return ["before and after have no instance in common: no difference"]
+    if before.outcomes.keys() != after.outcomes.keys():
+        return [f"before: {instances_in_words(before)}; the difference is over the {difference.instances} in both"]
+    return []
+
+
+def _render_one(table: Table) -> str:
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
+    text = ["   ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    rule = "-" * max(map(len, text))
+    return "\n".join([table.title, rule, text[0], rule, *text[1:], rule, *table.notes])
+
+
+def _interval(interval: Interval, sign: str = "") -> str:
+    return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,114 @@
+"""A few trajectories as text in TensorBoard, for reading what the policy does."""
+
+import re
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from callbacks.axis import Position, epochs_at_rollout, position_at_validation
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.evaluation import Played
+from tsr_lightning.trajectory import Group, Trajectory, Turn
+
+
+class TrajectoryLog(Callback):
+    """Writes one trajectory of each of the first groups, from rollouts and from every trial of a validation.
+
+    Those of a trial are of the same instances every time, so that their tags' sliders show a policy change. In a
+    rollout it sees the groups that the callbacks before it in the list have left.
+
+    Args:
+        count: trajectories per rollout and per trial.
+        every_n_epochs: write after every so many epochs; the start is always written.
+    """
+
+    def __init__(self, count: int = 2, every_n_epochs: int = 1) -> None:
+        super().__init__()
+        if count < 0:
+            raise ConfigError(f"TrajectoryLog.count is {count}: give 0 or more")
+        if every_n_epochs < 1:
+            raise ConfigError(f"TrajectoryLog.every_n_epochs is {every_n_epochs}: give 1 or more")
+        self.count = count
+        self.every_n_epochs = every_n_epochs
+        self._written: dict[str, int] = {}  # by trial, in the validation under way
+        self._loaded: Position | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._loaded = None
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._loaded = Position.in_checkpoint(checkpoint)
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        epochs = epochs_at_rollout(trainer)
+        if epochs % self.every_n_epochs == 0:
+            for number, group in enumerate(groups[: self.count], start=1):
+                _write(trainer, f"rollout/trajectory_{number}", group, epochs)
+        return groups
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._written = {}
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        epochs = position_at_validation(trainer, self._loaded).epochs
+        if not isinstance(outputs, Played) or epochs % self.every_n_epochs:
+            return
+        name = outputs.trial.name
+        first = self._written.get(name, 0)
+        wanted = outputs.groups[: self.count - first]
+        for number, group in enumerate(wanted, start=first + 1):
+            _write(trainer, f"val/{name}/trajectory_{number}", group, epochs)
+        self._written[name] = first + len(wanted)
+
+
+def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:
+    if not trainer.is_global_zero or not group.trajectories:
+        return
+    text = in_markdown(group.trajectories[0])
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):  # Lightning's other loggers have no text in common
+            logger.experiment.add_text(tag, text, epochs)
+
+
+def in_markdown(trajectory: Trajectory) -> str:
+    """Observations and responses stand in code blocks, so that a grid keeps its shape and a tag shows as written."""
+    end = "success" if trajectory.succeeded else "stopped by a limit" if trajectory.truncated else "failure"
+    searched = ", searched" if trajectory.searched else ""
+    heading = (
+        f"**{end}**, return {trajectory.total:g}, {len(trajectory.turns)} turns, {trajectory.trained_tokens} response "
+        f"tokens; instance {trajectory.instance}, member {trajectory.member}, strategy {trajectory.strategy}{searched}"
+    )
+    turns = [_turn_in_markdown(number, turn) for number, turn in enumerate(trajectory.turns, start=1)]
+    return "\n\n".join([heading, *turns, "**end**", code_block(trajectory.final_observation)])
+
+
+def _turn_in_markdown(number: int, turn: Turn) -> str:
+    remarks = [
+        f"reward {turn.reward:g}",
+        "valid" if turn.valid else "invalid",
+        "effective" if turn.effective else "without effect",
+        *([] if turn.finished else ["cut off"]),
+    ]
+    parts = [
+        f"**turn {number}**",
+        code_block(turn.observation),
+        f"response: {', '.join(remarks)}",
+        code_block(turn.text),
+    ]
+    return "\n\n".join(parts)
+
+
+def code_block(text: str) -> str:
+    """A fence longer than any in the text, which therefore cannot end the block."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"

@@ -1,0 +1,44 @@
+"""The callbacks from YAML, as the command line builds them."""
+
+import pytest
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Callback
+
+import callbacks
+
+YAML = """
+callbacks:
+  - class_path: callbacks.InstanceFilter
+    init_args: {keep: 0.5, drop_uniform: false, minimum_std: 0.0}
+  - class_path: callbacks.Evaluation
+    init_args: {pass_at: [1, 8], name: held_out}
+  - class_path: callbacks.TrajectoryLog
+    init_args: {count: 3, every_n_epochs: 10}
+  - class_path: callbacks.RolloutProgressBar
+"""
+
+
+def parser():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--callbacks", type=list[Callback])
+    return parser
+
+
+def test_yaml_builds_each_of_them():
+    built = parser().instantiate(parser().parse_string(YAML)).callbacks
+    assert [type(callback).__name__ for callback in built] == [
+        "InstanceFilter",
+        "Evaluation",
+        "TrajectoryLog",
+        "RolloutProgressBar",
+    ]
+    chosen, evaluation, log, _ = built
+    assert (chosen.keep, chosen.drop_uniform, chosen.minimum_std) == (0.5, False, 0.0)
+    assert (evaluation.pass_at, evaluation.name) == ([1, 8], "held_out")
+    assert (log.count, log.every_n_epochs) == (3, 10)
+
+
+@pytest.mark.parametrize("name", callbacks.__all__)
+def test_defaults_suffice(name):
+    built = parser().instantiate(parser().parse_args([f"--callbacks=[callbacks.{name}]"])).callbacks
+    assert isinstance(built[0], vars(callbacks)[name])
