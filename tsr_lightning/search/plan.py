@@ -1,0 +1,126 @@
+"""The group plan: which strategies roll out the trajectories of one instance in an epoch."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.search.strategies import Sample, Strategy
+
+
+@dataclass(frozen=True)
+class Share:
+    """Some members of a group.
+
+    Args:
+        strategy: builds each of them, in a search of its own.
+        count: how many.
+    """
+
+    strategy: Strategy
+    count: int
+
+
+class Plan(ABC):
+    """Resolved once per epoch; every instance of the epoch gets the same shares."""
+
+    @abstractmethod
+    def shares(self, epoch: int) -> list[Share]: ...
+
+    @property
+    @abstractmethod
+    def strategies(self) -> list[Strategy]:
+        """All that may be used, for checks before the start."""
+
+    @property
+    @abstractmethod
+    def group_size(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Uniform(Plan):
+    """All members of a group by one strategy.
+
+    Args:
+        strategy: builds the trajectories.
+        count: trajectories per instance.
+    """
+
+    strategy: Strategy = field(default_factory=Sample)
+    count: int = 8
+
+    def __post_init__(self) -> None:
+        _positive(self.count)
+
+    def shares(self, epoch: int) -> list[Share]:
+        return [Share(self.strategy, self.count)]
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        return [self.strategy]
+
+    @property
+    def group_size(self) -> int:
+        return self.count
+
+
+@dataclass(frozen=True)
+class Mixed(Plan):
+    """Several strategies in one group, such as plain and searched members side by side.
+
+    Args:
+        members: the shares of a group.
+    """
+
+    members: list[Share]
+
+    def __post_init__(self) -> None:
+        _positive(self.group_size)
+
+    def shares(self, epoch: int) -> list[Share]:
+        return list(self.members)
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        return [share.strategy for share in self.members]
+
+    @property
+    def group_size(self) -> int:
+        return sum(share.count for share in self.members)
+
+
+@dataclass(frozen=True)
+class Annealed(Plan):
+    """Search that fades out: the searched members of a group fall linearly to none, plain ones take their place.
+
+    Args:
+        strategy: builds the searched members.
+        count: trajectories per instance.
+        epochs: the epoch from which on all members are plain samples.
+    """
+
+    strategy: Strategy
+    count: int = 8
+    epochs: int = 50
+
+    def __post_init__(self) -> None:
+        _positive(self.count)
+        if self.epochs < 1:
+            raise ConfigError(f"plan.epochs is {self.epochs}: give the epochs over which search fades out, 1 or more")
+
+    def shares(self, epoch: int) -> list[Share]:
+        searched = round(self.count * max(0.0, 1 - epoch / self.epochs))
+        shares = [Share(self.strategy, searched), Share(Sample(), self.count - searched)]
+        return [share for share in shares if share.count]
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        return [self.strategy, Sample()]
+
+    @property
+    def group_size(self) -> int:
+        return self.count
+
+
+def _positive(count: int) -> None:
+    if count < 1:
+        raise ConfigError(f"data.plan makes groups of {count} trajectories: give a count of 1 or more")
