@@ -1,0 +1,193 @@
+"""What is installed is what is declared, and what is shipped works away from the checkout."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tsr_lightning import packaged
+
+ROOT = Path(__file__).resolve().parent.parent
+OWNERS = packages_distributions()  # of every module that is installed
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
+DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
+
+# Declared, and asked for by others on our behalf.
+NEVER_IMPORTED = {
+    "bitsandbytes": "transformers imports it for 4-bit weights",
+    "jsonargparse": "lightning's command line is built on it",
+    "tensorboard": "lightning's logger writes for it",
+}
+
+# Which room may not import what (design: "who knows whom").
+STRANGERS = {
+    "tsr_lightning": {"callbacks"},
+    "tsr_lightning/envs": {"torch", "lightning", "transformers", "tokenizers", "peft"},
+    "tsr_lightning/search": {"transformers", "tokenizers", "peft"},
+    "tsr_lightning/objectives": {"transformers", "tokenizers", "peft"},
+    "tsr_lightning/generation": {"tokenizers"},
+}
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The top-level name of every module imported anywhere in the file, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.split(".")[0]
+
+
+def third_party(files: list[Path]) -> dict[str, Path]:
+    """The distributions imported by these files, each with one file that does so."""
+    own = {"tsr_lightning", "callbacks", *(path.stem for path in (ROOT / "tests").glob("*.py")), "tests", "benchmarks"}
+    found = {name: path for path in files for name in imports(path)}
+    return {
+        canonicalize_name(owner): path
+        for name, path in found.items()
+        if name not in sys.stdlib_module_names and name not in own
+        for owner in OWNERS.get(name, [name])
+    }
+
+
+def constraints() -> dict[str, Version]:
+    lines = (line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#"))
+    pins = (line.split("==") for line in lines)
+    return {canonicalize_name(name): Version(version) for name, version in pins}
+
+
+@pytest.mark.parametrize("requirement", RUNTIME + DEVELOPMENT, ids=lambda requirement: requirement.name)
+def test_every_requirement_is_pinned_within_its_range(requirement: Requirement):
+    pin = constraints()[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(pin)
+    assert pin.local is None  # a build such as +cpu is the index's to choose
+
+
+def test_everything_imported_is_declared():
+    runtime = {canonicalize_name(requirement.name) for requirement in RUNTIME}
+    development = {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
+    shipped = third_party(python_files("tsr_lightning", "callbacks"))
+    local = third_party(python_files("tests", "benchmarks"))
+    assert {name: path for name, path in shipped.items() if name not in runtime} == {}
+    assert {name: path for name, path in local.items() if name not in runtime | development} == {}
+
+
+def test_nothing_declared_is_idle():
+    runtime = {canonicalize_name(requirement.name) for requirement in RUNTIME}
+    assert runtime - set(third_party(python_files("tsr_lightning", "callbacks"))) - set(NEVER_IMPORTED) == set()
+
+
+@pytest.mark.parametrize("room", STRANGERS)
+def test_rooms_know_only_what_they_may(room: str):
+    met = {f"{path.relative_to(ROOT)}: {name}" for path in python_files(room) for name in imports(path)}
+    assert {line for line in met if line.split(": ")[1] in STRANGERS[room]} == set()
+
+
+def test_no_path_of_a_machine_is_written_anywhere():
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    home = re.compile(r"(?<![\w.*])/(work|root|home|Users)/\w")
+    files = [ROOT / name for name in tracked.stdout.split("\0") if name and (ROOT / name).is_file()]
+    texts = {path: path.read_bytes() for path in files}
+    found = {
+        f"{path.relative_to(ROOT)}:{number}"
+        for path, content in texts.items()
+        if b"\0" not in content
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1)
+        if home.search(line)
+    }
+    assert found == set()
+
+
+SHIPPED = sorted(str(path.relative_to(ROOT / "configs")) for path in (ROOT / "configs").rglob("*.yaml"))
+
+
+def test_the_quickstart_is_shipped():
+    assert packaged.config_path("quickstart.yaml") == ROOT / "configs" / "quickstart.yaml"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_config_path_finds_every_shipped_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # wherever the user stands
+    assert packaged.config_path(name) == packaged.config_path(f"configs/{name}") == ROOT / "configs" / name
+
+
+@pytest.mark.parametrize("name", ["", ".", "configs", "absent.yaml", "search", "../configs/quickstart.yaml"])
+def test_config_path_finds_nothing_else(name: str):
+    assert packaged.config_path(name) is None
+    assert packaged.config_path(str(ROOT / "configs" / name)) is None
+
+
+def test_config_folder_of_checkout_wheel_and_strangers(tmp_path: Path):
+    package = tmp_path / "tsr_lightning"
+    package.mkdir()
+    assert packaged.config_folder(package) is None
+    (tmp_path / "configs").mkdir()
+    assert packaged.config_folder(package) is None  # someone else's folder in site-packages
+    (tmp_path / "pyproject.toml").touch()
+    assert packaged.config_folder(package) == tmp_path / "configs"  # a checkout
+    (package / "configs").mkdir()
+    assert packaged.config_folder(package) == package / "configs"  # a wheel
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """The output of a command that knows nothing of this checkout, its environment or its variables."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # downloads and installs PyTorch
+def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
+    pip = ["-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
+    run(sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
+    [wheel] = tmp_path.glob("*.whl")
+
+    names = set(zipfile.ZipFile(wheel).namelist())
+    embedded = ROOT / "tsr_lightning" / "policy" / "embedded"
+    expected = {f"tsr_lightning/configs/{name}" for name in SHIPPED}
+    expected |= {str(path.relative_to(ROOT)) for path in python_files("tsr_lightning", "callbacks")}
+    expected |= {str(path.relative_to(ROOT)) for path in embedded.rglob("*.*") if "__pycache__" not in path.parts}
+    assert expected - names == set()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"tsr_lightning", "callbacks"}
+
+    # Nothing is compiled ahead: this environment is used for a minute, and compiling all of it would take half of one.
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    binaries = environment / ("Scripts" if os.name == "nt" else "bin")
+    install = [binaries / "python", *pip, "install", "--no-compile", "--constraint", ROOT / "constraints.txt"]
+    run(*install, "torch", cwd=tmp_path)
+    run(*install, wheel, cwd=tmp_path)
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "fit" in run(binaries / "tsr", "--help", cwd=empty)
+    assert "fit" in run(binaries / "python", "-m", "tsr_lightning", "--help", cwd=empty)
+    printed = run(binaries / "tsr", "fit", "--config", "quickstart.yaml", "--print_config", cwd=empty)
+    assert "trainer:" in printed
+    assert list(empty.iterdir()) == []
+
+    tiny = ["--trainer.max_epochs", "1", "--data.instances", "2", "--data.held_out.instances", "4"]
+    run(binaries / "tsr", "fit", "--config", "quickstart.yaml", *tiny, cwd=empty)
+    assert list(empty.glob("runs/**/*.ckpt"))

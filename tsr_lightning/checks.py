@@ -1,0 +1,71 @@
+"""All that can be wrong with a run and seen before a model is loaded, each as one sentence."""
+
+from pathlib import Path
+
+import torch
+
+from tsr_lightning.agent import Agent, check_identity
+from tsr_lightning.envs.branchable import Solvable
+from tsr_lightning.envs.making import check_env_spec
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.spec import check as check_policy
+from tsr_lightning.policy.spec import context_length
+from tsr_lightning.rollouts import RolloutDataModule
+from tsr_lightning.search.strategies import Expert
+
+
+def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None) -> None:
+    """Raises the first ConfigError that the run would meet."""
+    check_env_spec(data.env_id, data.env_kwargs)
+    check_policy(agent.spec)
+    _check_plan(agent, data)
+    _check_context(agent, data)
+    if ckpt_path is not None:
+        _check_checkpoint(agent, ckpt_path)
+
+
+def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
+    smallest = agent.objective.minimum_group_size
+    name = type(agent.objective).__name__
+    if data.plan.group_size < smallest:
+        raise ConfigError(
+            f"data.plan makes groups of {data.plan.group_size}, but {name} compares the trajectories of a group: "
+            f"set data.plan's count to at least {smallest}, or use PPO"
+        )
+    strategies = [*data.plan.strategies, *(trial.search for trial in data.trials if trial.search)]
+    for strategy in strategies:
+        scorer = strategy.scored_by
+        if scorer is not None and scorer.needs_critic and not agent.objective.needs.values:
+            raise ConfigError(
+                f"{type(strategy).__name__}.scorer asks a critic, and {name} trains none: "
+                "use EnvironmentScore, or the objective PPO"
+            )
+        if isinstance(strategy, Expert) and not isinstance(data.env, Solvable):
+            raise ConfigError(f"data.plan uses Expert, but {data.env_id} has no oracle: choose another strategy")
+
+
+def _check_context(agent: Agent, data: RolloutDataModule) -> None:
+    own = context_length(agent.spec)
+    if data.context_tokens is not None and data.context_tokens > own:
+        raise ConfigError(
+            f"data.context_tokens is {data.context_tokens}, but the model {agent.spec.model} sees at most {own} "
+            f"tokens: set it to {own} or less, or to null for the model's own limit"
+        )
+    if data.sampling.max_response_tokens >= (data.context_tokens or own):
+        raise ConfigError(
+            f"data.sampling.max_response_tokens is {data.sampling.max_response_tokens}, which fills the context of "
+            f"{data.context_tokens or own} tokens: lower it to leave room for the prompt"
+        )
+
+
+def _check_checkpoint(agent: Agent, ckpt_path: str) -> None:
+    path = Path(ckpt_path)
+    if path.suffix != ".ckpt":
+        return  # "last", "best" and the like, which Lightning looks up
+    if not path.is_file():
+        raise ConfigError(f"ckpt_path is {ckpt_path}, and there is no such file: give a checkpoint of an earlier run")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise ConfigError(f"ckpt_path is {ckpt_path}, which is no readable checkpoint: give another") from error
+    check_identity(checkpoint, agent.spec)

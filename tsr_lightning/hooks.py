@@ -1,0 +1,34 @@
+"""What a Lightning callback may implement to take part in a rollout. `tsr_lightning` knows callbacks by these alone."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from lightning.pytorch import LightningModule, Trainer
+
+from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutProgress:
+    """Where a rollout stands, on this rank."""
+
+    what: str  # "rollout" or the name of a trial
+    done: int  # searches ended
+    total: int
+    costs: Ledger
+    seconds: float
+
+
+@runtime_checkable
+class FiltersGroups(Protocol):
+    """Called between search and credit with the groups of all ranks; what it returns is trained on."""
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]: ...
+
+
+@runtime_checkable
+class WatchesRollouts(Protocol):
+    """Called after every wave."""
+
+    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None: ...

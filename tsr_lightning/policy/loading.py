@@ -1,0 +1,134 @@
+"""From a spec to a Hugging Face causal language model, adapter included; the same weights for the same seed.
+
+Knows transformers, peft and bitsandbytes, and nothing of training.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import bitsandbytes
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+from tsr_lightning.draws import Key
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, location
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_model(
+    spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, *, seed: int, device: torch.device
+) -> PreTrainedModel | PeftModel:
+    """The model on `device`; what is initialised depends on `seed` alone, and the global generator is left alone."""
+    with _seeded(Key(seed).fold("weights"), device):
+        if isinstance(spec.model, Scratch):
+            base = _from_scratch(spec.model, spec, tokenizer)
+        else:
+            base = _from_files(spec.model, spec, device)
+    if spec.quantisation is None:  # what is quantised was loaded where it belongs
+        nn.Module.to(base, device)
+    embedding = base.get_input_embeddings().weight
+    assert isinstance(embedding, Tensor)
+    if len(tokenizer) > len(embedding):
+        raise ConfigError(
+            f"model.policy.model is {spec.model}, whose tokenizer has {len(tokenizer)} entries and whose embedding has "
+            f"{len(embedding)}: put the tokenizer that belongs to it into its folder"
+        )
+    with warnings.catch_warnings():  # transformers renamed checkpointing within version 5; the old names work in all
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", "fan_in_fan_out")  # of GPT-2's layers, which peft sets right by itself
+        if spec.gradient_checkpointing:
+            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if spec.adapter is None:
+            return base
+        with _seeded(Key(seed).fold("adapter"), device):
+            return get_peft_model(base, _lora_config(spec.adapter))
+
+
+def _from_scratch(sizes: Scratch, spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=sizes.hidden_size,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.heads,
+        intermediate_size=sizes.intermediate,
+        max_position_embeddings=sizes.max_positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype], attn_implementation=spec.attention)
+
+
+def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTrainedModel:
+    where = location(model)
+    config = AutoConfig.from_pretrained(where)
+    # Dropout would make an update's log-probabilities differ from the rollout's by chance.
+    config.update({key: 0.0 for key, value in config.to_dict().items() if "drop" in key and isinstance(value, float)})
+    quantised: dict[str, Any] = {}
+    if spec.quantisation:
+        quantised = {"quantization_config": _nf4_config(spec.quantisation), "device_map": {"": device}}
+    base = AutoModelForCausalLM.from_pretrained(
+        where,
+        config=config,
+        dtype=_DTYPES[spec.dtype],
+        attn_implementation=spec.attention,
+        use_safetensors=True,
+        **quantised,
+    )
+    _settle(base)
+    return base
+
+
+def _settle(base: nn.Module) -> None:
+    """Keeps bitsandbytes from changing base weights later.
+
+    On a CPU with AVX512-BF16 it repacks a layer at its first forward in eval mode, and every later gradient is wrong;
+    on every machine it casts a layer's bias at its first forward.
+    """
+    for module in base.modules():
+        if isinstance(module, bitsandbytes.nn.Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+            if module.bias is not None:
+                module.bias.data = module.bias.data.to(module.compute_dtype)
+
+
+def _nf4_config(quantisation: NF4) -> BitsAndBytesConfig:
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=quantisation.double_quant,
+        bnb_4bit_compute_dtype=_DTYPES[quantisation.compute_dtype],
+    )
+
+
+def _lora_config(adapter: LoRA) -> LoraConfig:
+    return LoraConfig(
+        task_type=TaskType.CAUSAL_LM,
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        target_modules=adapter.target_modules,
+        lora_dropout=adapter.dropout,
+    )
+
+
+@contextmanager
+def _seeded(key: Key, device: torch.device) -> Iterator[None]:
+    """The global generators of torch at `key`, and afterwards as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(key.value)
+        yield
