@@ -1,0 +1,110 @@
+"""The study as a table, a JSON and a picture."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+
+from benchmarks.study import Finished
+from callbacks.statistics import Outcomes, paired_difference, success_interval, success_rate
+
+matplotlib.use("Agg")
+TRIALS = ("sampled", "greedy")
+
+
+def write_report(finished: Sequence[Finished], folder: Path) -> None:
+    """Writes study.md, study.json and study.png, and prints the table."""
+    rows = [_row(runs, trial) for runs in _by_cell(finished).values() for trial in TRIALS]
+    folder.mkdir(parents=True, exist_ok=True)
+    table = _table(rows)
+    (folder / "study.md").write_text(table, encoding="utf-8")
+    (folder / "study.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    _draw([row for row in rows if row["trial"] == "sampled"], folder / "study.png")
+    print(table)
+
+
+def _by_cell(finished: Sequence[Finished]) -> dict[str, list[Finished]]:
+    cells: dict[str, list[Finished]] = defaultdict(list)
+    for run in finished:
+        cells[run.cell.name].append(run)
+    return dict(sorted(cells.items()))
+
+
+def _row(runs: Sequence[Finished], trial: str) -> dict[str, Any]:
+    """Figures of one cell: the seeds' episodes pooled per instance, so that intervals go over instances."""
+    before = _pooled([run.results["trials"][trial]["before"] for run in runs])
+    after = _pooled([run.results["trials"][trial]["after"] for run in runs])
+    difference = paired_difference(before, after)
+    if difference is None:
+        raise ValueError(f"{runs[0].cell.name} was not evaluated")
+    costs = [run.results["run"] for run in runs]
+    return {
+        "task": runs[0].cell.task,
+        "training": runs[0].cell.label,
+        "trial": trial,
+        "seeds": [run.cell.seed for run in runs],
+        "before": success_rate(before),
+        "after": success_rate(after),
+        "after_interval": list(success_interval(after)),
+        "after_by_seed": [success_rate(_pooled([run.results["trials"][trial]["after"]])) for run in runs],
+        "difference": difference.value,
+        "difference_interval": list(difference.interval),
+        "epochs": fmean(run.epochs for run in runs),
+        "updates": fmean(cost["updates"] for cost in costs),
+        "seconds": fmean(cost["seconds"] - cost["evaluation_seconds"] for cost in costs),
+        "tokens_generated": fmean(cost["tokens_generated"] for cost in costs),
+        "env_steps": fmean(cost["env_steps"] for cost in costs),
+    }
+
+
+def _pooled(measured: Sequence[dict[str, Any]]) -> Outcomes:
+    pooled: dict[int, tuple[int, int]] = {}
+    for one in measured:
+        for instance, (successes, episodes) in one["instances"].items():
+            had = pooled.get(int(instance), (0, 0))
+            pooled[int(instance)] = (had[0] + successes, had[1] + episodes)
+    return pooled
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    head = (
+        "| task | training | judged | before | after (each seed) | difference [95%] | epochs | updates | seconds "
+        "| tokens generated |\n|---|---|---|---|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(_line(row) for row in rows)
+
+
+def _line(row: dict[str, Any]) -> str:
+    seeds = ", ".join(f"{rate:.3f}" for rate in row["after_by_seed"])
+    low, high = row["difference_interval"]
+    return (
+        f"| {row['task']} | {row['training']} | {row['trial']} | {row['before']:.3f} | {row['after']:.3f} ({seeds}) "
+        f"| {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}] | {row['epochs']:.0f} | {row['updates']:.0f} "
+        f"| {row['seconds']:.0f} | {row['tokens_generated']:,.0f} |\n"
+    )
+
+
+def _draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Success after training by cell, with the seeds as dots and the start as a line."""
+    from matplotlib import pyplot
+
+    tasks = sorted({row["task"] for row in rows}, reverse=True)
+    figure, axes = pyplot.subplots(1, len(tasks), figsize=(6 * len(tasks), 4), sharey=False, squeeze=False)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        mine = [row for row in rows if row["task"] == task]
+        places = range(len(mine))
+        axis.barh(places, [row["after"] for row in mine], color="#9ecae1")
+        for place, row in zip(places, mine, strict=True):
+            axis.plot(row["after_by_seed"], [place] * len(row["after_by_seed"]), "o", color="#08519c", markersize=4)
+        axis.axvline(fmean(row["before"] for row in mine), color="#636363", linestyle="--", label="before training")
+        axis.set_yticks(list(places), [row["training"] for row in mine])
+        axis.invert_yaxis()
+        axis.set_xlabel("success on held-out instances, plain sampling at temperature 1")
+        axis.set_title(task)
+        axis.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,129 @@
+"""Does it learn? Tasks x objectives x searches x seeds through `tsr fit`, from the shipped configurations alone.
+
+Beside the grid stand two controls that get the seconds of the beam's run: continued supervised training on the noisy
+demonstrations that the policy began with, and plain sampling.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+EPOCHS = 40
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the study."""
+
+    task: str
+    objective: str
+    search: str
+    seed: int
+    epochs: int = EPOCHS
+    seconds_of: str | None = None  # the search whose run of the same seed says how long this control may take
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.label}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.objective}-{self.search}" + ("-same-seconds" if self.seconds_of else "")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run and what `Evaluation` measured of it."""
+
+    cell: Cell
+    epochs: int
+    results: dict[str, Any]  # the contents of evaluation.json
+
+
+TASKS = ("sokoban", "frozen_lake")
+GRID = [
+    Cell(task, objective, search, seed)
+    for task in TASKS
+    for seed in SEEDS
+    for objective in ("grpo", "ppo")
+    for search in ("sample", "beam")
+]
+CONTROLS = [
+    Cell(task, objective, search, seed, seconds_of="beam")
+    for task in TASKS
+    for seed in SEEDS
+    for objective, search in (("likelihood", "expert"), ("grpo", "sample"))
+]
+FULL = [*GRID, *CONTROLS]
+SHORT = [Cell("sokoban", "grpo", search, 1, epochs=10) for search in ("sample", "beam")]
+
+
+def run_study(cells: Sequence[Cell], folder: Path, jobs: int) -> list[Finished]:
+    """Runs what is not there yet, some side by side; a control waits for the run whose seconds it gets."""
+    plain = [cell for cell in cells if cell.seconds_of is None]
+    controls = [cell for cell in cells if cell.seconds_of is not None]
+    with ThreadPoolExecutor(jobs) as pool:
+        finished = list(pool.map(lambda cell: _run(cell, cell.epochs, folder), plain))
+        paces = {(f.cell.task, f.cell.objective, f.cell.search, f.cell.seed): _training_seconds(f) for f in finished}
+        timed = [(cell, paces[cell.task, "grpo", str(cell.seconds_of), cell.seed]) for cell in controls]
+        finished += list(pool.map(lambda pair: _run_for(*pair, folder), timed))
+    return finished
+
+
+def _run_for(cell: Cell, seconds: float, folder: Path) -> Finished:
+    """As many epochs as fit into so many seconds, by the pace of a few."""
+    trial = Cell(cell.task, cell.objective, cell.search, cell.seed)
+    pace = _training_seconds(_run(trial, 6, folder / "pace")) / 6
+    return _run(cell, max(1, round(seconds / pace)), folder)
+
+
+def _training_seconds(finished: Finished) -> float:
+    run = finished.results["run"]
+    return float(run["seconds"] - run["evaluation_seconds"])
+
+
+def _run(cell: Cell, epochs: int, folder: Path) -> Finished:
+    place = folder / cell.name / f"seed{cell.seed}"
+    file = place / "evaluation.json"
+    if not _is_finished(file, epochs):
+        started = time.monotonic()
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / "log.txt").open("w", encoding="utf-8") as log:
+            subprocess.run(_command(cell, epochs, folder), check=True, stdout=log, stderr=log, env=_one_thread())
+        print(f"{cell.name} seed {cell.seed}: {epochs} epochs in {time.monotonic() - started:.0f} s", flush=True)
+    return Finished(cell, epochs, json.loads(file.read_text(encoding="utf-8")))
+
+
+def _is_finished(file: Path, epochs: int) -> bool:
+    return file.is_file() and json.loads(file.read_text(encoding="utf-8"))["run"]["epochs"] == epochs
+
+
+def _command(cell: Cell, epochs: int, folder: Path) -> list[str]:
+    overlays = [CONFIGS / f"{cell.task}.yaml", CONFIGS / f"search/{cell.search}.yaml"]
+    overlays.append(CONFIGS / f"objective/{cell.objective}.yaml")
+    settings = {
+        "seed_everything": cell.seed,
+        "trainer.max_epochs": epochs,
+        "trainer.check_val_every_n_epoch": min(10, epochs) if epochs % 10 == 0 else epochs,
+        "trainer.accelerator": "cpu",
+        "trainer.enable_progress_bar": "false",
+        "trainer.logger.init_args.save_dir": folder,
+        "trainer.logger.init_args.name": cell.name,
+        "trainer.logger.init_args.version": f"seed{cell.seed}",
+    }
+    flags = [f"--{key}={value}" for key, value in settings.items()]
+    return [sys.executable, "-m", "tsr_lightning", "fit", *(f"--config={path}" for path in overlays), *flags]
+
+
+def _one_thread() -> dict[str, str]:
+    """Two torch processes of two threads each on two cores would wait for one another most of the time."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
