@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-EPOCHS = 40
+EPOCHS = 20
+PACE_EPOCHS = 5
 SEEDS = (1, 2, 3)
 
 
@@ -34,6 +35,15 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.task}-{self.label}"
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether it is evaluated on its way too, for the picture in the README."""
+        return self.task == "sokoban" and self.is_grpo and not self.seconds_of
+
+    @property
+    def is_grpo(self) -> bool:
+        return self.objective == "grpo"
 
     @property
     def label(self) -> str:
@@ -71,19 +81,24 @@ def run_study(cells: Sequence[Cell], folder: Path, jobs: int) -> list[Finished]:
     """Runs what is not there yet, some side by side; a control waits for the run whose seconds it gets."""
     plain = [cell for cell in cells if cell.seconds_of is None]
     controls = [cell for cell in cells if cell.seconds_of is not None]
+    kinds = sorted({(cell.task, cell.objective, cell.search) for cell in controls})
     with ThreadPoolExecutor(jobs) as pool:
         finished = list(pool.map(lambda cell: _run(cell, cell.epochs, folder), plain))
-        paces = {(f.cell.task, f.cell.objective, f.cell.search, f.cell.seed): _training_seconds(f) for f in finished}
-        timed = [(cell, paces[cell.task, "grpo", str(cell.seconds_of), cell.seed]) for cell in controls]
-        finished += list(pool.map(lambda pair: _run_for(*pair, folder), timed))
+        paces = dict(zip(kinds, pool.map(lambda kind: _pace(*kind, folder), kinds), strict=True))
+        given = {(f.cell.task, f.cell.search, f.cell.seed): _training_seconds(f) for f in finished if f.cell.is_grpo}
+        timed = [
+            (cell, given[cell.task, str(cell.seconds_of), cell.seed] / paces[cell.task, cell.objective, cell.search])
+            for cell in controls
+        ]
+        finished += list(pool.map(lambda pair: _run(pair[0], max(1, round(pair[1])), folder), timed))
     return finished
 
 
-def _run_for(cell: Cell, seconds: float, folder: Path) -> Finished:
-    """As many epochs as fit into so many seconds, by the pace of a few."""
-    trial = Cell(cell.task, cell.objective, cell.search, cell.seed)
-    pace = _training_seconds(_run(trial, 6, folder / "pace")) / 6
-    return _run(cell, max(1, round(seconds / pace)), folder)
+def _pace(task: str, objective: str, search: str, folder: Path) -> float:
+    """Seconds of an epoch, by a few of them."""
+    cell = Cell(task, objective, search, 1)
+    flags = ["--data.trials=[]", "--trainer.num_sanity_val_steps=0"]
+    return _training_seconds(_run(cell, PACE_EPOCHS, folder / "pace", flags)) / PACE_EPOCHS
 
 
 def _training_seconds(finished: Finished) -> float:
@@ -91,14 +106,15 @@ def _training_seconds(finished: Finished) -> float:
     return float(run["seconds"] - run["evaluation_seconds"])
 
 
-def _run(cell: Cell, epochs: int, folder: Path) -> Finished:
+def _run(cell: Cell, epochs: int, folder: Path, flags: Sequence[str] = ()) -> Finished:
     place = folder / cell.name / f"seed{cell.seed}"
     file = place / "evaluation.json"
     if not _is_finished(file, epochs):
         started = time.monotonic()
         place.mkdir(parents=True, exist_ok=True)
         with (place / "log.txt").open("w", encoding="utf-8") as log:
-            subprocess.run(_command(cell, epochs, folder), check=True, stdout=log, stderr=log, env=_one_thread())
+            command = [*_command(cell, epochs, folder), *flags]
+            subprocess.run(command, check=True, stdout=log, stderr=log, env=_one_thread())
         print(f"{cell.name} seed {cell.seed}: {epochs} epochs in {time.monotonic() - started:.0f} s", flush=True)
     return Finished(cell, epochs, json.loads(file.read_text(encoding="utf-8")))
 
@@ -113,7 +129,7 @@ def _command(cell: Cell, epochs: int, folder: Path) -> list[str]:
     settings = {
         "seed_everything": cell.seed,
         "trainer.max_epochs": epochs,
-        "trainer.check_val_every_n_epoch": min(10, epochs) if epochs % 10 == 0 else epochs,
+        "trainer.check_val_every_n_epoch": 5 if cell.has_curve else epochs,
         "trainer.accelerator": "cpu",
         "trainer.enable_progress_bar": "false",
         "trainer.logger.init_args.save_dir": folder,

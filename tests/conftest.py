@@ -1,12 +1,15 @@
 """What every test shares: no hub, two threads, the fast ones first."""
 
 import os
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 # Before torch and transformers are imported, and in the environment, so that processes which tests start have it too.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads and a fork do not go together
+os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # lightning 2.6 uses what its version 5 removes
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
 import hypothesis
@@ -34,3 +37,21 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("the published material of ../shared/data is not on this machine")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders of tiny models that can answer, one per task, each made when it is first asked for."""
+    from commands import warm_started
+
+    folder = tmp_path_factory.mktemp("tiny")
+    return cache(lambda task: warm_started(task, folder / task))
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path) -> Iterator[Path]:
+    """Where the test stands, as a user does: `tsr` in this process leaves nothing behind."""
+    from commands import in_folder
+
+    with in_folder(tmp_path):
+        yield tmp_path

@@ -80,7 +80,7 @@ class Guided(Walk):
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         if key is not None and key.uniform() < noise:
             return self.legal_actions()[int(key.uniform(1) * len(MOVES))]
-        return "b" if GOAL - self.place > 1 else "a" if GOAL > self.place else "c"
+        return "b" if GOAL - self.place > 1 else "a" if self.place < GOAL else "c"
 
 
 class Letters:

@@ -12,6 +12,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
+from tsr_lightning.envs.branchable import fingerprint
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.evaluation import Exam, Played
 from tsr_lightning.generation.transformers import TransformersEngine
@@ -20,7 +21,7 @@ from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
-from tsr_lightning.rows import Batch, NoBatch, Row, batched
+from tsr_lightning.rows import Batch, Row, batched
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -78,6 +79,7 @@ class Agent(LightningModule):
         self.strict_loading = False  # a checkpoint holds what is trained, not the base
         self._policy: Policy | None = None
         self._tokenizer: PreTrainedTokenizerFast | None = None
+        self._chats: dict[Context, Chat] = {}
         self._stats: dict[str, Tensor] = {}
         self._kl = 0.0
 
@@ -113,7 +115,9 @@ class Agent(LightningModule):
         return data.texts() if isinstance(data, Talks) else ()
 
     def chat(self, context: Context) -> Chat:
-        return Chat(self.tokenizer, context)
+        if context not in self._chats:  # reading a template and a large vocabulary takes a second
+            self._chats[context] = Chat(self.tokenizer, context)
+        return self._chats[context]
 
     def engine(self, context: Context, max_rows: int) -> TransformersEngine:
         return TransformersEngine(
@@ -184,9 +188,7 @@ class Agent(LightningModule):
         """Whether the last optimizer step found the policy further from the rollout's than this."""
         return stop_kl is not None and self._kl > stop_kl
 
-    def training_step(self, batch: Batch | NoBatch, batch_idx: int) -> Tensor | None:
-        if isinstance(batch, NoBatch):
-            return None
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.objective.loss(batch.targets, self._outputs(batch, entropies=True))
         for name, value in {"loss": loss.total.detach(), **loss.stats}.items():
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
@@ -228,6 +230,11 @@ class Agent(LightningModule):
             optimizer=optimizer, lr_scheduler=LRSchedulerConfigType(scheduler=schedule, interval="step")
         )
 
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """The warm-up counts optimizer steps; Lightning would count an epoch without any as one."""
+        if scheduler.last_epoch < self.trainer.global_step:
+            scheduler.step()
+
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     def validation_step(  # type: ignore[override]  # Lightning hands on whatever it is
@@ -246,10 +253,16 @@ class Agent(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["model_identity"] = model_identity(self.spec)
+        checkpoint["vocabulary"] = _digest(self.tokenizer)
         checkpoint["rng_state"] = torch.get_rng_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_identity(checkpoint, self.spec)
+        if checkpoint["vocabulary"] != _digest(self.tokenizer):
+            raise ConfigError(
+                f"model.policy.model = {self.spec.model} has another vocabulary than the one that ckpt_path was "
+                "trained with: give the tokenizer, or for a new model the environment's arguments, of that run"
+            )
         torch.set_rng_state(checkpoint["rng_state"])
 
 
@@ -266,6 +279,11 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
 
 def _unknown(tokens: int) -> Estimates:
     return Estimates(torch.zeros(tokens), torch.zeros(tokens), torch.zeros(tokens), 0.0)
+
+
+def _digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """What tokens mean: a checkpoint's embeddings are worth nothing under other ids."""
+    return fingerprint(tuple(sorted(tokenizer.get_vocab().items())))
 
 
 def _grad_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

@@ -1,6 +1,7 @@
 """All that can be wrong with a run and seen before a model is loaded, each as one sentence."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -8,20 +9,22 @@ from tsr_lightning.agent import Agent, check_identity
 from tsr_lightning.envs.branchable import Solvable
 from tsr_lightning.envs.making import check_env_spec
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.spec import check as check_policy
 from tsr_lightning.policy.spec import context_length
+from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollouts import RolloutDataModule
 from tsr_lightning.search.strategies import Expert
 
 
-def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None) -> None:
+def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
     """Raises the first ConfigError that the run would meet."""
     check_env_spec(data.env_id, data.env_kwargs)
     check_policy(agent.spec)
     _check_plan(agent, data)
     _check_context(agent, data)
     if ckpt_path is not None:
-        _check_checkpoint(agent, ckpt_path)
+        _check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
@@ -56,9 +59,17 @@ def _check_context(agent: Agent, data: RolloutDataModule) -> None:
             f"data.sampling.max_response_tokens is {data.sampling.max_response_tokens}, which fills the context of "
             f"{data.context_tokens or own} tokens: lower it to leave room for the prompt"
         )
+    observation, _ = data.env.reset(seed=0)
+    chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
+    prompt = len(chat.prompt(data.env.instructions, (), observation))
+    if prompt >= (data.context_tokens or own):
+        raise ConfigError(
+            f"data.env is {data.env_id}, whose first prompt has {prompt} tokens, which leaves no room for a response "
+            f"within {data.context_tokens or own}: use a model or data.context_tokens with a longer context"
+        )
 
 
-def _check_checkpoint(agent: Agent, ckpt_path: str) -> None:
+def _check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:
     path = Path(ckpt_path)
     if path.suffix != ".ckpt":
         return  # "last", "best" and the like, which Lightning looks up
@@ -69,3 +80,16 @@ def _check_checkpoint(agent: Agent, ckpt_path: str) -> None:
     except Exception as error:
         raise ConfigError(f"ckpt_path is {ckpt_path}, which is no readable checkpoint: give another") from error
     check_identity(checkpoint, agent.spec)
+    _check_critic(checkpoint["state_dict"], agent, ckpt_path)
+    if resumes:
+        data.check_seed(checkpoint[type(data).__qualname__])
+
+
+def _check_critic(state: dict[str, Any], agent: Agent, ckpt_path: str) -> None:
+    has, needs = any(name.startswith("value_head") for name in state), agent.objective.needs.values
+    if has != needs:
+        raise ConfigError(
+            f"ckpt_path is {ckpt_path}, which holds {'a' if has else 'no'} critic, and model.objective is "
+            f"{type(agent.objective).__name__}, which trains {'one' if needs else 'none'}: "
+            "give the objective that the checkpoint was trained with"
+        )

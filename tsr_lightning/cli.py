@@ -4,17 +4,26 @@ import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.agent import Agent
 from tsr_lightning.checkpoints import AtomicCheckpointIO
 from tsr_lightning.checks import check_run
+from tsr_lightning.complaints import complaint, one_line, own_sentence
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.packaged import config_path
 from tsr_lightning.rollouts import RolloutDataModule
 from tsr_lightning.trainer import Trainer
+
+DESCRIPTION = "Trains language-model agents with reinforcement learning on trajectories built by search."
+SUBCOMMANDS = {
+    "fit": "Trains a policy: tsr fit --config quickstart.yaml --trainer.max_epochs 10",
+    "validate": "Plays the held-out instances, without search: tsr validate --config ... --ckpt_path ...",
+    "export": "Writes a trained policy for transformers and peft: tsr export --config ... --ckpt_path ... --output ...",
+}
 
 
 class TSRCLI(LightningCLI):
@@ -35,61 +44,58 @@ class TSRCLI(LightningCLI):
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("data.sampling.temperature", "model.temperature")
 
-    def before_fit(self) -> None:
-        self._check()
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            keys = {action.dest for known in self._subcommand_parsers.values() for action in known._actions}
+            raise ConfigError(own_sentence(error) or complaint(str(error), keys)) from error
 
-    def before_validate(self) -> None:
-        self._check()
-
-    def before_export(self) -> None:
-        self._check()
+    def _parse_ckpt_path(self) -> None:
+        """Lightning would read the whole checkpoint here, for hyperparameters that ours do not hold."""
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        trainer = super().instantiate_trainer(**kwargs)
+        """Only after the checks: neither a model nor a device has been touched when bad input is refused."""
+        ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
+        check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None, str(self.subcommand))
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, ValueError) as error:
+            raise ConfigError(own_sentence(error) or f"trainer cannot be made: {one_line(str(error))}") from error
         trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
-
-    def _check(self) -> None:
-        ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
-        check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None)
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends with one sentence and status 2."""
-    sys.path.insert(0, "")  # environments of one's own are modules of the folder that one works in
-    arguments = [_found(argument) for argument in (sys.argv[1:] if args is None else args)]
-    sys.argv[1:] = arguments
-    quiet = {"exit_on_error": False}
     try:
-        TSRCLI(
-            Agent,
-            RolloutDataModule,
-            trainer_class=Trainer,
-            seed_everything_default=1,
-            save_config_callback=SaveConfigCallback,
-            save_config_kwargs={"overwrite": True},
-            auto_configure_optimizers=False,
-            parser_kwargs={"prog": "tsr", **quiet, **dict.fromkeys(TSRCLI.subcommands(), quiet)},
-        )
-    except ConfigError as error:
-        _refuse(str(error))
-    except ArgumentError as error:
-        _refuse(_sentence(error))
+        run(sys.argv[1:] if args is None else args)
+    except (ConfigError, ArgumentError, ValueError) as error:
+        sentence = own_sentence(error)
+        if sentence is None:
+            raise
+        print(f"tsr: error: {sentence}", file=sys.stderr)
+        sys.exit(2)
 
 
-def _refuse(sentence: str) -> NoReturn:
-    print(f"tsr: error: {sentence}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _sentence(error: BaseException) -> str:
-    """What the parser has to say: the sentence of the ConfigError that it wraps, or else its own first lines."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConfigError):
-            return str(cause)
-        cause = cause.__cause__ or cause.__context__
-    return str(error)
+def run(args: Sequence[str]) -> TSRCLI:
+    """Does what the arguments say, and returns who did it."""
+    sys.path.insert(0, "")  # environments of one's own are modules of the folder that one works in
+    sys.argv[1:] = [_found(argument) for argument in args]
+    strict = {"exit_on_error": False, "allow_abbrev": False}
+    return TSRCLI(
+        Agent,
+        RolloutDataModule,
+        trainer_class=Trainer,
+        seed_everything_default=1,
+        save_config_callback=SaveConfigCallback,
+        save_config_kwargs={"overwrite": True},
+        auto_configure_optimizers=False,
+        parser_kwargs={
+            **{"prog": "tsr", "description": DESCRIPTION, **strict},
+            **{name: {"description": text, **strict} for name, text in SUBCOMMANDS.items()},
+        },
+    )
 
 
 def _found(argument: str) -> str:

@@ -7,12 +7,15 @@ reloads nothing between epochs, so a resumed run rolls out once, and an epoch wi
 """
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.agent import Agent
@@ -28,7 +31,7 @@ from tsr_lightning.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
 from tsr_lightning.instances import HeldOut, Instances
 from tsr_lightning.metrics import rollout_metrics
 from tsr_lightning.policy.chat import Context, SingleTurn
-from tsr_lightning.rows import Batch, NoBatch, Row, Updates, rows_of, schedule, with_credit
+from tsr_lightning.rows import Batch, Row, Updates, rows_of, schedule, with_credit
 from tsr_lightning.search.driver import Driver, Limits, Task, Watch
 from tsr_lightning.search.ledger import Ledger
 from tsr_lightning.search.plan import Plan, Uniform
@@ -52,7 +55,7 @@ class Epochs:
     def __init__(self, data: "RolloutDataModule") -> None:
         self._data = data
 
-    def __iter__(self) -> Iterator[Batch | NoBatch]:
+    def __iter__(self) -> Iterator[Batch | None]:
         return self._data.epoch()
 
 
@@ -180,8 +183,9 @@ class RolloutDataModule(LightningDataModule):
     def train_dataloader(self) -> "Epochs":
         return Epochs(self)
 
-    def epoch(self) -> Iterator[Batch | NoBatch]:
-        """The rollout of the current epoch, then the micro-batches of its updates."""
+    def epoch(self) -> Iterator[Batch | None]:
+        """The rollout of the current epoch, then the micro-batches of its updates; where there are none a single None,
+        which Lightning steps over, so that the epoch still validates and ends as any other."""
         trainer, agent = self._trainer, self.agent
         # `current_epoch` is stale on resume
         epoch = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
@@ -197,7 +201,11 @@ class RolloutDataModule(LightningDataModule):
             rank_zero_info(
                 f"epoch {epoch}: no update, because none of the {len(rollout.groups)} groups was left to train on"
             )
-            yield NoBatch()
+            warnings.filterwarnings("ignore", "train_dataloader yielded None")
+            for callback in trainer.checkpoint_callbacks:
+                if isinstance(callback, ModelCheckpoint):
+                    callback._last_global_step_saved = -1  # it takes an epoch without a step for saved already
+            yield None
             return
         steps = schedule(
             rows,
@@ -281,13 +289,18 @@ class RolloutDataModule(LightningDataModule):
     # -- Lightning --------------------------------------------------------------------------------------------------
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch.to(device) if isinstance(batch, Batch | NoBatch) else batch
+        return batch.to(device) if isinstance(batch, Batch) else batch
 
     def state_dict(self) -> dict[str, Any]:
         """With keyed draws the position is the epoch, which Lightning keeps; the seed is here to be compared."""
         return {"seed": self.seed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._trainer.state.fn == TrainerFn.FITTING:  # what is validated or exported may be of any run
+            self.check_seed(state_dict)
+
+    def check_seed(self, state_dict: dict[str, Any]) -> None:
+        """Refuses to go on with another seed than the run that this state is of."""
         if state_dict["seed"] != self.seed:
             raise ConfigError(
                 f"seed_everything is {self.seed}, but the checkpoint's run had {state_dict['seed']}: "

@@ -54,14 +54,6 @@ class Batch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NoBatch:
-    """Stands in for the updates of an epoch that has none, so that the epoch still ends as any other."""
-
-    def to(self, device: torch.device) -> "NoBatch":
-        return self
-
-
 def rows_of(trajectory: Trajectory) -> list[Row]:
     """The rows of a trajectory; their masks, one after the other, cover its sampled ids in order."""
     rows: list[Row] = []

@@ -1,17 +1,17 @@
 """How the environments speak and listen: prompts out, actions in.
 
-Two wordings: `PAPER` is RAGEN's prompt (github.com/mll-lab-nu/RAGEN, ctx_manager.py), which the paper uses, and `BRIEF`
-says the same in a fraction of the tokens, for small policies.
+`PAPER` is RAGEN's prompt (github.com/mll-lab-nu/RAGEN, ctx_manager.py), which the paper uses; `BRIEF` says the same in
+a fraction of the tokens, and `BARE` leaves the rules out too, for the embedded policies.
 """
 
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 ActionT = TypeVar("ActionT")
-WordingName = Literal["paper", "brief"]
+WordingName = Literal["paper", "brief", "bare"]
 
 SEPARATOR = "||"
 # gymnasium's default charset lacks the symbols of the grids and the newline
@@ -28,6 +28,7 @@ class Wording:
     answer: re.Pattern[str]  # one group: the actions
     reply: str  # {actions}: an answer that `answer` reads
     form: str  # what an answer must look like, for a warning
+    terse: bool  # environments say rules and states in as few tokens as they can
 
 
 PAPER = Wording(
@@ -44,6 +45,7 @@ PAPER = Wording(
     answer=re.compile(r"<think>.*?</think>\s*<answer>(.*?)</answer>", re.DOTALL),
     reply="<think></think><answer>{actions}</answer>",
     form="<think>...</think><answer>...</answer>",
+    terse=False,
 )
 
 BRIEF = Wording(
@@ -53,9 +55,12 @@ BRIEF = Wording(
     answer=re.compile(r"<answer>(.*?)</answer>", re.DOTALL),
     reply="<answer>{actions}</answer>",
     form="<answer>...</answer>",
+    terse=True,
 )
 
-WORDINGS: dict[str, Wording] = {"paper": PAPER, "brief": BRIEF}
+BARE = replace(BRIEF, system="")  # the rules untold: a policy that was made for the task knows them
+
+WORDINGS: dict[str, Wording] = {"paper": PAPER, "brief": BRIEF, "bare": BARE}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from tsr_lightning.draws import uniforms
+from tsr_lightning.errors import ConfigError
 from tsr_lightning.generation.engine import Prompt, Response
 from tsr_lightning.search.ledger import Ledger
 
@@ -75,6 +76,8 @@ class TransformersEngine:
             for start in range(0, len(order), self.max_rows):
                 chosen = order[start : start + self.max_rows]
                 ids, attention = self._padded([prompts[i] for i in chosen])
+                computed = sum(len(prompts[i]) for i in chosen)
+                self._costs += Ledger(tokens_computed=computed, tokens_padding=ids.numel() - computed)
                 for i, value in zip(chosen, self.values_at_end(ids, attention).tolist(), strict=True):
                     values[i] = value
         return values
@@ -121,9 +124,7 @@ class TransformersEngine:
                 logits_to_keep=1,
             )
             logits = output.logits[:, -1]
-            self._costs += Ledger(
-                tokens_computed=len(talk.open), tokens_padding=logits.shape[0] - len(talk.open)
-            )
+            self._costs += Ledger(tokens_computed=len(talk.open), tokens_padding=logits.shape[0] - len(talk.open))
         responses = talk.responses()
         self._costs += Ledger(tokens_generated=sum(len(response.ids) for response in responses))
         return responses
@@ -221,9 +222,14 @@ class _RoomyLayer(DynamicLayer):
 def _forked(cache: DynamicCache, rows: Tensor, room: int) -> DynamicCache:
     """The cache with one row per response, copied from its prompt's."""
     for i, layer in enumerate(cache.layers):
-        if type(layer) is DynamicLayer:
+        if not isinstance(layer, DynamicLayer):
+            raise ConfigError(
+                f"policy.model caches in {type(layer).__name__}, which cannot be shared among candidates: use a model "
+                "whose layers all attend"
+            )
+        if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
             cache.layers[i] = _RoomyLayer(layer.keys, layer.values, rows, room)
-        else:  # sliding windows and the like keep transformers' own class
+        else:  # a sliding window keeps transformers' own class
             layer.batch_select_indices(rows)
     return cache
 

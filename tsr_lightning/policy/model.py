@@ -21,8 +21,8 @@ from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
 
 _ADAPTER = "lora_"  # peft's parameters carry it in their names
-_HEAD = "value_head"
-_MODEL = "model"
+_HEAD = "value_head."
+_MODEL = "model."
 _CHUNK = 2**25  # logits computed at once where activations are recomputed: 128 MiB in float32
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import cached_file
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.spec import PolicySpec, Scratch, location
@@ -71,7 +72,10 @@ def load_tokenizer(spec: PolicySpec, texts: Iterable[str]) -> PreTrainedTokenize
     """The tokenizer of the spec's model; that of a new model is made from `texts`, what its environment may say."""
     if isinstance(spec.model, Scratch):
         return make_tokenizer(texts)
-    tokenizer = AutoTokenizer.from_pretrained(location(spec.model))
+    where = location(spec.model)
+    # tokenizer.json as it is: AutoTokenizer rebuilds a Qwen2 model's by the rules of Qwen's own vocabulary
+    written = cached_file(where, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
+    tokenizer = (PreTrainedTokenizerFast if written else AutoTokenizer).from_pretrained(where)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ConfigError(
             f"model.policy.model is {spec.model}, whose tokenizer is not one of the tokenizers library: save it with a "

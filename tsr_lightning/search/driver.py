@@ -138,7 +138,7 @@ class Driver:
     def trajectory(self, task: Task, leaf: Node) -> Trajectory:
         """The chosen path as what is trained on."""
         kept = leaf.turns
-        self.costs += Ledger(tokens_kept=sum(len(turn.response) for turn in kept))
+        self.costs += Ledger(tokens_kept=leaf.generated)
         final = self.speaker.prompt(self.env.instructions, kept, leaf.observation) if leaf.truncated else ()
         return Trajectory(
             instance=task.instance,
@@ -236,7 +236,9 @@ class Driver:
         self.env.set_state(node.state)
         text = self.env.oracle(noise, key.fold(Stream.ORACLE))
         ids = self.speaker.write(text)
-        return self._step(node, Response(ids, (0.0,) * len(ids), True), key, key.fold(Stream.BRANCH), text)
+        child = self._step(node, Response(ids, (0.0,) * len(ids), True), key, key.fold(Stream.BRANCH), text)
+        child.generated = node.generated
+        return child
 
     def _step(self, node: Node, response: Response, key: Key, noise: Key, text: str) -> Node:
         self.env.set_state(node.state)
@@ -267,6 +269,7 @@ class Driver:
             parent=node,
             turn=turn,
             said=node.said + len(response.ids),
+            generated=node.generated + len(response.ids),
             tie=key.fold(Stream.TIES).uniform(),
         )
         if not child.done and not self._has_room(child):
@@ -313,5 +316,3 @@ class Driver:
     @staticmethod
     def _child_key(node: Node, index: int) -> Key:
         return node.key.fold(index)
-
-

@@ -75,6 +75,9 @@ class Mixed(Plan):
 
     def __post_init__(self) -> None:
         _positive(self.group_size)
+        for share in self.members:
+            if share.count < 0:
+                raise ConfigError(f"data.plan.members has a share of {share.count} trajectories: give 0 or more")
 
     def shares(self, epoch: int) -> list[Share]:
         return list(self.members)

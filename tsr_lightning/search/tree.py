@@ -30,6 +30,7 @@ class Node:
     turn: Turn | None = None  # that led here; None at the root
     prompt: tuple[int, ...] = ()  # the context of the next response; built when it is first asked for
     said: int = 0  # tokens said in the episode
+    generated: int = 0  # of these, the policy's own; the others are demonstrations
     feedback: float = 0.0  # the environment's score of this state
     score: float = 0.0  # by the strategy's scorer
     tie: float = 0.0  # a keyed draw that orders equals

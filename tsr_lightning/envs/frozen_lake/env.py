@@ -51,7 +51,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         actions_per_turn: the most actions that a turn plays; a turn stops at a hole or a goal.
         max_actions: actions in an episode.
         observation: "grid", "coordinates" or "both".
-        wording: "paper" (RAGEN's prompt) or "brief" (the same in few tokens).
+        wording: "paper" (RAGEN's prompt) or "brief" (the same in few tokens), or "bare" (brief without the rules).
         format_penalty: reward of an answer that cannot be read, at most 0.
         desc: a fixed lake in gymnasium's letters (S, F, H, G); then `size` and `frozen` say nothing.
         render_mode: "ansi" or None.
@@ -89,7 +89,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         self._size, self._frozen, self._success_rate = size, frozen, success_rate
         self._max_turns, self._actions_per_turn, self._max_actions = max_turns, actions_per_turn, max_actions
         self._horizon = min(max_actions, actions_per_turn * max_turns)
-        self._observation, self._wording_name, self._wording = observation, wording, WORDINGS[wording]
+        self._observation, self._wording = observation, WORDINGS[wording]
         self._format_penalty = float(format_penalty)
         # a lake that hardly ever comes out is refused now and not in the middle of a rollout
         lake = random_lake(Key(0), size=size, frozen=frozen) if desc is None else given_lake(desc)
@@ -109,7 +109,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
             "and the lake as a grid of symbols.",
         }
         slip = "" if self._success_rate == 1 else " The ice is slippery: a move may go to one of its two sides instead."
-        if self._wording_name == "brief":
+        if self._wording.terse:
             rules = "Walk to the goal G, not into a hole O."
         else:
             rules = (
@@ -223,7 +223,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         return say_turn(
             self._wording,
             turn=moment.turns + 1,
-            state=picture(moment.rows, moment.cell, self._observation, self._wording_name),
+            state=picture(moment.rows, moment.cell, self._observation, self._wording),
             left=self.remaining(),
             reward=reward,
             problem=problem,

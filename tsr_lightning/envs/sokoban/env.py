@@ -59,7 +59,8 @@ class SokobanEnv(gymnasium.Env[str, str]):
         actions_per_turn: actions that a turn plays; further ones in the response are left unplayed.
         max_actions: actions before the episode is truncated.
         observation: the state as a symbol grid, as coordinates, or as both.
-        wording: `paper` is RAGEN's prompt, `brief` says the same in a fraction of the tokens.
+        wording: `paper` is RAGEN's prompt, `brief` says the same in a fraction of the tokens, `bare` leaves
+            the rules out too.
         format_penalty: reward of a turn whose response could not be read.
         levels: a file of levels (text or .gz) to play instead of made ones; the seed picks the level, modulo their
             number. The four arguments of difficulty then have no effect.
@@ -105,12 +106,11 @@ class SokobanEnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self._max_turns, self._actions_per_turn, self._max_actions = max_turns, actions_per_turn, max_actions
         self._observation: ObservationName = observation
-        self._wording_name: WordingName = wording
         self._wording = WORDINGS[wording]
         self._format_penalty = format_penalty
         self._instructions = say_rules(
             self._wording,
-            rules=rules(observation, wording, actions_per_turn),
+            rules=rules(observation, self._wording, actions_per_turn),
             symbols=symbols(observation),
             actions=ACTIONS,
             limit=max_actions,
@@ -241,7 +241,7 @@ class SokobanEnv(gymnasium.Env[str, str]):
         return say_turn(
             self._wording,
             turn=now.turns + 1,
-            state=show(now.layout, now.player, now.boxes, self._observation, self._wording_name),
+            state=show(now.layout, now.player, now.boxes, self._observation, self._wording),
             left=self._actions_left(now),
             reward=now.reward,
             problem=now.problem,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from tsr_lightning.envs.sokoban.board import Boxes, Layout
-from tsr_lightning.envs.text import WordingName
+from tsr_lightning.envs.text import Wording
 
 ObservationName = Literal["grid", "coordinates", "both"]
 
@@ -70,20 +70,20 @@ def brief_coordinates(layout: Layout, player: int, boxes: Boxes) -> str:
     return "".join(lines)
 
 
-def show(layout: Layout, player: int, boxes: Boxes, observation: ObservationName, wording: WordingName) -> str:
+def show(layout: Layout, player: int, boxes: Boxes, observation: ObservationName, wording: Wording) -> str:
     """The state as text."""
     if observation == "grid":
         return grid(layout, player, boxes)
-    if wording == "brief":
+    if wording.terse:
         told = brief_coordinates(layout, player, boxes)
         return told + grid(layout, player, boxes) if observation == "both" else told[:-1]
     told = coordinates(layout, player, boxes)
     return f"Coordinates: \n{told}\nGrid Map: \n{grid(layout, player, boxes)}" if observation == "both" else told
 
 
-def rules(observation: ObservationName, wording: WordingName, actions_per_turn: int) -> str:
+def rules(observation: ObservationName, wording: Wording, actions_per_turn: int) -> str:
     """What the game is about, for the system message."""
-    if wording == "brief":
+    if wording.terse:
         return f"Push every X onto an O. Up to {actions_per_turn} actions a turn, separated by ||."
     told = "You are solving the Sokoban puzzle. You are the player and you need to push all boxes to targets.\n"
     if observation != "grid":

@@ -1,0 +1,63 @@
+"""`tsr` in this process and in others, with settings that make a run a matter of a second."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tsr_lightning import cli
+from tsr_lightning.policy.export import export
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = '{"hidden_size": 32, "layers": 1, "heads": 2, "intermediate": 64, "max_positions": 2048}'
+# What a run on the tiny model needs: two epochs of four instances, on the CPU, where bits can be compared.
+QUICK = (
+    *("--trainer.accelerator", "cpu", "--trainer.max_epochs", "2", "--trainer.num_sanity_val_steps", "0"),
+    *("--trainer.enable_progress_bar", "false", "--trainer.callbacks", "null"),
+    *("--data.instances", "4", "--data.held_out.instances", "4"),
+)
+
+
+@contextmanager
+def in_folder(folder: Path) -> Iterator[None]:
+    """The process as `tsr` finds it in an empty folder, and as it was afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["tsr"])
+        patch.setattr(sys, "path", [*sys.path])
+        for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # which Lightning leaves behind
+            patch.setenv(name, "0")
+        yield
+
+
+def tsr(*args: object) -> cli.TSRCLI:
+    """`tsr` in this process."""
+    return cli.run([str(arg) for arg in args])
+
+
+def tsr_process(*args: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`tsr` in a process of its own, which finds the modules of its folder and of the tests."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return subprocess.run(
+        [sys.executable, "-m", "tsr_lightning", *map(str, args)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def warm_started(task: str, folder: Path) -> Path:
+    """A tiny model that has learned from the oracle how to answer and little more, exported to a folder."""
+    folder.mkdir(parents=True)
+    with in_folder(folder):
+        config = ("--config", f"warm_start/{task}.yaml", "--model.policy.model", TINY, *QUICK)
+        fast = ("--model.optimizer.learning_rate", "0.01", "--model.optimizer.warmup_updates", "5")
+        agent = tsr("fit", *config, *fast, "--trainer.max_epochs", "30", "--data.instances", "16").model
+        export(agent.policy, agent.tokenizer, folder / "model")
+    return folder / "model"

@@ -1,0 +1,139 @@
+"""The shipped configurations: readable, buildable, and overlays that leave nothing behind."""
+
+import re
+import shlex
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import QUICK, ROOT, tsr
+
+CONFIGS = ROOT / "configs"
+FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml"))
+PARTS = {"search": ("data", "plan"), "objective": ("model", "objective"), "model": ("model", "policy")}
+OVERLAYS = [name for name in FILES if Path(name).parts[0] in PARTS]
+PAIRS = [pair for pair in permutations(OVERLAYS, 2) if Path(pair[0]).parent == Path(pair[1]).parent]
+BASE = "sokoban.yaml"
+
+
+def flags(*names: str) -> list[str]:
+    return [part for name in names for part in ("--config", name)]
+
+
+def header(name: str) -> str:
+    lines = (CONFIGS / name).read_text(encoding="utf-8").splitlines()
+    return "\n".join(lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))])
+
+
+def commands(name: str) -> list[list[str]]:
+    """The command lines that a file opens with."""
+    return [shlex.split(line) for line in re.findall(r"^# {3}tsr (.*)$", header(name), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_opens_with_its_run_line_and_an_override(name: str):
+    first, *others = commands(name)
+    assert f"configs/{name}" in first
+    assert any(len(other) > len(first) or other[-1] != first[-1] for other in others)
+    for command in commands(name):
+        for path in re.findall(r"configs/\S+\.yaml", " ".join(command)):
+            assert (ROOT / path).is_file()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_key_is_commented(name: str):
+    explained = set()
+    bare = []
+    for line in (CONFIGS / name).read_text(encoding="utf-8").splitlines():
+        if key := re.match(r"[\s-]*(\w+): *([^\s#][^#]*)?(# \S.*)?$", line):
+            if key[3]:
+                explained.add(key[1])
+            elif key[2] and key[1] not in explained | {"class_path"}:
+                bare.append(line.strip())
+    assert bare == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_line_has_two_comments_or_a_loose_end(name: str):
+    for line in (CONFIGS / name).read_text(encoding="utf-8").splitlines():
+        assert line == line.rstrip()
+        assert len(re.findall(r"(?:^|\s)# ", line)) <= 1, line
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_builds(name: str, tiny_model, empty_folder: Path):
+    """Model, callbacks and all, for a run of no epochs."""
+    files = re.findall(r"configs/(\S+\.yaml)", " ".join(commands(name)[0]))  # as its run line lays them
+    cli = tsr(
+        *("fit", *flags(*files), "--model.policy.model", tiny_model("sokoban"), "--trainer.accelerator", "cpu"),
+        *("--trainer.max_epochs", "0", "--trainer.num_sanity_val_steps", "0"),
+        *("--data.instances", "1", "--data.held_out.instances", "4"),
+    )
+    assert cli.model.policy is not None
+    assert cli.trainer.global_step == 0
+
+
+@pytest.fixture(scope="module")
+def resolve():
+    """`tsr fit --config … --print_config`, once per list of files."""
+    known: dict[tuple[str, ...], str] = {}
+
+    def ask(capsys: pytest.CaptureFixture[str], *names: str) -> str:
+        if names not in known:
+            with pytest.raises(SystemExit) as ended:
+                tsr("fit", *flags(*names), "--print_config")
+            assert ended.value.code == 0
+            known[names] = capsys.readouterr().out
+        return known[names]
+
+    return ask
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=" then ".join)
+def test_an_overlay_leaves_nothing_behind(first: str, second: str, resolve, capsys, empty_folder):
+    assert resolve(capsys, BASE, first, second) == resolve(capsys, BASE, second)
+
+
+def paths(node: object, above: str = "") -> set[str]:
+    """The keys of nested mappings; `--print_config` says nothing of a class without arguments but its name."""
+    if not isinstance(node, dict):
+        return {above}
+    return {path for key, value in node.items() for path in paths(value, f"{above}/{key}")}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_states_every_key(name: str, resolve, capsys, empty_folder):
+    """So that it leaves nothing behind of one that a user wrote either."""
+    top, key = PARTS[Path(name).parts[0]]
+    stated = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))[top][key]
+    assert paths(yaml.safe_load(resolve(capsys, BASE, name))[top][key]) == paths(stated)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_changes_its_own_part_alone(name: str, resolve, capsys, empty_folder):
+    base, laid = (yaml.safe_load(resolve(capsys, *names)) for names in ([BASE], [BASE, name]))
+    top, key = PARTS[Path(name).parts[0]]
+    base[top].pop(key), laid[top].pop(key)
+    assert base == laid
+
+
+@pytest.mark.parametrize("task", ["sokoban", "frozen_lake"])
+@pytest.mark.parametrize("objective", ["ppo", "grpo"])
+@pytest.mark.parametrize("search", ["sample", "best_of_n", "beam", "lookahead"])
+def test_every_search_goes_with_every_objective(search: str, objective: str, task: str, tiny_model, empty_folder):
+    overlays = flags(f"{task}.yaml", f"search/{search}.yaml", f"objective/{objective}.yaml")
+    # One update per rollout, so that the last figures are those of all of it; no entropy bonus, whose gradient would
+    # hide that the objective has none.
+    cli = tsr(
+        *("fit", *overlays, *QUICK, "--model.policy.model", tiny_model(task), "--trainer.max_epochs", "1"),
+        *("--data.instances", "8", "--data.updates.minibatches", "1"),
+        *("--model.objective.init_args.entropy_coefficient", "0"),
+    )
+    metrics = cli.trainer.callback_metrics
+    assert cli.trainer.global_step == 1
+    assert metrics["train/policy_weight"] > 0
+    assert metrics["train/grad_norm_policy"] > 1e-4
+    assert ("train/grad_norm_critic" in metrics) == (objective == "ppo")
+    if objective == "ppo":
+        assert metrics["train/grad_norm_critic"] > 1e-4

@@ -1,0 +1,110 @@
+"""An epoch in which no group is left to train on: an epoch like any other, but for the update."""
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import QUICK, tsr
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from tsr_lightning.trajectory import Group
+
+
+class Emptying(Callback):
+    """Filters all groups of some epochs out, and keeps what each epoch left behind.
+
+    Args:
+        epochs: those that are emptied.
+    """
+
+    def __init__(self, epochs: list[int]) -> None:
+        self.epochs = epochs
+        self.seen = 0
+        self.left: list[dict[str, Any]] = []
+        self.validated: list[int] = []
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        self.seen += 1
+        return [] if self.seen - 1 in self.epochs else groups
+
+    def on_validation_end(self, trainer: Trainer, agent: LightningModule) -> None:
+        self.validated.append(trainer.current_epoch)
+
+    def on_train_epoch_end(self, trainer: Trainer, agent: LightningModule) -> None:
+        [optimizer] = trainer.optimizers
+        state = {
+            "weights": agent.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict()["last_epoch"],
+            "updates": trainer.global_step,
+        }
+        self.left.append(copy.deepcopy(state))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal to the last bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def run(model: Path, epochs: Iterable[int], *args: str) -> Emptying:
+    """Three epochs of two updates with everything on that may stumble: two groups of parameters, clipping, warm-up."""
+    checkpoints = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch}", "every_n_epochs": 1, '
+    checkpoints += '"save_top_k": -1, "save_last": true, "save_on_train_epoch_end": true}}'
+    emptying = f'{{"class_path": "{__name__}.Emptying", "init_args": {{"epochs": {list(epochs)}}}}}'
+    cli = tsr(
+        *("fit", "--config", "sokoban.yaml", "--config", "objective/ppo.yaml", *QUICK, "--model.policy.model", model),
+        *("--trainer.callbacks", f"[{emptying}, {checkpoints}]", "--trainer.max_epochs", "3"),
+        *("--trainer.check_val_every_n_epoch", "1", "--trainer.gradient_clip_val", "0.1"),
+        *("--model.optimizer.learning_rate", "0.0006", "--model.optimizer.warmup_updates", "5", *args),
+    )
+    return next(callback for callback in cli.trainer.callbacks if isinstance(callback, Emptying))
+
+
+@pytest.mark.parametrize("accumulate", ["1", "3"])
+@pytest.mark.parametrize("empty", [0, 1])
+def test_an_empty_epoch_changes_nothing_and_ends_nothing(
+    empty: int, accumulate: str, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    seen = run(tiny_model("sokoban"), [empty], "--trainer.accumulate_grad_batches", accumulate)
+    assert seen.seen == 3
+    assert [left["updates"] for left in seen.left] == [[0, 2, 4], [2, 2, 4]][empty]
+    assert [left["schedule"] for left in seen.left] == [[0, 2, 4], [2, 2, 4]][empty]  # the warm-up counts updates
+    if empty:
+        assert same(seen.left[0], seen.left[1])
+    else:
+        assert seen.left[0]["optimizer"]["state"] == {}
+    assert not same(seen.left[1]["weights"], seen.left[2]["weights"])
+    # one step of warm-up in six per update
+    assert seen.left[2]["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.0006 * 5 / 6)
+
+    assert seen.validated == [0, 1, 2]
+    said = [record.message for record in caplog.records if "no update" in record.message]
+    assert said == [f"epoch {empty}: no update, because none of the 4 groups was left to train on"]
+    saved = {path.name for path in empty_folder.rglob("*.ckpt")}
+    assert saved == {"epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt", "last.ckpt"}
+
+
+def test_a_run_of_empty_epochs_ends_as_it_began(tiny_model, empty_folder: Path):
+    seen = run(tiny_model("sokoban"), [0, 1, 2])
+    assert [left["updates"] for left in seen.left] == [0, 0, 0]
+    assert same(seen.left[0], seen.left[2])
+    assert seen.validated == [0, 1, 2]
+
+
+def test_the_next_epoch_is_the_one_that_it_would_have_been(tiny_model, empty_folder: Path):
+    """Nothing of an empty epoch carries over: after it, draws are those of the epoch, not of the update."""
+    first, second = run(tiny_model("sokoban"), [1]), run(tiny_model("sokoban"), [1])
+    assert same(first.left, second.left)
+    untouched = run(tiny_model("sokoban"), [])
+    assert same(untouched.left[0], first.left[0])
+    assert not same(untouched.left[1], first.left[1])

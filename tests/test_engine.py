@@ -1,0 +1,324 @@
+"""The engine draws what an obvious reference draws: one response at a time, the whole context through the model for
+every token, nothing cached and nothing padded."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tsr_lightning.draws import Key
+from tsr_lightning.generation.engine import Prompt, Response
+from tsr_lightning.generation.transformers import TransformersEngine, _draw
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
+from tsr_lightning.policy.vocabulary import make_tokenizer
+
+TOKENIZER = make_tokenizer(["Turn 1: ####_P <answer>Up</answer>"] * 2)
+SIZE = len(TOKENIZER)
+ENDS = frozenset(range(0, SIZE, 9))  # many, so that responses end everywhere
+TEMPERATURES = (1.0, 0.5, 0.0)
+
+
+def make_policy(adapter: LoRA | None = None) -> Policy:
+    sizes = Scratch(hidden_size=32, layers=2, heads=2, intermediate=64, max_positions=96)
+    policy = Policy(PolicySpec(sizes, adapter), TOKENIZER, critic=True, seed=1)
+    with torch.no_grad():  # fresh weights say everything with the same probability; these have opinions
+        for number, (name, parameter) in enumerate(sorted(policy.named_parameters())):
+            if "norm" not in name:
+                noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+                parameter.copy_(noise * (0.4 if "embed" in name else 0.3))
+    return policy
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return make_policy()
+
+
+def engine(policy: Policy, max_rows: int = 512, ends: frozenset[int] = ENDS) -> TransformersEngine:
+    return TransformersEngine(policy.causal_lm, policy.pad_id, ends, policy.values_at_end, max_rows)
+
+
+def wave(count: int = 12, seed: int = 0) -> list[Prompt]:
+    """Ragged prompts, some of them twice, some with a common beginning, with 1 to 4 responses of 1 to 12 tokens."""
+    chance = random.Random(seed)
+    contexts = [tuple(chance.randrange(SIZE) for _ in range(chance.randint(1, 20))) for _ in range(count)]
+    contexts[1] = contexts[0]
+    contexts[2] = contexts[0] + contexts[3]
+    contexts[4] = (TOKENIZER.pad_token_id, *contexts[4])  # padding's own id is a token like any other
+    return [
+        Prompt(ids, tuple(chance.randrange(2**64) for _ in range(chance.randint(1, 4))), chance.randint(1, 12))
+        for ids in contexts
+    ]
+
+
+# -- the reference -----------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def reference(policy: Policy, prompt: Prompt, key: int, temperature: float) -> Response:
+    policy.eval()
+    ids: list[int] = []
+    logprobs: list[float] = []
+    while len(ids) < prompt.max_new_tokens and (not ids or ids[-1] not in ENDS):
+        logits = policy.causal_lm(input_ids=torch.tensor([[*prompt.ids, *ids]])).logits[0, -1].double()
+        if temperature == 0:
+            probabilities = logits.softmax(0)
+            token = int(probabilities.argmax())
+        else:
+            probabilities = (logits / temperature).softmax(0)
+            token = inverse_cdf(probabilities.tolist(), Key(key).uniform(len(ids)))
+        ids.append(token)
+        logprobs.append(float(probabilities[token].log()))
+    return Response(tuple(ids), tuple(logprobs), ids[-1] in ENDS)
+
+
+def inverse_cdf(probabilities: list[float], draw: float) -> int:
+    below = 0.0
+    for token, probability in enumerate(probabilities):
+        below += probability
+        if draw < below:
+            return token
+    raise AssertionError("probabilities do not sum to one")
+
+
+def assert_same(drawn: Sequence[Response], expected: Sequence[Response]) -> None:
+    """Ids to the last one, log-probabilities within 1e-4 (float32 sums in another order)."""
+    for one, other in zip(drawn, expected, strict=True):
+        assert one.ids == other.ids
+        assert one.finished == other.finished
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 512])
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_draws_are_the_references(policy: Policy, temperature: float, max_rows: int) -> None:
+    prompts = wave()
+    drawn = engine(policy, max_rows).generate(prompts, temperature)
+    for prompt, family in zip(prompts, drawn, strict=True):
+        assert_same(family, [reference(policy, prompt, key, temperature) for key in prompt.keys])
+    everything = [response for family in drawn for response in family]
+    assert len({len(response.ids) for response in everything}) > 4  # ragged, or nothing was tried
+    assert {response.finished for response in everything} == {True, False}
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 5, 512])
+def test_wave_size_and_row_order_change_no_draw(policy: Policy, max_rows: int) -> None:
+    """Waves of one, of all, or cut in between a family; prompts and keys in any order."""
+    prompts = wave(16, seed=1)
+    expected = engine(policy).generate(prompts, 1.0)
+    order = random.Random(2).sample(range(len(prompts)), len(prompts))
+    shuffled = [Prompt(prompts[i].ids, prompts[i].keys[::-1], prompts[i].max_new_tokens) for i in order]
+    drawn = engine(policy, max_rows).generate(shuffled, 1.0)
+    for i, family in zip(order, drawn, strict=True):
+        assert_same(family[::-1], expected[i])
+    halves = engine(policy, max_rows)
+    assert_same(
+        [r for part in (prompts[:5], prompts[5:]) for family in halves.generate(part, 1.0) for r in family],
+        [r for family in expected for r in family],
+    )
+
+
+def test_equal_keys_draw_equal_responses_and_others_do_not(policy: Policy) -> None:
+    keys = range(32)
+    [family] = engine(policy).generate([Prompt((5, 6), (*keys, *keys), 8)], 1.0)
+    assert family[:32] == family[32:]
+    assert len({response.ids for response in family}) > 24
+
+
+def test_a_response_that_was_cut_is_unfinished(policy: Policy) -> None:
+    """Finished means that an end token was sampled, within the budget of the prompt's own and never after it."""
+    prompts = wave(24, seed=3)
+    for prompt, family in zip(prompts, engine(policy).generate(prompts, 1.0), strict=True):
+        for response in family:
+            assert 1 <= len(response.ids) <= prompt.max_new_tokens
+            assert len(response.ids) == len(response.logprobs)
+            assert not ENDS.intersection(response.ids[:-1])
+            assert response.finished == (response.ids[-1] in ENDS)
+            assert response.finished or len(response.ids) == prompt.max_new_tokens
+
+
+def test_a_last_token_that_ends_is_finished(policy: Policy) -> None:
+    """An end token that just fits into the budget counts as an end."""
+    everything = frozenset(range(SIZE))
+    drawn = engine(policy, ends=everything).generate([Prompt((3,), tuple(range(20)), 1)], 1.0)
+    assert all(response.finished and len(response.ids) == 1 for response in drawn[0])
+
+
+def test_the_logprobs_are_those_that_training_computes(policy: Policy) -> None:
+    """`Policy.outputs` on the whole sequence, at the sampling temperature: what a first update's ratio rests on."""
+    for temperature in (1.0, 0.5):
+        prompts = wave(6, seed=4)
+        for prompt, family in zip(prompts, engine(policy).generate(prompts, temperature), strict=True):
+            for response in family:
+                ids = torch.tensor([prompt.ids + response.ids])
+                mask = torch.arange(ids.shape[1])[None] >= len(prompt.ids)
+                with torch.no_grad():
+                    trained = policy.outputs(ids, torch.ones_like(ids), mask, temperature).logprobs
+                assert response.logprobs == pytest.approx(trained.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_tokens_come_as_often_as_the_softmax_says(policy: Policy, temperature: float) -> None:
+    """A chi-square test of 20,000 keys, tokens expected fewer than 20 times taken together; fixed keys, level 1e-4."""
+    keys = 20_000
+    prompt = Prompt((7, 8, 9), tuple(Key(4).fold(i).value for i in range(keys)), 1)
+    [family] = engine(policy, max_rows=4096).generate([prompt], temperature)
+    with torch.no_grad():
+        logits = policy.causal_lm(input_ids=torch.tensor([prompt.ids])).logits[0, -1].double()
+    expected = (logits / temperature).softmax(0) * keys
+    counts = torch.bincount(torch.tensor([response.ids[0] for response in family]), minlength=SIZE).double()
+    often = expected >= 20
+    expected = torch.cat([expected[often], expected[~often].sum()[None]])
+    counts = torch.cat([counts[often], counts[~often].sum()[None]])
+    assert len(counts) > 5
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    tail = torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2, dtype=torch.float64), statistic / 2)
+    assert tail > 1e-4
+
+
+def test_first_and_later_tokens_are_drawn_independently(policy: Policy) -> None:
+    """Where any token may follow any other, token 1 is no function of token 0's draw."""
+    keys = [Key(9).fold(i) for i in range(4000)]
+    pairs = torch.tensor([[key.uniform(0), key.uniform(1)] for key in keys], dtype=torch.float64)
+    assert abs(float(torch.corrcoef(pairs.T)[0, 1])) < 5 / math.sqrt(len(keys))
+
+
+def test_a_draw_on_a_bound_takes_the_token_above_it_and_never_an_impossible_one() -> None:
+    """Half-open intervals, as the reference has them: draw 0 passes over tokens of probability zero, one half begins
+    the second half, and the largest draw below one is still within the last possible token."""
+    impossible = -math.inf
+    logits = torch.tensor([impossible, 0.0, 0.0, impossible]).repeat(3, 1)
+    tokens, logprobs = _draw(logits, np.array([0.0, 0.5, 1 - 2.0**-53]), 1.0)
+    assert tokens.tolist() == [1, 2, 2]
+    assert logprobs.tolist() == pytest.approx([math.log(0.5)] * 3)
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Meter:
+    """What went through the model: rows times columns of every forward pass, and how many of them were padding."""
+
+    everything: int = 0
+    calls: list[tuple[int, int]] = field(default_factory=list)
+
+
+@contextmanager
+def metered(policy: Policy) -> Iterator[Meter]:
+    """Counts in the backbone, which generation and the critic share."""
+    meter = Meter()
+
+    def count(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        meter.everything += ids.numel()
+        meter.calls.append(tuple(ids.shape))
+
+    handle = policy.causal_lm.base_model.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield meter
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 512])
+def test_costs_add_up(policy: Policy, max_rows: int) -> None:
+    """All that went through the model is counted as computed or as padding, the critic's share too."""
+    prompts = wave(14, seed=5)
+    player = engine(policy, max_rows)
+    with metered(policy) as meter:
+        drawn = player.generate(prompts, 1.0)
+        costs = player.take_costs()
+        assert meter.everything == costs.tokens_computed + costs.tokens_padding
+        said = [response for family in drawn for response in family]
+        assert costs.tokens_generated == sum(len(response.ids) for response in said)
+        # a context of P tokens and a response of R need P + R - 1 tokens through the model, unless a prompt is shared
+        asked = sum(len(p.ids) + len(r.ids) - 1 for p, family in zip(prompts, drawn, strict=True) for r in family)
+        assert costs.tokens_computed + costs.prompt_tokens_saved == asked
+        meter.everything = 0
+        player.values([prompt.ids for prompt in prompts])
+        costs = player.take_costs()
+    assert meter.everything == costs.tokens_computed + costs.tokens_padding
+    assert costs.tokens_computed == sum(len(prompt.ids) for prompt in prompts)
+    assert costs.tokens_generated == 0
+    assert player.take_costs() == engine(policy).take_costs()  # taken is taken
+
+
+def test_a_prompt_is_computed_once_for_all_its_responses(policy: Policy) -> None:
+    """Six responses to one context of five tokens, two of them asked for apart."""
+    ids = (1, 2, 3, 4, 5)
+    player = engine(policy)
+    with metered(policy) as meter:
+        player.generate([Prompt(ids, (1, 2, 3, 4), 1), Prompt(ids, (5, 6), 1)], 1.0)
+    assert meter.calls == [(1, 5)]
+    costs = player.take_costs()
+    assert (costs.tokens_computed, costs.prompt_tokens_saved) == (5, 25)
+
+
+def test_those_that_have_ended_leave(policy: Policy) -> None:
+    """The last of many responses is not paid for by the rows of the others."""
+    player = engine(policy)
+    with metered(policy) as meter:
+        [family] = player.generate([Prompt((1, 2), tuple(range(64)), 24)], 1.0)
+    rows = [shape[0] for shape in meter.calls[1:]]
+    assert rows == sorted(rows, reverse=True)
+    for step, count in enumerate(rows, start=1):
+        talking = sum(len(response.ids) > step for response in family)
+        assert talking <= count < talking / 0.75 + 1
+
+
+# -- the critic, the model ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 512])
+def test_values_are_the_policys_row_by_row(policy: Policy, max_rows: int) -> None:
+    contexts = [prompt.ids for prompt in wave(20, seed=6)]
+    policy.eval()
+    expected = [
+        float(policy.values_at_end(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64))) for ids in contexts
+    ]
+    assert engine(policy, max_rows).values(contexts) == pytest.approx(expected, abs=1e-4)
+    assert len(set(expected)) > 15
+    assert engine(policy, max_rows).values([]) == []
+
+
+def test_the_models_modes_are_as_they_were(policy: Policy) -> None:
+    """Each module's own train or eval flag, after a wave, after values and after an error; no gradient is recorded."""
+    try:
+        policy.train()
+        policy.causal_lm.base_model.layers[1].eval()
+        before = {name: module.training for name, module in policy.named_modules()}
+        player = engine(policy)
+        player.generate(wave(), 1.0)
+        player.values([(1, 2)])
+        with pytest.raises(IndexError):
+            player.generate([Prompt((SIZE + 5,), (1,), 2)], 1.0)
+        assert {name: module.training for name, module in policy.named_modules()} == before
+        assert len(set(before.values())) == 2
+        assert torch.is_grad_enabled()
+    finally:
+        policy.eval()
+
+
+def test_an_adapter_speaks_and_leaves_as_reference() -> None:
+    """The engine draws with the adapter on; within `as_reference` with the base's probabilities."""
+    policy = make_policy(LoRA(rank=4, target_modules=["q_proj", "v_proj"]))
+    prompts = wave(6, seed=7)
+    adapted = engine(policy).generate(prompts, 1.0)
+    for prompt, family in zip(prompts, adapted, strict=True):
+        assert_same(family, [reference(policy, prompt, key, 1.0) for key in prompt.keys])
+    with policy.as_reference():
+        plain = engine(policy).generate(prompts, 1.0)
+        for prompt, family in zip(prompts, plain, strict=True):
+            assert_same(family, [reference(policy, prompt, key, 1.0) for key in prompt.keys])
+    assert plain != adapted
