@@ -1,0 +1,56 @@
+"""The easiest task there is: one turn, and a response that begins with a character of an even number wins."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import gymnasium
+
+from tsr_lightning.draws import Key
+from tsr_lightning.envs.text import CHARSET
+
+
+class Parity(gymnasium.Env[str, str]):
+    """Half of what an untrained policy says wins."""
+
+    instructions = ""
+    metadata = {"render_modes": []}  # noqa: RUF012  (gymnasium's)
+    observation_space = gymnasium.spaces.Text(64, charset=CHARSET)
+    action_space = gymnasium.spaces.Text(64, min_length=0, charset=CHARSET)
+
+    def __init__(self) -> None:
+        self.seed, self.said = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seed, self.said = (seed or 0) % 1000, 0
+        return f"go {self.seed}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.said = ord(action[0]) if action else 1
+        success = self.said % 2 == 0
+        info = {"success": success, "action_is_valid": bool(action), "action_is_effective": True}
+        return "gone", float(success), True, False, info
+
+    def get_state(self) -> Hashable:
+        return (self.seed, self.said)
+
+    def set_state(self, state: Any) -> None:
+        self.seed, self.said = state
+
+    def reseed(self, key: Key) -> None:
+        """Nothing is random."""
+
+    def score(self) -> float:
+        return float(self.said > 0 and self.said % 2 == 0)
+
+    def state_key(self) -> Hashable:
+        return (self.seed, self.said)
+
+    def remaining(self) -> int:
+        return 1
+
+    def legal_actions(self) -> list[str]:
+        return ["a", "b"]
+
+
+gymnasium.register("Parity-v0", Parity)
