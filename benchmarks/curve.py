@@ -36,6 +36,7 @@ def draw(runs: Path, out: Path) -> None:
     axis.set_xlabel("epochs (one rollout and its updates each)")
     axis.set_ylabel("success, plain sampling at temperature 1")
     axis.set_title("Sokoban 6×6, 256 held-out levels, GRPO, no search at test time")
+    axis.xaxis.set_major_locator(pyplot.MaxNLocator(integer=True))
     axis.grid(alpha=0.3)
     axis.legend()
     figure.tight_layout()

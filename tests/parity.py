@@ -10,7 +10,7 @@ from tsr_lightning.envs.text import CHARSET
 
 
 class Parity(gymnasium.Env[str, str]):
-    """Half of what an untrained policy says wins."""
+    """A quarter of what an untrained policy says wins."""
 
     instructions = ""
     metadata = {"render_modes": []}  # noqa: RUF012  (gymnasium's)

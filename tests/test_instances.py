@@ -96,3 +96,13 @@ def test_too_small_an_environment_is_refused_in_a_sentence(count: int, sentence:
 def test_nothing_held_out_leaves_a_fixed_lake_to_train_on() -> None:
     drawn = instances(("tsr/FrozenLake-v0", {"desc": ["SF", "FG"]}), count=0).training(0, 5)
     assert (len(drawn.seeds), drawn.skipped) == (5, 0)
+
+
+def test_the_account_says_how_the_two_sets_were_kept_apart() -> None:
+    env = make_env("tsr/FrozenLake-v0", size=3)
+    instances = Instances(env, Key(5), HeldOut(20))
+    skipped = sum(instances.training(epoch, 50).skipped for epoch in range(4))
+    assert skipped > 0
+    said = instances.account
+    assert said.startswith("instances: 20 held out, all of different initial states; 200 trained on, of ")
+    assert said.endswith(f" 0 of them held out ({skipped} draws fell on held-out states and were drawn again)")

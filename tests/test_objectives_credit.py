@@ -174,7 +174,7 @@ def test_grpo_compares_within_a_group():
 
 def test_as_sampled_compares_searched_ones_too():
     # Returns 1, 3, 50, -50: mean 1.
-    (mixed,) = credit(GRPO(normalise_std=False, searched=AsSampled()), MIXED)
+    (mixed,) = credit(GRPO(normalise_std=False, aggregation=TokenMean(), searched=AsSampled()), MIXED)
     close(torch.stack([each.advantages[0] for each in mixed]), [0.0, 2.0, 49.0, -51.0])
     assert all(each.weights.min() == 1 for each in mixed)
 
@@ -243,7 +243,7 @@ def test_needs():
     assert PPO(kl_coefficient=0.1).needs == Needs(values=True, reference=True)
     assert GRPO().needs == Needs()
     assert GRPO(kl_coefficient=0.1).needs == Needs(reference=True)
-    assert Likelihood().needs == Needs()
+    assert Likelihood().needs == Needs(logprobs=False)
     assert [objective.minimum_group_size for objective in (PPO(), GRPO(), Likelihood())] == [1, 2, 1]
 
 

@@ -300,7 +300,7 @@ def test_the_oracle_has_something_to_say_where_all_is_lost(corridor: Path) -> No
         ({"size": ("6", 6)}, "size is '6': give a whole number of at least 3."),
         ({"boxes": 0}, "boxes is 0"),
         ({"observation": "image"}, "observation is 'image': take one of grid, coordinates, both."),
-        ({"wording": "long"}, "wording is 'long': take one of paper, brief."),
+        ({"wording": "long"}, "wording is 'long': take one of paper, brief, bare."),
         ({"render_mode": "human"}, "render_mode is 'human': take one of ansi."),
         ({"format_penalty": 0.1}, "format_penalty is 0.1: it is a reward, so give 0 or less"),
         ({"min_solution": 11, "max_solution": 20}, "no level could be solved within the 10 actions"),

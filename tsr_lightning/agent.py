@@ -96,6 +96,7 @@ class Agent(LightningModule):
                 seed=self.seed,
                 device=self.trainer.strategy.root_device,
             )
+            self._policy.train()  # a loaded model comes in evaluation mode, and Lightning leaves that as it is
 
     @property
     def policy(self) -> Policy:
@@ -137,7 +138,6 @@ class Agent(LightningModule):
         needs = self.objective.needs
         if not (needs.logprobs or needs.values or needs.reference):
             return [_unknown(trajectory.trained_tokens) for trajectory, _ in played]
-        self.policy.train()
         logprobs: list[Tensor] = [torch.empty(0)] * len(rows)
         values = list(logprobs)
         reference = list(logprobs)

@@ -23,6 +23,10 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     check_policy(agent.spec)
     _check_plan(agent, data)
     _check_context(agent, data)
+    if not data.instances.held_out:  # drawn here, where too few initial states are refused in time
+        raise ConfigError(
+            "data.held_out.instances is 0: hold out at least 1, and set data.trials to [] to skip evaluation"
+        )
     if ckpt_path is not None:
         _check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
 

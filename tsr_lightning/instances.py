@@ -49,6 +49,18 @@ class Instances:
         self._key = key
         self._spec = held_out
         self._held_out: dict[str, int] | None = None
+        self._trained: dict[str, int] = {}  # initial states that were drawn for training, and how often
+        self._skipped = 0
+
+    @property
+    def account(self) -> str:
+        """How training and evaluation were kept apart, in words and counts."""
+        held = self._held()
+        return (
+            f"instances: {len(held)} held out, all of different initial states; {sum(self._trained.values())} trained "
+            f"on, of {len(self._trained)} different initial states, {len(held.keys() & self._trained)} of them held "
+            f"out ({self._skipped} draws fell on held-out states and were drawn again)"
+        )
 
     @property
     def held_out(self) -> tuple[int, ...]:
@@ -63,8 +75,10 @@ class Instances:
         for place in range(count):
             for attempt in range(_ATTEMPTS):
                 seed = _seed(self._key.fold(Stream.INSTANCE, epoch, place, attempt))
-                if self._initial(seed) not in held:
+                initial = self._initial(seed)
+                if initial not in held:
                     seeds.append(seed)
+                    self._trained[initial] = self._trained.get(initial, 0) + 1
                     break
                 skipped += 1
             else:
@@ -72,6 +86,7 @@ class Instances:
                     f"data.held_out.instances is {len(held)}, which leaves no initial state for training: "
                     "hold out fewer, or make the environment more varied"
                 )
+        self._skipped += skipped
         return Drawn(tuple(seeds), skipped)
 
     def _held(self) -> dict[str, int]:

@@ -134,6 +134,10 @@ class RolloutDataModule(LightningDataModule):
         if stage == "fit":
             self._accumulation = self._trainer.accumulate_grad_batches
 
+    def teardown(self, stage: str) -> None:
+        if stage == "fit":
+            rank_zero_info(self.instances.account)
+
     # -- environment ------------------------------------------------------------------------------------------------
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tsr_lightning.objectives.advantages import group_normalised
-from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
+from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
 from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
 from tsr_lightning.objectives.checks import require_clip, require_coefficient
 from tsr_lightning.objectives.credit import assemble, constant_advantage, impose
@@ -19,8 +19,9 @@ from tsr_lightning.trajectory import Group
 class GRPO(Objective):
     """GRPO (https://arxiv.org/abs/2402.03300): no critic; a trajectory's advantage is its return against its group's.
 
-    Departs from the paper: two clip widths (DAPO), the mean over all tokens by default (`SequenceMean` is the paper's,
-    `Constant` with `normalise_std: false` is Dr. GRPO's). Left out: GSPO's ratio of whole sequences
+    Departs from the paper: two clip widths (DAPO). `Constant` with `normalise_std: false` is Dr. GRPO's. `TokenMean`
+    weighs long trajectories more; where failures are the longer ones, most of what a step says is then "less of this",
+    and a policy falls apart (docs/log.md). Left out: GSPO's ratio of whole sequences
     (https://arxiv.org/abs/2507.18071), since a trajectory may be spread over several rows and micro-batches, and a
     loss sees one.
 
@@ -39,7 +40,7 @@ class GRPO(Objective):
     normalise_std: bool = True
     kl_coefficient: float = 0.0
     entropy_coefficient: float = 0.001
-    aggregation: Aggregation = field(default_factory=TokenMean)
+    aggregation: Aggregation = field(default_factory=SequenceMean)
     searched: Searched = field(default_factory=AsSampled)
 
     def __post_init__(self) -> None:
