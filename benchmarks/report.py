@@ -117,6 +117,6 @@ def _draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axis.set_yticks(list(places), [row["training"] for row in mine])
         axis.invert_yaxis()
         axis.set_xlabel("success, sampled at temperature 1")
-        axis.set_title(f"{task}, held-out instances (dashed: before training)")
+        axis.set_title(f"{task} (dashed: before training)")
     figure.tight_layout()
     figure.savefig(path, dpi=110)

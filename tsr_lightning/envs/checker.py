@@ -11,33 +11,23 @@ reward, flags, info, score, situation, budget, legal actions) must come out as t
 
 import copy
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from types import FunctionType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import gymnasium
-from gymnasium.envs.registration import EnvCreator, EnvSpec
 from gymnasium.utils.env_checker import data_equivalence
 
 from tsr_lightning.draws import Key
 from tsr_lightning.envs.branchable import Branchable, Solvable
-from tsr_lightning.envs.making import find_spec, make_env, missing_methods, outside_limits
+from tsr_lightning.envs.elsewhere import check_elsewhere
+from tsr_lightning.envs.source import BranchabilityError, Source, find_source
 
 INFO_KEYS = ("success", "action_is_valid", "action_is_effective")
 UNREADABLE = "\t??\t"
 UNREADABLE_SHARE = 0.15  # of the answers
 DEPTHS = (0, 1, 3)  # turns into the episode at which it is stopped
 COPIES = 3  # a noisy environment agrees with itself by luck, but hardly this often
-CHILD_SECONDS = 300
-
-
-class BranchabilityError(AssertionError):
-    """An environment broke the contract: which property, and with which seed and answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +89,7 @@ def check_branchable(
         noisy: whether chance plays a part. If said, it is held to it; unsaid, an environment of which no two keys ever
             give two futures passes for one without.
     """
-    source = _source(env, kwargs or {})
+    source = find_source(env, kwargs or {})
     seeds = tuple(seeds)
     stage = _Stage(source.env, turns)
     scripts = [(seed, _check_episode(source, stage, seed)) for seed in seeds]
@@ -120,56 +110,10 @@ def check_branchable(
         )
     if noisy is False and any(differing):
         moments[differing.index(True)].fail("reseed", "two keys gave two futures; the environment is said to be exact")
-    skipped = _check_other_process(source, scripts)
+    skipped = check_elsewhere(source, scripts)
     if source.make is None:
         skipped = ["another environment: only this one object is given", *skipped]
     return BranchabilityReport(source.name, seeds, len(moments), stage.steps, any(differing), tuple(skipped))
-
-
-# ---- the environment and its likes
-
-
-@dataclass(frozen=True)
-class _Source:
-    name: str
-    env: Branchable
-    make: Callable[[], Branchable] | None  # another one alike
-    spec: EnvSpec | None
-
-
-def _source(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict[str, Any]) -> _Source:
-    if isinstance(env, str):
-        found = find_spec(env)
-        _demand_no_limits(env, found)
-        asked = dataclasses.replace(found, kwargs={**found.kwargs, **kwargs})
-        return _Source(env, make_env(env, **kwargs), lambda: make_env(env, **kwargs), asked)
-    if isinstance(env, gymnasium.Env):
-        own = env.spec
-        _demand_no_limits(str(env.unwrapped), own)
-        return _Source(str(env.unwrapped), _bare(env), None if own is None else lambda: _made(own), own)
-    made = env()
-    name = type(made).__name__
-    of_made = made.spec if isinstance(made, gymnasium.Env) else None
-    _demand_no_limits(name, of_made)
-    spec = of_made or EnvSpec(id="checked/Env-v0", entry_point=cast(EnvCreator, env))  # for another process
-    return _Source(name, _bare(made), lambda: _bare(env()), spec)
-
-
-def _bare(env: Any) -> Branchable:
-    """The environment without wrappers, as search uses it."""
-    bare = env.unwrapped if isinstance(env, gymnasium.Env) else env
-    if not isinstance(bare, Branchable):
-        raise BranchabilityError(f"contract: {type(bare).__name__} has no {', '.join(missing_methods(bare))}")
-    return bare
-
-
-def _made(spec: EnvSpec) -> Branchable:
-    return _bare(gymnasium.make(spec, disable_env_checker=True))
-
-
-def _demand_no_limits(name: str, spec: EnvSpec | None) -> None:
-    if spec is not None and (problem := outside_limits(spec)):
-        raise BranchabilityError(f"contract: {name} {problem}")
 
 
 # ---- playing, with all that shows taken down
@@ -256,7 +200,7 @@ def _told(names: dict[str, str]) -> str:
 class _Moment:
     """An episode, stopped, and what came of it when it was played on."""
 
-    source: _Source
+    source: Source
     stage: _Stage
     seed: int
     path: list[str]  # the answers that lead here
@@ -296,7 +240,7 @@ class _Moment:
         self.fail("restore", f"set_state does not bring a moment back exactly: {told}")
 
 
-def _where(source: _Source, seed: int, path: list[str]) -> str:
+def _where(source: Source, seed: int, path: list[str]) -> str:
     return f"{source.name}, seed {seed}, " + (f"after {path}" if path else "after the reset")
 
 
@@ -305,7 +249,7 @@ def _of_counters(names: dict[str, str]) -> bool:
     return bool({"remaining", "truncated"} & names.keys()) and not {"state_key", "terminated"} & names.keys()
 
 
-def _stop(source: _Source, stage: _Stage, seed: int, depth: int) -> _Moment | None:
+def _stop(source: Source, stage: _Stage, seed: int, depth: int) -> _Moment | None:
     """The moment `depth` turns into an episode, which is then played on; None if it ends before."""
     stage.env.reset(seed=seed)
     path, seen = stage.wander(Key(seed).fold("path"), depth)
@@ -395,7 +339,7 @@ def _check_twin(moment: _Moment) -> None:
 # ---- episodes
 
 
-def _check_episode(source: _Source, stage: _Stage, seed: int) -> list[str]:
+def _check_episode(source: Source, stage: _Stage, seed: int) -> list[str]:
     """What must hold in an episode of random answers and, where there is a solver, in a solved one.
 
     Returns the random answers.
@@ -472,75 +416,3 @@ def _plain(key: object) -> bool:
     if isinstance(key, tuple):
         return all(_plain(part) for part in key)
     return key is None or isinstance(key, bool | int | float | str | bytes)
-
-
-# ---- another process
-
-
-Trace = list[list[str]]  # by step, the reset first: observation, state_key, score
-
-
-def _trace(env: Branchable, seed: int, actions: Iterable[str]) -> Trace:
-    observation, _ = env.reset(seed=seed)
-    trace = [[observation, repr(env.state_key()), repr(env.score())]]
-    for action in actions:
-        observation, _, terminated, truncated, _ = env.step(action)
-        trace.append([observation, repr(env.state_key()), repr(env.score())])
-        if terminated or truncated:
-            break
-    return trace
-
-
-def _check_other_process(source: _Source, scripts: list[tuple[int, list[str]]]) -> list[str]:
-    """The same seeds and answers where Python salts its hashes otherwise. Returns what was skipped."""
-    spec, problem = _portable(source.spec)
-    if problem:
-        return [f"another process: {problem}"]
-    salt = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    child = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import _trace_stdin; _trace_stdin()"],
-        input=json.dumps({"spec": spec, "scripts": scripts}),
-        env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=CHILD_SECONDS,
-        check=False,
-    )
-    if child.returncode:
-        raise BranchabilityError(f"another process: {source.name} cannot be played there:\n{child.stderr.strip()}")
-    traces: list[Trace] = json.loads(child.stdout.splitlines()[-1])
-    for (seed, actions), there in zip(scripts, traces, strict=True):
-        here = _trace(source.env, seed, actions)
-        for turn, steps in enumerate(zip(here, there, strict=False)):  # another length follows another observation
-            for what, mine, theirs in zip(("observation", "state_key", "score"), *steps, strict=True):
-                if mine != theirs:
-                    raise BranchabilityError(
-                        f"another process: {what} is {theirs} there and {mine} here, so it hangs on something like "
-                        f"Python's salted hash() ({source.name}, seed {seed}, actions {actions[:turn]})"
-                    )
-    return []
-
-
-def _portable(spec: EnvSpec | None) -> tuple[str, str]:
-    """A spec as JSON, from which another process can make the environment; or "" and why not."""
-    if spec is None:
-        return "", "the environment has no spec"
-    creator = spec.entry_point
-    if callable(creator):
-        if not isinstance(creator, type | FunctionType):
-            return "", f"{creator} has no name to import it by"
-        if "." in creator.__qualname__ or "<" in creator.__qualname__ or creator.__module__ == "__main__":
-            return "", f"{creator.__qualname__} cannot be imported"
-        spec = dataclasses.replace(spec, entry_point=f"{creator.__module__}:{creator.__qualname__}")
-    try:
-        return spec.to_json(), ""
-    except (TypeError, ValueError) as error:
-        return "", f"the spec is no JSON ({error})"
-
-
-def _trace_stdin() -> None:
-    """The child's part: traces of the scripts on stdin, on stdout."""
-    order = json.load(sys.stdin)
-    env = _made(EnvSpec.from_json(order["spec"]))
-    print(json.dumps([_trace(env, seed, actions) for seed, actions in order["scripts"]]))

@@ -15,6 +15,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Text
 
 from tsr_lightning.draws import Key
+from tsr_lightning.envs.arguments import one_of, share, whole
 from tsr_lightning.envs.frozen_lake.ice import ACTIONS, ice, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import ENDS, GOAL, Rows, given_lake, random_lake, start_cell
 from tsr_lightning.envs.frozen_lake.picture import LEGEND, OBSERVATIONS, ObservationName, grid, picture
@@ -73,18 +74,18 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         desc: list[str] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        _whole("size", size, at_least=2)
-        _share("frozen", frozen)
-        _share("success_rate", success_rate)
-        _whole("max_turns", max_turns)
-        _whole("actions_per_turn", actions_per_turn)
-        _whole("max_actions", max_actions)
-        _one_of("observation", observation, OBSERVATIONS)
-        _one_of("wording", wording, tuple(WORDINGS))
+        whole("size", size, at_least=2)
+        share("frozen", frozen)
+        share("success_rate", success_rate)
+        whole("max_turns", max_turns)
+        whole("actions_per_turn", actions_per_turn)
+        whole("max_actions", max_actions)
+        one_of("observation", observation, OBSERVATIONS)
+        one_of("wording", wording, tuple(WORDINGS))
         if not format_penalty <= 0:
             raise ConfigError(f"format_penalty is {format_penalty}: it is a reward, so give 0 or less, such as -0.1.")
         if render_mode is not None:
-            _one_of("render_mode", render_mode, ("ansi",))
+            one_of("render_mode", render_mode, ("ansi",))
         self.render_mode = render_mode
         self._size, self._frozen, self._success_rate = size, frozen, success_rate
         self._max_turns, self._actions_per_turn, self._max_actions = max_turns, actions_per_turn, max_actions
@@ -228,18 +229,3 @@ class TextFrozenLake(gymnasium.Env[str, str]):
             reward=reward,
             problem=problem,
         )
-
-
-def _whole(name: str, value: object, at_least: int = 1) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ConfigError(f"{name} is {value!r}: give a whole number of at least {at_least}.")
-
-
-def _share(name: str, value: object) -> None:
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError(f"{name} is {value!r}: give a number from 0 to 1.")
-
-
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}: take one of {', '.join(known)}.")

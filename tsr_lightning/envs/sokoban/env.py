@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 from tsr_lightning.draws import Key
-from tsr_lightning.envs.sokoban.arguments import one_of, whole
+from tsr_lightning.envs.arguments import one_of, whole
 from tsr_lightning.envs.sokoban.board import ACTIONS, Boxes, Layout, Level, act, legal
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import read_levels
