@@ -131,7 +131,9 @@ def test_wave_size_and_row_order_change_no_draw(policy: Policy, max_rows: int) -
 def test_equal_keys_draw_equal_responses_and_others_do_not(policy: Policy) -> None:
     keys = range(32)
     [family] = engine(policy).generate([Prompt((5, 6), (*keys, *keys), 8)], 1.0)
-    assert family[:32] == family[32:]
+    for one, other in zip(family[:32], family[32:], strict=True):
+        assert (one.ids, one.finished) == (other.ids, other.finished)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # two rows of one product may differ in a bit
     assert len({response.ids for response in family}) > 24
 
 
