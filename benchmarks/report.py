@@ -25,6 +25,17 @@ as many epochs as fit into the seconds of the GRPO beam run of their seed. Judge
 search, at temperature 1 (two episodes each) and greedily. Before, after and the 95% interval of the paired difference
 go over instances, seeds pooled; the seeds' own figures show the spread.
 
+What these figures do not show:
+
+- They compare whole recipes. The beam's cells also have the environment's push-distance score and train on successes
+  alone, where sampling trains on relative returns. What search adds by itself would need sampling on successes alone
+  and a beam under `AsSampled` (the paper's objective), which were not run here.
+- Step size, epochs and GRPO's aggregation were chosen by looking at these same held-out instances with seed 1, the step
+  size on beam runs alone; sampling got the same and no search of its own.
+- The policies began with noise put on top of a better one on purpose (Sokoban: 0.50 before the noise, 0.375 after, with
+  another prompt). Sharpening undoes part of that. The supervised control repeats 35% noise, so it cannot sharpen; one
+  with cleaner demonstrations was not run.
+
 """
 PICTURE = "\n![Success after training, each seed a dot](study.png)\n"
 

@@ -54,6 +54,11 @@ CASES = {
         "Expert.*no oracle.*another strategy",
     ),
     "CriticValue without a critic": Case((*BEAM, f"{STRATEGY}.scorer", "CriticValue"), "critic.*GRPO.*PPO"),
+    "searches that never start": Case(("--data.concurrency", "0"), r"data\.concurrency is 0: give 1 or more"),
+    "no minibatch": Case(("--data.updates.minibatches", "0"), r"data\.updates\.minibatches is 0: give 1 or more"),
+    "no instance": Case(("--data.instances", "0"), r"data\.instances is 0: give 1 or more"),
+    "greedy training": Case(("--data.sampling.temperature", "0"), r"data\.sampling\.temperature is 0\.0.*more than 0"),
+    "no episode": Case(("--data.trials", '[{"samples": 0}]'), r"data\.trials\.sampled\.samples is 0: give 1 or more"),
     "share of a filter": Case(
         ("--trainer.callbacks", '{"class_path": "callbacks.InstanceFilter", "init_args": {"keep": 2}}'),
         r"keep is 2\.0: give a share",

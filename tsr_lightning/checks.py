@@ -21,6 +21,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     """Raises the first ConfigError that the run would meet."""
     check_env_spec(data.env_id, data.env_kwargs)
     check_policy(agent.spec)
+    _check_numbers(data)
     _check_plan(agent, data)
     _check_context(agent, data)
     if not data.instances.held_out:  # drawn here, where too few initial states are refused in time
@@ -29,6 +30,31 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
         )
     if ckpt_path is not None:
         _check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
+
+
+def _check_numbers(data: RolloutDataModule) -> None:
+    """Counts of which zero would divide, hang or silently do nothing."""
+    counts = {
+        "instances": data.instances_per_epoch,
+        "concurrency": data.concurrency,
+        "max_rows": data.max_rows,
+        "sampling.max_response_tokens": data.sampling.max_response_tokens,
+        "updates.epochs": data.updates.epochs,
+        "updates.minibatches": data.updates.minibatches,
+        "updates.micro_tokens": data.updates.micro_tokens,
+        **{f"trials.{trial.name}.samples": trial.samples for trial in data.trials},
+    }
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"data.{name} is {count}: give 1 or more")
+    if data.sampling.temperature <= 0:
+        raise ConfigError(
+            f"data.sampling.temperature is {data.sampling.temperature}, at which nothing is sampled and no "
+            "log-probability is defined: give more than 0 for training, and 0 to a trial for greedy play"
+        )
+    for trial in data.trials:
+        if trial.temperature < 0:
+            raise ConfigError(f"data.trials.{trial.name}.temperature is {trial.temperature}: give 0 (greedy) or more")
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:

@@ -184,7 +184,7 @@ class RolloutDataModule(LightningDataModule):
 
     # -- training ---------------------------------------------------------------------------------------------------
 
-    def train_dataloader(self) -> "Epochs":
+    def train_dataloader(self) -> Epochs:
         return Epochs(self)
 
     def epoch(self) -> Iterator[Batch | None]:
@@ -226,7 +226,7 @@ class RolloutDataModule(LightningDataModule):
                 return
             yield from step
 
-    def roll_out(self, epoch: int) -> "Rollout":
+    def roll_out(self, epoch: int) -> Rollout:
         """The groups of an epoch, of all ranks, in the order of their instances."""
         trainer = self._trainer
         started = time.perf_counter()

@@ -192,7 +192,7 @@ class Driver:
         for search in wave:
             if isinstance(search.request, Expand):
                 for node in search.request.nodes:
-                    keys = [self._child_key(node, node.expanded + i) for i in range(search.request.count)]
+                    keys = [node.key.fold(node.expanded + i) for i in range(search.request.count)]
                     allowance = self._allowance(node)
                     prompts.append(Prompt(node.prompt, tuple(k.fold(Stream.POLICY).value for k in keys), allowance))
                     owners.append(search.index)
@@ -208,7 +208,7 @@ class Driver:
 
     def _child(self, node: Node, response: Response, scored: bool) -> Node:
         """What search imagines to come of a response: a branch with noise of its own."""
-        key = self._child_key(node, node.expanded)
+        key = node.key.fold(node.expanded)
         node.expanded += 1
         child = self._step(node, response, key, key.fold(Stream.BRANCH), self.speaker.read(response.ids))
         if scored:
@@ -230,7 +230,7 @@ class Driver:
         """One turn of the oracle."""
         if not isinstance(self.env, Solvable):
             raise ConfigError(f"the strategy Expert needs an oracle, and {type(self.env).__name__} has none")
-        key = self._child_key(node, node.expanded)
+        key = node.key.fold(node.expanded)
         node.expanded += 1
         self._allowance(node)  # builds the prompt
         self.env.set_state(node.state)
@@ -312,7 +312,3 @@ class Driver:
         if self.limits.episode is not None:
             room = min(room, self.limits.episode - node.said)
         return min(room, self.sampling.max_response_tokens)
-
-    @staticmethod
-    def _child_key(node: Node, index: int) -> Key:
-        return node.key.fold(index)
