@@ -125,7 +125,7 @@ class TestMicroBatches:
         return cli.model.state_dict(), figures, max(counts)
 
     @pytest.mark.parametrize(
-        "args", [("--trainer.accumulate_grad_batches", "3"), ("--data.updates.micro_tokens", "2000")], ids=" ".join
+        "args", [("--trainer.accumulate_grad_batches", "3"), ("--data.updates.micro_tokens", "1000")], ids=" ".join
     )
     def test_change_nothing(self, args: tuple[str, str], tiny_model, empty_folder):
         weights, figures, one = self.trained(tiny_model("sokoban"))

@@ -48,7 +48,7 @@ class Watching(Callback):
     def on_train_batch_start(self, trainer: Trainer, agent: Agent, batch: Batch, batch_idx: int) -> None:
         copy = Policy(agent.spec, agent.tokenizer, critic=True).train()
         copy.load_trainable_state(agent.policy.trainable_state())
-        outputs = copy.outputs(batch.ids, batch.attention, batch.mask, agent.temperature, entropies=True)
+        outputs = copy.outputs(batch.packed, agent.temperature, entropies=True)
         agent.objective.loss(batch.targets, outputs).total.backward()
         self.expected = gradients(copy)
 

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.packing import Packed, pack
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
@@ -72,9 +73,8 @@ def folder(folders) -> str:
 
 
 def spec_of(named: tuple[str, str], adapter: LoRA | None = None, checkpointing: bool = False) -> PolicySpec:
-    name, folder = named
-    attention = "eager" if name.startswith("gemma2") else "sdpa"
-    return PolicySpec(folder, adapter, gradient_checkpointing=checkpointing, attention=attention)
+    _, folder = named
+    return PolicySpec(folder, adapter, gradient_checkpointing=checkpointing)
 
 
 def shaken(policy: Policy, scale: float = 0.1) -> Policy:
@@ -87,13 +87,18 @@ def shaken(policy: Policy, scale: float = 0.1) -> Policy:
     return policy
 
 
-def rows(length: int = 12) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, attention and mask of three rows: a hole between trained spans, one token, none."""
+def rows(length: int = 12) -> tuple[Tensor, Tensor]:
+    """Ids and mask of three rows, two of which begin alike: a hole between trained spans, one token, none."""
     ids = torch.randint(0, len(TOKENIZER) - 3, (3, length), generator=torch.Generator().manual_seed(2))
     mask = torch.zeros(3, length, dtype=torch.bool)
     mask[0, 3:6] = mask[0, 8:11] = True
     mask[1, 1] = True
-    return ids, torch.ones_like(ids), mask
+    ids[1, :5] = ids[0, :5]
+    return ids, mask
+
+
+def batch(ids: Tensor, mask: Tensor) -> Packed:
+    return pack(list(zip(ids.numpy(), mask.numpy(), strict=True)))
 
 
 def naive(policy: Policy, ids: Tensor, mask: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -114,9 +119,9 @@ def test_outputs_are_those_of_all_logits(named, adapter, checkpointing, monkeypa
     monkeypatch.setattr("tsr_lightning.policy.model._CHUNK", 3 * len(TOKENIZER))  # seven tokens in chunks of three
     spec = spec_of(named, adapter, checkpointing)
     policy = shaken(Policy(spec, TOKENIZER, critic=True), 0.05).train()
-    assert policy._head_is_plain == (name in PLAIN_HEADS)
-    ids, attention, mask = rows()
-    outputs = policy.outputs(ids, attention, mask, 0.7, entropies=True)
+    assert policy.head_is_plain == (name in PLAIN_HEADS)
+    ids, mask = rows()
+    outputs = policy.outputs(batch(ids, mask), 0.7, entropies=True)
     logprobs, entropies = naive(policy, ids, mask, 0.7)
     torch.testing.assert_close(outputs.logprobs, logprobs, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(outputs.entropies, entropies, atol=1e-5, rtol=1e-5)
@@ -130,46 +135,63 @@ def test_outputs_are_those_of_all_logits(named, adapter, checkpointing, monkeypa
 
 def test_values_read_the_same_hidden_state_as_the_token(named):
     policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True))
-    ids, attention, mask = rows()
-    values = policy.outputs(ids, attention, mask, 1.0).values
-    contexts = [ids[row, :position] for row, position in mask.nonzero().tolist()]
-    for value, context in zip(values, contexts, strict=True):
-        end = policy.values_at_end(context[None], torch.ones_like(context[None]))
-        torch.testing.assert_close(value, end[0], atol=1e-5, rtol=1e-4)
+    ids, mask = rows()
+    values = policy.outputs(batch(ids, mask), 1.0).values
+    assert policy.value_head is not None
+    for value, (row, position) in zip(values, mask.nonzero().tolist(), strict=True):
+        context = ids[row, :position]
+        hidden = policy.causal_lm(input_ids=context[None], output_hidden_states=True).hidden_states[-1][0, -1]
+        torch.testing.assert_close(value, policy.value_head(hidden).squeeze(), atol=1e-5, rtol=1e-4)
     assert len({round(value, 4) for value in values.tolist()}) > 3
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_nothing(named, side):
+def test_company_changes_nothing(named):
+    """A row says by itself what it says packed among others that share its beginning."""
     policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True)).train()
-    ids, attention, mask = rows()
-    before = 5 if side == "left" else 0
+    ids, mask = rows()
+    together = policy.outputs(batch(ids, mask), 1.0, entropies=True)
+    alone = [policy.outputs(batch(ids[i, None], mask[i, None]), 1.0, entropies=True) for i in range(len(ids))]
+    for name in ("logprobs", "entropies", "values"):
+        apart = torch.cat([getattr(outputs, name) for outputs in alone])
+        torch.testing.assert_close(getattr(together, name), apart, atol=1e-5, rtol=1e-4)
 
-    def pad(tensor: Tensor, value: int) -> Tensor:
-        wide = torch.full((3, 17), value, dtype=tensor.dtype)
-        wide[:, before : before + 12] = tensor
-        return wide
 
-    plain = policy.outputs(ids, attention, mask, 1.0, entropies=True)
-    args = pad(ids, TOKENIZER.pad_token_id), pad(attention, 0), pad(mask, 0)
-    padded = policy.outputs(*args, 1.0, entropies=True)
-    for mine, other in zip(
-        (plain.logprobs, plain.entropies, plain.values), (padded.logprobs, padded.entropies, padded.values), strict=True
-    ):
-        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(
-        policy.values_at_end(*args[:2]), policy.values_at_end(ids, attention), atol=1e-5, rtol=1e-4
-    )
-    padded.logprobs.sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in policy.parameters())
+def test_logits_are_never_there_at_once(named, monkeypatch):
+    """Chunks of three of the seven sampled tokens go through the head, with and without gradients."""
+    monkeypatch.setattr("tsr_lightning.policy.model._CHUNK", 3 * len(TOKENIZER))
+    policy = Policy(spec_of(named), TOKENIZER, critic=False).train()
+    sizes = []
+    policy.causal_lm.get_output_embeddings().register_forward_hook(lambda _, __, out: sizes.append(out.shape[-2]))
+    outputs = policy.outputs(batch(*rows()), 1.0)
+    assert sizes == [3, 3, 1]
+    outputs.logprobs.sum().backward()
+    assert sorted(sizes) == [1, 1, 3, 3, 3, 3]
+    with torch.no_grad():
+        policy.outputs(batch(*rows()), 1.0)
+    assert sizes[6:] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_mixed_precision_trains_near_float32(named, adapter, checkpointing):
+    policy = shaken(Policy(spec_of(named, adapter, checkpointing), TOKENIZER, critic=True)).train()
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            logprobs = policy.outputs(batch(*rows()), 1.0).logprobs
+        assert logprobs.dtype == torch.float32
+        gradients = torch.autograd.grad(logprobs.sum(), parameters)
+        found.append(torch.cat([gradient.flatten() for gradient in gradients]))
+    assert torch.nn.functional.cosine_similarity(*found, dim=0) > 0.98
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
 def test_a_batch_without_a_trained_token_has_a_gradient_of_zero(named, checkpointing):
     """What a rank says that has nothing to train on, while the others do."""
     policy = Policy(spec_of(named, LoRA(rank=4), checkpointing), TOKENIZER, critic=True).train()
-    ids, attention, mask = rows()
-    outputs = policy.outputs(ids, attention, torch.zeros_like(mask), 1.0, entropies=True)
+    ids, mask = rows()
+    outputs = policy.outputs(batch(ids, torch.zeros_like(mask)), 1.0, entropies=True)
     assert outputs.logprobs.shape == outputs.entropies.shape == outputs.values.shape == (0,)
     (outputs.logprobs.sum() + outputs.entropies.sum() + outputs.values.sum()).backward()
     assert all(p.grad is not None and not p.grad.any() for p in policy.parameters() if p.requires_grad)
@@ -178,35 +200,35 @@ def test_a_batch_without_a_trained_token_has_a_gradient_of_zero(named, checkpoin
 def test_training_mode_is_as_evaluation(folder):
     """The model's own dropout is off: log-probabilities of an update must be those of the rollout."""
     policy = Policy(PolicySpec(folder), TOKENIZER, critic=False)
-    args = (*rows(), 1.0)
+    args = (batch(*rows()), 1.0)
     torch.testing.assert_close(policy.train().outputs(*args).logprobs, policy.eval().outputs(*args).logprobs)
 
 
 def test_a_value_gradient_stays_in_the_head_unless_asked(folder):
     policy = shaken(Policy(PolicySpec(folder, LoRA()), TOKENIZER, critic=True))
-    policy.outputs(*rows(), 1.0).values.sum().backward()
+    policy.outputs(batch(*rows()), 1.0).values.sum().backward()
     assert all(p.grad is None or not p.grad.any() for p in policy.model.parameters())
     assert policy.value_head is not None
     assert policy.value_head.weight.grad.any()
-    policy.outputs(*rows(), 1.0, detach_value=False).values.sum().backward()
+    policy.outputs(batch(*rows()), 1.0, detach_value=False).values.sum().backward()
     assert any(p.grad is not None and p.grad.any() for p in policy.model.parameters())
 
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
 def test_reference_is_the_start_and_policy_is_not(named, adapter):
-    ids, attention, mask = rows()
-    base = Policy(spec_of(named), TOKENIZER, critic=False).outputs(ids, attention, mask, 1.0).logprobs
+    ids, mask = rows()
+    base = Policy(spec_of(named), TOKENIZER, critic=False).outputs(batch(ids, mask), 1.0).logprobs
     policy = Policy(spec_of(named, adapter), TOKENIZER, critic=True, keep_reference=True)
-    torch.testing.assert_close(policy.outputs(ids, attention, mask, 1.0).logprobs, base)
+    torch.testing.assert_close(policy.outputs(batch(ids, mask), 1.0).logprobs, base)
     shaken(policy)
-    trained = policy.outputs(ids, attention, mask, 1.0).logprobs
+    trained = policy.outputs(batch(ids, mask), 1.0).logprobs
     with policy.as_reference() as reference:
-        outputs = reference.outputs(ids, attention, mask, 1.0)
+        outputs = reference.outputs(batch(ids, mask), 1.0)
     torch.testing.assert_close(outputs.logprobs, base)
     assert not outputs.logprobs.requires_grad
     assert not outputs.values.any()
     assert (trained - base).abs().max() > 0.01
-    torch.testing.assert_close(policy.outputs(ids, attention, mask, 1.0).logprobs, trained)
+    torch.testing.assert_close(policy.outputs(batch(ids, mask), 1.0).logprobs, trained)
     trained.sum().backward()  # a reference in between harms no gradient
     assert all(p.grad is not None for p in policy.model.parameters() if p.requires_grad)
 
@@ -270,7 +292,7 @@ def test_an_adapter_on_bfloat16_is_float32(folder):
     policy = Policy(PolicySpec(folder, LoRA(rank=4), dtype="bfloat16"), TOKENIZER, critic=True)
     assert {tensor.dtype for tensor in policy.trainable_state().values()} == {torch.float32}
     assert policy.causal_lm.dtype == torch.bfloat16
-    outputs = policy.outputs(*rows(), 1.0)
+    outputs = policy.outputs(batch(*rows()), 1.0)
     assert outputs.logprobs.dtype == outputs.values.dtype == torch.float32
 
 

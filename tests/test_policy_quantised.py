@@ -1,12 +1,15 @@
 """NF4 with LoRA on a CPU: the base stays as it is to the last bit, and evaluation leaves no trace in the gradients."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
 from torch import Tensor
 
+from tsr_lightning.packing import Packed, pack
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
@@ -33,18 +36,17 @@ def build(request, folder) -> Callable[[], Policy]:
     return lambda: Policy(PolicySpec(folder, LoRA(rank=4, alpha=8), request.param), TOKENIZER, critic=True, seed=1)
 
 
-def rows() -> tuple[Tensor, Tensor, Tensor]:
+def rows() -> Packed:
     ids = torch.randint(0, len(TOKENIZER) - 3, (3, 16), generator=torch.Generator().manual_seed(2))
-    mask = torch.zeros(3, 16, dtype=torch.bool)
-    mask[:, 6:] = True
-    return ids, torch.ones_like(ids), mask
+    ids[1, :5] = ids[0, :5]
+    return pack([(row, np.arange(16) >= 6) for row in ids.numpy()])
 
 
 def update(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """One step in training mode, and its gradients."""
     policy.train()
     optimizer.zero_grad()
-    outputs = policy.outputs(*rows(), 1.0, entropies=True)
+    outputs = policy.outputs(rows(), 1.0, entropies=True)
     (outputs.logprobs.mean() + 0.01 * outputs.entropies.mean() + (outputs.values - 1).square().mean()).backward()
     gradients = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
     optimizer.step()
@@ -55,11 +57,10 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Tensor
 def play(policy: Policy) -> None:
     """What a rollout and a validation do: evaluation mode, no gradient, a cache, batches of several sizes."""
     policy.eval()
-    ids, attention, _ = rows()
-    policy.causal_lm.generate(input_ids=ids, attention_mask=attention, max_new_tokens=4, do_sample=False)
-    policy.values_at_end(ids, attention)
+    ids = rows().ids[:12].view(3, 4)
+    policy.causal_lm.generate(input_ids=ids, attention_mask=ids * 0 + 1, max_new_tokens=4, do_sample=False)
     with policy.as_reference():
-        policy.outputs(*rows(), 1.0)
+        policy.outputs(rows(), 1.0)
 
 
 def optimizer_of(policy: Policy) -> torch.optim.Optimizer:
@@ -108,16 +109,27 @@ def test_gradients_are_those_of_a_copy_that_never_saw_eval(build):
 def test_evaluation_says_what_training_says(build):
     policy = build()
     play(policy)
-    train, evaluation = policy.train().outputs(*rows(), 1.0), policy.eval().outputs(*rows(), 1.0)
+    train, evaluation = policy.train().outputs(rows(), 1.0), policy.eval().outputs(rows(), 1.0)
     torch.testing.assert_close(train.logprobs, evaluation.logprobs)
     with torch.no_grad():  # rollouts: another kernel of bitsandbytes may be taken
-        torch.testing.assert_close(train.logprobs, policy.outputs(*rows(), 1.0).logprobs)
+        torch.testing.assert_close(train.logprobs, policy.outputs(rows(), 1.0).logprobs)
 
 
 def test_reference_is_the_quantised_base(build):
     policy = build()
-    base = policy.outputs(*rows(), 1.0).logprobs.detach()  # B of LoRA is zero at first
+    base = policy.outputs(rows(), 1.0).logprobs.detach()  # B of LoRA is zero at first
     update(policy, optimizer_of(policy))
     with policy.as_reference():
-        assert torch.equal(policy.outputs(*rows(), 1.0).logprobs, base)
-    assert not torch.equal(policy.outputs(*rows(), 1.0).logprobs, base)
+        assert torch.equal(policy.outputs(rows(), 1.0).logprobs, base)
+    assert not torch.equal(policy.outputs(rows(), 1.0).logprobs, base)
+
+
+def test_recomputed_activations_give_the_same_gradients(build):
+    """Under gradient checkpointing too, every layer is handed what tells it which tokens belong together."""
+    kept = build()
+    spec = replace(kept.spec, gradient_checkpointing=True)
+    recomputed = Policy(spec, TOKENIZER, critic=True, seed=1)
+    mine, other = update(kept, optimizer_of(kept)), update(recomputed, optimizer_of(recomputed))
+    assert mine.keys() == other.keys()
+    for name in mine:
+        torch.testing.assert_close(mine[name], other[name], atol=1e-6, rtol=1e-5, msg=name)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from jsonargparse import ArgumentParser
-from transformers import BertConfig, Gemma2Config
+from transformers import BertConfig, BloomConfig
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.export import export
@@ -108,13 +108,10 @@ def test_a_layer_that_is_not_there_is_refused(folder):
         check(PolicySpec(str(folder), LoRA(target_modules=["k_proj", "qproj"])))
 
 
-def test_attention_that_is_not_to_be_had_is_refused(folder):
-    Gemma2Config(num_hidden_layers=1).save_pretrained(folder)
-    with pytest.raises(ConfigError, match=r"attention is sdpa, .* set it to eager"):
-        check(PolicySpec(str(folder)))
-    with pytest.raises(ConfigError, match=r"attention is flash_attention_2, .* set it to eager"):
-        check(PolicySpec(str(folder), attention="flash_attention_2"))
-    check(PolicySpec(str(folder), attention="eager"))
+def test_attention_that_cannot_be_replaced_is_refused(folder):
+    BloomConfig(n_layer=1, hidden_size=16, n_head=2).save_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"bloom model, whose attention cannot be replaced: .* such as Qwen"):
+        check(PolicySpec(str(folder), LoRA(target_modules=["dense"])))
 
 
 def test_dropout_is_warned_of():
@@ -137,7 +134,7 @@ def test_identity_tells_models_apart_and_nothing_else(folder, tmp_path):
     assert all(isinstance(value, str | int) for value in ours.values())
     same = [
         of(str(folder), LoRA(rank=4, target_modules=["k_proj", "q_proj"], dropout=0.1)),
-        of(str(folder), LoRA(rank=4, target_modules=["q_proj", "k_proj"]), dtype="bfloat16", attention="eager"),
+        of(str(folder), LoRA(rank=4, target_modules=["q_proj", "k_proj"]), dtype="bfloat16"),
         of(str(folder.rename(tmp_path / "moved")), LoRA(rank=4, target_modules=["q_proj", "k_proj"])),
     ]
     moved = str(tmp_path / "moved")

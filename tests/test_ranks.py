@@ -109,7 +109,7 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
             "instances": 3,
             "held_out": {"instances": 3},
             "sampling": {"max_response_tokens": 8},
-            "updates": {"epochs": 2, "minibatches": 2, "micro_tokens": 300},
+            "updates": {"epochs": 2, "minibatches": 2, "micro_tokens": 150},
         },
     }
 

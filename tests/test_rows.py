@@ -3,7 +3,8 @@ is trained on once a pass, whoever shares the work."""
 
 from collections import Counter
 from dataclasses import fields
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.draws import Key
 from tsr_lightning.objectives.base import Credit, Estimates, Targets
+from tsr_lightning.packing import cut, dealt, in_order
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
 from tsr_lightning.rows import Batch, Row, Updates, batched, collate, rows_of, schedule, with_credit
@@ -146,7 +148,7 @@ def test_credit_falls_on_the_token_that_it_is_of(context: Context, said: list[tu
     assert torch.equal(torch.cat([row.shares for row in filled if row.shares is not None]), places + 600)
     sampled = torch.tensor([token for turn in trajectory.turns for token in turn.response])
     batch = collate(filled)  # the order of the batch's tokens is the order of its targets
-    assert torch.equal(batch.ids[batch.mask], sampled)
+    assert torch.equal(batch.packed.sampled[batch.packed.places], sampled)
     assert torch.equal(batch.targets.logprobs, places)
 
 
@@ -178,9 +180,13 @@ def filled(lengths: list[tuple[int, int]]) -> list[Row]:
 
 def names(batch: Batch, *, weightless: bool = False) -> list[int]:
     """The rows of a batch that weigh, or those that do not."""
-    sizes = batch.mask.sum(dim=1).tolist()
-    parts = batch.targets.weights.split(sizes)
-    return [int(ids[0]) for ids, weights in zip(batch.ids, parts, strict=True) if bool(weights.any()) is not weightless]
+    return [name for name, weights in weights_of(batch) if any(weights) is not weightless]
+
+
+def weights_of(batch: Batch) -> list[tuple[int, list[float]]]:
+    """Each row of a batch by its name, which all its targets carry, with its weights."""
+    figures = zip(batch.targets.logprobs.tolist(), batch.targets.weights.tolist(), strict=True)
+    return [(int(name), [weight for _, weight in own]) for name, own in groupby(figures, key=itemgetter(0))]
 
 
 ROWS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8)), min_size=1, max_size=24).map(filled)
@@ -242,15 +248,15 @@ def test_all_ranks_have_equally_many_micro_batches_in_every_step(
     assert counts.pop() >= at_least
     for step in chain.from_iterable(plan):
         assert [batch.closes_step for batch in step] == [False] * (len(step) - 1) + [True]
-        assert all(len(batch.ids) for batch in step)
+        assert all(len(batch.packed) for batch in step)
 
 
 @given(ROWS, UPDATES, RANKS, AT_LEAST)
 def test_the_token_budget_is_kept(rows: list[Row], updates: Updates, ranks: int, at_least: int) -> None:
-    """Padding included; only a row that is longer by itself goes through, alone. What fits at once is not cut."""
+    """Only a row that is longer by itself goes through, alone. What fits at once is not cut."""
     batches = flat(scheduled(rows, updates, ranks, at_least))
-    assert all(batch.ids.numel() <= updates.micro_tokens or len(batch.ids) == 1 for batch in batches)
-    roomy = Updates(updates.epochs, updates.minibatches, len(rows) * max(map(len, rows)))
+    assert all(len(batch.packed) <= updates.micro_tokens or len(weights_of(batch)) == 1 for batch in batches)
+    roomy = Updates(updates.epochs, updates.minibatches, sum(map(len, rows)))
     assert {len(step) for mine in scheduled(rows, roomy, ranks, at_least) for step in mine} == {at_least}
 
 
@@ -261,14 +267,14 @@ def test_a_weightless_row_fills_up_where_there_are_too_few(rows: list[Row], upda
         for batch in step:
             for name in names(batch, weightless=True):
                 assert name in range(len(rows))
-                assert len(batch.ids) == 1
+                assert len(weights_of(batch)) == 1
                 assert not batch.targets.value_weights.any()
 
 
 def test_one_row_for_three_ranks_is_trained_on_by_one() -> None:
     plan = scheduled(filled([(3, 2)]), Updates(1, 4, 100), ranks=3)
-    assert [[names(batch) for batch in step] for mine in plan for step in mine] == [[[0]], [[]], [[]]]
-    assert [batch.ids.shape for mine in plan for step in mine for batch in step] == [(1, 5)] * 3
+    assert sorted(names(batch) for batch in flat(plan)) == [[], [], [0]]
+    assert [len(batch.packed) for batch in flat(plan)] == [4] * 3  # the last sampled token is not fed
 
 
 @given(ROWS, UPDATES)
@@ -291,21 +297,74 @@ def test_passes_and_keys_shuffle_differently() -> None:
 def test_a_pass_without_an_update_sees_every_row_once(rows: list[Row], micro_tokens: int) -> None:
     seen: list[int] = []
     for indices, batch in batched(rows, micro_tokens):
-        assert batch.ids.numel() <= micro_tokens or len(indices) == 1
-        assert batch.ids[:, 0].tolist() == indices
+        assert len(batch.packed) <= micro_tokens or len(indices) == 1
+        assert [name for name, _ in weights_of(batch)] == indices
         seen += indices
     assert sorted(seen) == list(range(len(rows)))
 
 
-@given(ROWS)
-def test_a_batch_is_its_rows_and_padding(rows: list[Row]) -> None:
-    batch = collate(rows)
-    assert batch.attention.sum(dim=1).tolist() == [len(row) for row in rows]
-    for place, row in enumerate(rows):
-        assert torch.equal(batch.ids[place][batch.attention[place].bool()], row.ids)
-        assert torch.equal(batch.mask[place, : len(row)], row.mask)
-        assert not batch.mask[place, len(row) :].any()
-    assert not batch.mask[:, 0].any()  # a row's first token has no context to be predicted from
+# -- sharing -----------------------------------------------------------------------------------------------------------
+
+# of two letters, so that rows begin alike; a mask never covers a row's first
+TREES = st.lists(
+    st.lists(st.tuples(st.integers(0, 1), st.booleans()), min_size=2, max_size=9), min_size=1, max_size=20
+).map(lambda rows: [lettered(row) for row in rows])
+
+
+def lettered(row: list[tuple[int, bool]]) -> Row:
+    ids, mask = zip(*row, strict=True)
+    return Row(torch.tensor(ids), torch.tensor([False, *mask[1:-1], True]))
+
+
+@given(TREES)
+def test_what_is_fed_is_the_trie_of_the_contexts(rows: list[Row]) -> None:
+    """Each distinct prefix that something was sampled after, or that leads there, once: counted by brute force."""
+    packed = collate(rows).packed
+    prefixes = {tuple(row.ids[:length].tolist()) for row in rows for length in range(1, len(row))}
+    assert len(packed) == len(prefixes)
+    assert packed.unshared == sum(len(row) - 1 for row in rows)
+    whole: dict[int, tuple[int, ...]] = {}  # packed token -> the prefix that ends with it
+    total = 0
+    for segment in packed.segments:
+        for place in range(total, total + segment.length):
+            path = segment.path[: len(segment.path) - (total + segment.length - place) + 1]
+            assert path[-1] == place
+            whole[place] = tuple(packed.ids[path].tolist())
+            assert packed.positions[place] == len(path) - 1
+        total += segment.length
+    assert set(whole.values()) == prefixes
+    read = [whole[place] for place in packed.reads[packed.places].tolist()]
+    expected = [context for row in rows for context in contexts(row)]
+    assert read == expected
+    assert packed.sampled[packed.places].tolist() == [token for row in rows for token in row.ids[row.mask].tolist()]
+    told = set(zip(read, packed.sampled[packed.places].tolist(), strict=True))
+    assert len(packed.reads) == len(told)  # read once where rows share it
+
+
+@given(TREES, st.integers(1, 40), st.integers(1, 4))
+def test_rows_that_share_stay_together(rows: list[Row], micro_tokens: int, ranks: int) -> None:
+    """The budget counts what is fed; every part of a deal has rows where there are enough of them."""
+    reads = [row.read for row in rows]
+    order = in_order(reads)
+    assert [reads[i].tolist() for i in order] == sorted(read.tolist() for read in reads)
+    ordered = [reads[i] for i in order]
+    packs = cut(ordered, micro_tokens)
+    sizes = [len(collate([rows[order[i]] for i in pack]).packed) for pack in packs]
+    assert [i for pack in packs for i in pack] == list(range(len(rows)))
+    for pack, size, following in zip(packs, sizes, [*packs[1:], None], strict=True):
+        assert size <= micro_tokens or len(pack) == 1
+        if following is not None:  # no pack has room for one more
+            more = [rows[order[i]] for i in (*pack, following[0])]
+            assert len(collate(more).packed) > micro_tokens
+    parts = dealt(ordered, ranks)
+    assert [i for part in parts for i in part] == list(range(len(rows)))
+    assert sum(len(part) > 0 for part in parts) == min(len(rows), ranks)
+
+
+def test_a_row_without_a_sampled_token_is_fed_whole() -> None:
+    packed = collate([Row(torch.tensor([3, 4, 5]), torch.zeros(3, dtype=torch.bool))]).packed
+    assert packed.ids.tolist() == [3, 4, 5]
+    assert len(packed.reads) == len(packed.places) == 0
 
 
 def flat(plan: list[list[list[Batch]]]) -> list[Batch]:
@@ -314,13 +373,7 @@ def flat(plan: list[list[list[Batch]]]) -> list[Batch]:
 
 def contents(batches: "chain[Batch] | list[Batch]") -> list[tuple[int, list[float]]]:
     """Each row that weighs, with its weights: what makes an optimizer step, however it is cut."""
-    rows = []
-    for batch in batches:
-        sizes = batch.mask.sum(dim=1).tolist()
-        for ids, weights in zip(batch.ids, batch.targets.weights.split(sizes), strict=True):
-            if weights.any():
-                rows.append((int(ids[0]), weights.tolist()))
-    return sorted(rows)
+    return sorted((name, weights) for batch in batches for name, weights in weights_of(batch) if any(weights))
 
 
 def assert_proportional(weights: Tensor, own: Tensor) -> None:

@@ -1,7 +1,8 @@
 """Agent: policy, reference and critic as three views of one model, and the updates by an objective."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -16,9 +17,11 @@ from tsr_lightning.envs.branchable import fingerprint
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.evaluation import Exam, Played
 from tsr_lightning.generation.transformers import TransformersEngine
+from tsr_lightning.memory import Peak, peak
 from tsr_lightning.objectives.base import Estimates, Objective, Outputs
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.player import Player
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rows import Batch, Row, batched
@@ -80,8 +83,11 @@ class Agent(LightningModule):
         self._policy: Policy | None = None
         self._tokenizer: PreTrainedTokenizerFast | None = None
         self._chats: dict[Context, Chat] = {}
+        self._engines: dict[Context, TransformersEngine] = {}
         self._stats: dict[str, Tensor] = {}
         self._kl = 0.0
+        self._watched = ExitStack()
+        self._peak: Peak | None = None
 
     # -- model ------------------------------------------------------------------------------------------------------
 
@@ -120,67 +126,55 @@ class Agent(LightningModule):
             self._chats[context] = Chat(self.tokenizer, context)
         return self._chats[context]
 
-    def engine(self, context: Context, max_rows: int) -> TransformersEngine:
-        return TransformersEngine(
-            model=self.policy.causal_lm,
-            pad_id=self.policy.pad_id,
-            end_ids=self.chat(context).end_ids,
-            values_at_end=self.policy.values_at_end,
-            max_rows=max_rows,
-        )
+    def engine(self, context: Context, longest: int, cache_mib: int, max_rows: int) -> TransformersEngine:
+        """Kept for the whole run, since its memory is; it notices by itself when the weights have moved."""
+        if context not in self._engines:
+            self._engines[context] = TransformersEngine(
+                Player(self.policy), self.chat(context).end_ids, longest, cache_mib, max_rows
+            )
+        return self._engines[context]
 
     # -- before the updates -----------------------------------------------------------------------------------------
 
     def estimates(self, played: Sequence[tuple[Trajectory, Sequence[Row]]], micro_tokens: int) -> list[Estimates]:
         """Old log-probabilities, values and the reference's log-probabilities of trajectories, in training mode and
         before any update, so that the first update's ratio is 1."""
-        rows = [row for _, own in played for row in own]
         needs = self.objective.needs
-        if not (needs.logprobs or needs.values or needs.reference):
-            return [_unknown(trajectory.trained_tokens) for trajectory, _ in played]
-        logprobs: list[Tensor] = [torch.empty(0)] * len(rows)
-        values = list(logprobs)
-        reference = list(logprobs)
-        for indices, batch in batched(rows, micro_tokens):
-            batch = batch.to(self.device)
-            sizes = [rows[i].trained for i in indices]
-            with torch.no_grad():
-                now = self._outputs(batch, entropies=False)
-            for i, part, value in zip(
-                indices, now.logprobs.cpu().split(sizes), now.values.cpu().split(sizes), strict=True
-            ):
-                logprobs[i], values[i] = part, value
-                reference[i] = torch.zeros_like(part)
-            if needs.reference:
-                with self.policy.as_reference():
-                    theirs = self._outputs(batch, entropies=False).logprobs.cpu().split(sizes)
-                for i, part in zip(indices, theirs, strict=True):
-                    reference[i] = part
-        finals = self._final_values([trajectory for trajectory, _ in played])
+        rows = [row for _, own in played for row in own]
+        ends = [i for i, (trajectory, _) in enumerate(played) if needs.values and trajectory.final_prompt]
+        asked = [*rows, *(_end(played[i][0]) for i in ends)]
+        seen = self._outputs(asked, micro_tokens) if needs.logprobs or needs.values else list(map(_unseen, asked))
+        logprobs, values = [one.logprobs for one in seen], [one.values for one in seen]
+        reference = [torch.zeros(row.trained) for row in rows]
+        if needs.reference:
+            with self.policy.as_reference():
+                reference = [one.logprobs for one in self._outputs(rows, micro_tokens)]
+        final = {i: float(value) for i, value in zip(ends, values[len(rows) :], strict=True)}
         spans = _spans([len(own) for _, own in played])
         return [
-            Estimates(torch.cat(logprobs[span]), torch.cat(values[span]), torch.cat(reference[span]), final)
-            for span, final in zip(spans, finals, strict=True)
+            Estimates(torch.cat(logprobs[span]), torch.cat(values[span]), torch.cat(reference[span]), final.get(i, 0.0))
+            for i, span in enumerate(spans)
         ]
 
-    def _final_values(self, trajectories: Sequence[Trajectory]) -> list[float]:
-        """The critic after the last turn, where an episode was cut and its context is known."""
-        values = [0.0] * len(trajectories)
-        if self.objective.needs.values:
-            for i, trajectory in enumerate(trajectories):
-                if trajectory.final_prompt:
-                    ids = torch.tensor([trajectory.final_prompt], device=self.device)
-                    with torch.no_grad():
-                        values[i] = float(self.policy.values_at_end(ids, torch.ones_like(ids)))
-        return values
-
-    def _outputs(self, batch: Batch, *, entropies: bool) -> Outputs:
-        return self.policy.outputs(batch.ids, batch.attention, batch.mask, self.temperature, entropies=entropies)
+    def _outputs(self, rows: Sequence[Row], micro_tokens: int) -> list[Outputs]:
+        """Of each row, on the CPU; without gradients, and otherwise as in `training_step`."""
+        found: dict[int, Outputs] = {}
+        with torch.no_grad(), self.trainer.precision_plugin.forward_context():
+            for indices, batch in batched(rows, micro_tokens):
+                outputs = self.policy.outputs(batch.packed.to(self.device), self.temperature)
+                sizes = [rows[i].trained for i in indices]
+                parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
+                found.update(zip(indices, map(Outputs, *parts), strict=True))
+        return [found[i] for i in range(len(rows))]
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
     def begin_updates(self) -> None:
-        """A new rollout: the policy has not moved from it yet."""
+        """A rollout has ended: the policy has not moved from it yet."""
+        for engine in self._engines.values():
+            engine.rest()
+        self._watched.close()
+        self._peak = self._watched.enter_context(peak(self.device))
         self._kl = 0.0
         self._stats = {}
 
@@ -189,7 +183,8 @@ class Agent(LightningModule):
         return stop_kl is not None and self._kl > stop_kl
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.objective.loss(batch.targets, self._outputs(batch, entropies=True))
+        outputs = self.policy.outputs(batch.packed, self.temperature, entropies=True)
+        loss = self.objective.loss(batch.targets, outputs)
         for name, value in {"loss": loss.total.detach(), **loss.stats}.items():
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
         if batch.closes_step:
@@ -204,6 +199,20 @@ class Agent(LightningModule):
         self._kl = figures.get("approx_kl", 0.0) / (figures["policy_weight"] or 1.0)
         self._stats = {}
         self.log_dict({f"train/{name}": value for name, value in figures.items()}, rank_zero_only=True)
+
+    def on_validation_start(self) -> None:
+        self._end_updates()
+
+    def on_train_epoch_end(self) -> None:
+        self._end_updates()
+
+    def _end_updates(self) -> None:
+        """Tells the memory that the updates took, whatever comes after them."""
+        if self._peak is not None:
+            self._watched.close()
+            for logger in self.trainer.loggers:
+                logger.log_metrics({"cost/update_peak_mib": self._peak.highest_mib}, step=self.trainer.current_epoch)
+            self._peak = None
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         norms = {
@@ -277,8 +286,14 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
         )
 
 
-def _unknown(tokens: int) -> Estimates:
-    return Estimates(torch.zeros(tokens), torch.zeros(tokens), torch.zeros(tokens), 0.0)
+def _unseen(row: Row) -> Outputs:
+    return Outputs(*(torch.zeros(row.trained) for _ in fields(Outputs)))
+
+
+def _end(trajectory: Trajectory) -> Row:
+    """A row whose one value is the critic's after the last turn: where the next id would have been sampled."""
+    ids = torch.tensor([*trajectory.final_prompt, 0])
+    return Row(ids, torch.arange(len(ids)) == len(ids) - 1)
 
 
 def _digest(tokenizer: PreTrainedTokenizerFast) -> str:

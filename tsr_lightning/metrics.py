@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 from typing import TypeVar
 
+from tsr_lightning.rows import Batch
 from tsr_lightning.search.ledger import Ledger
 from tsr_lightning.trajectory import Group, Trajectory
 
@@ -36,13 +37,24 @@ def rollout_metrics(
         "cost/seconds_generation": costs.seconds_generation,
         "cost/seconds_environment": costs.seconds_environment,
         "cost/tokens_computed": costs.tokens_computed,
+        "cost/tokens_prefilled": costs.tokens_prefilled,
         "cost/tokens_padding": costs.tokens_padding,
+        "cost/attention_padding_share": costs.attention_padding_share,
         "cost/prompt_tokens_saved": costs.prompt_tokens_saved,
         "cost/tokens_generated": costs.tokens_generated,
         "cost/tokens_kept": costs.tokens_kept,
         "cost/tokens_discarded": costs.tokens_discarded,
         "cost/env_steps": costs.env_steps,
         "cost/waves": costs.waves,
+    }
+
+
+def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
+    """What the updates of an epoch compute, on this rank."""
+    packs = [batch.packed for step in steps for batch in step]
+    return {
+        "cost/update_tokens_computed": sum(len(pack) for pack in packs),
+        "cost/update_tokens_saved": sum(pack.unshared - len(pack) for pack in packs),
     }
 
 

@@ -29,7 +29,8 @@ from tsr_lightning.evaluation import Exam, Trial
 from tsr_lightning.generation.engine import Sampling
 from tsr_lightning.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
 from tsr_lightning.instances import HeldOut, Instances
-from tsr_lightning.metrics import rollout_metrics
+from tsr_lightning.memory import peak
+from tsr_lightning.metrics import rollout_metrics, update_metrics
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rows import Batch, Row, Updates, rows_of, schedule, with_credit
 from tsr_lightning.search.driver import Driver, Limits, Task, Watch
@@ -88,7 +89,8 @@ class RolloutDataModule(LightningDataModule):
         episode_tokens: the most tokens that the responses of an episode may say; null for no limit.
         updates: how a rollout is trained on.
         concurrency: searches that run side by side; changes speed and memory, and no draw.
-        max_rows: responses per forward pass of the engine; changes speed and memory, and no draw.
+        max_rows: responses that the engine draws side by side; changes speed and memory, and no draw.
+        cache_mib: memory of the engine for keys and values, in MiB; what does not fit is computed again.
         seed: names every draw of the run; set by `seed_everything`.
     """
 
@@ -107,6 +109,7 @@ class RolloutDataModule(LightningDataModule):
         updates: Updates = Updates(),  # noqa: B008  (frozen)
         concurrency: int = 256,
         max_rows: int = 512,
+        cache_mib: int = 4096,
         seed: int = 1,
     ) -> None:
         super().__init__()
@@ -124,6 +127,7 @@ class RolloutDataModule(LightningDataModule):
         self.updates = updates
         self.concurrency = concurrency
         self.max_rows = max_rows
+        self.cache_mib = cache_mib
         self.key = Key(0).fold("run", seed)
         self.seed = seed
         self._env: Branchable | None = None
@@ -173,12 +177,13 @@ class RolloutDataModule(LightningDataModule):
         """Plays searches with the policy as it is now."""
         agent = self.agent
         own = agent.policy.context_length
+        longest = min(own, self.context_tokens or own)
         return Driver(
             env=self.env,
             speaker=agent.chat(self.context),
-            engine=agent.engine(self.context, self.max_rows),
+            engine=agent.engine(self.context, longest, self.cache_mib, self.max_rows),
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
-            limits=Limits(min(own, self.context_tokens or own), self.episode_tokens),
+            limits=Limits(longest, self.episode_tokens),
             concurrency=self.concurrency,
         )
 
@@ -193,13 +198,15 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         # `current_epoch` is stale on resume
         epoch = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
-        rollout = self.roll_out(epoch)
+        with peak(agent.device) as memory, trainer.precision_plugin.forward_context():  # the precision of updates
+            rollout = self.roll_out(epoch)
         groups = rollout.groups
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, FiltersGroups):
                 groups = callback.on_rollout_end(trainer, agent, groups)
         rows = self.credited(groups)
-        self._log(epoch, rollout_metrics(rollout.groups, groups, rollout.costs, rollout.seconds, rollout.skipped))
+        metrics = rollout_metrics(rollout.groups, groups, rollout.costs, rollout.seconds, rollout.skipped)
+        self._log(epoch, {**metrics, "cost/rollout_peak_mib": memory.highest_mib})
         agent.begin_updates()
         if not rows:
             rank_zero_info(
@@ -219,6 +226,7 @@ class RolloutDataModule(LightningDataModule):
             ranks=trainer.world_size,
             at_least=self._accumulation,
         )
+        self._log(epoch, update_metrics(steps))
         trainer.accumulate_grad_batches = len(steps[0])
         for step in steps:
             if agent.has_moved_past(self.updates.stop_kl):

@@ -1,4 +1,4 @@
-"""From trajectories to what the model is run on: rows, padded batches, and the minibatches of an update.
+"""From trajectories to what the model is run on: rows, packed batches, and the minibatches of an update.
 
 Consecutive turns whose prompt extends the last one (prompt and response) become one row with a mask over the sampled
 ids alone; a turn with a cut context begins a row of its own. Credit lies on whole trajectories, so this changes none.
@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tsr_lightning.draws import Key, Stream
 from tsr_lightning.objectives.base import Credit, Estimates, Targets
+from tsr_lightning.packing import Packed, cut, dealt, in_order, pack, read_part
 from tsr_lightning.trajectory import Trajectory, Turn
 
 
@@ -33,25 +36,23 @@ class Row:
         """N."""
         return int(self.mask.sum())
 
+    @property
+    def read(self) -> NDArray[np.int64]:
+        """What the model is fed of it: the last sampled id is told, and not fed."""
+        return read_part(self.ids.numpy(), self.mask.numpy())
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch, right-padded. N counts the sampled ids of all rows, row after row."""
+    """A micro-batch. N counts the sampled ids of all rows, row after row."""
 
-    ids: Tensor  # [R, L] int64
-    attention: Tensor  # [R, L] int64
-    mask: Tensor  # [R, L] bool
+    packed: Packed
     targets: Targets  # [N]
     closes_step: bool = True  # the last micro-batch of an optimizer step
 
     def to(self, device: torch.device) -> "Batch":
-        return replace(
-            self,
-            ids=self.ids.to(device),
-            attention=self.attention.to(device),
-            mask=self.mask.to(device),
-            targets=_mapped(self.targets, lambda part: part.to(device)),
-        )
+        targets = _mapped(self.targets, lambda part: part.to(device))
+        return replace(self, packed=self.packed.to(device), targets=targets)
 
 
 def rows_of(trajectory: Trajectory) -> list[Row]:
@@ -106,8 +107,8 @@ class Updates:
     Args:
         epochs: passes over the rollout.
         minibatches: optimizer steps per pass.
-        micro_tokens: the most tokens, padding included, in one forward and backward pass; a minibatch is cut into as
-            many micro-batches as that takes. A single longer row still goes through alone.
+        micro_tokens: the most tokens in one forward and backward pass, where prefixes that rows share count once; a
+            minibatch is cut into as many micro-batches as that takes. A single longer row still goes through alone.
         stop_kl: no further optimizer steps in an epoch once the KL to the rollout's policy has passed this; acts one
             step late, because Lightning fetches a step ahead. null never stops.
     """
@@ -139,32 +140,26 @@ def schedule(
         for epoch in range(updates.epochs)
         for part in _parts(len(rows), updates.minibatches, key.fold(Stream.SHUFFLE, epoch))
     ]
-    shared = [[_dealt(step, r, ranks) for r in range(ranks)] for step in steps]
-    count = max([at_least, *(len(_packed(mine, updates.micro_tokens)) for step in shared for mine in step)])
-    return [_batches(_split(_packed(step[rank], updates.micro_tokens), count)) for step in shared]
+    packs = [[_packs(mine, updates.micro_tokens) for mine in _dealt(step, ranks)] for step in steps]
+    count = max([at_least, *(len(mine) for step in packs for mine in step)])
+    return [_batches(_split(step[rank], count)) for step in packs]
 
 
 def collate(rows: Sequence[Row]) -> Batch:
-    """Rows with targets -> one padded batch."""
-    longest = max(map(len, rows))
-    ids = torch.zeros(len(rows), longest, dtype=torch.int64)
-    attention = torch.zeros(len(rows), longest, dtype=torch.int64)
-    mask = torch.zeros(len(rows), longest, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row.ids
-        attention[i, : len(row)] = 1
-        mask[i, : len(row)] = row.mask
+    """Rows, whether they have targets or not -> one batch."""
+    packed = pack([(row.ids.numpy(), row.mask.numpy()) for row in rows])
     targets = [row.targets if row.targets is not None else _blank(row.trained) for row in rows]
     columns = {f.name: torch.cat([getattr(part, f.name) for part in targets]) for f in fields(Targets)}
-    return Batch(ids, attention, mask, Targets(**columns))
+    return Batch(packed, Targets(**columns))
 
 
 def batched(rows: Sequence[Row], micro_tokens: int) -> Iterator[tuple[list[int], Batch]]:
     """Batches within the token budget, each with the indices of its rows: for passes without an update."""
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    indexed = [(i, rows[i]) for i in order]
-    for pack in _packed_by(indexed, micro_tokens):
-        yield [i for i, _ in pack], collate([row for _, row in pack])
+    read = [row.read for row in rows]
+    order = in_order(read)
+    for part in cut([read[i] for i in order], micro_tokens):
+        indices = [order[place] for place in part]
+        yield indices, collate([rows[i] for i in indices])
 
 
 def _parts(count: int, parts: int, key: Key) -> list[list[int]]:
@@ -192,26 +187,20 @@ def _normalised(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _dealt(rows: Sequence[Row], rank: int, ranks: int) -> list[Row]:
-    """This rank's rows of a step: every `ranks`-th by length; one weightless row where there are fewer than ranks."""
-    ordered = sorted(rows, key=len)
-    return ordered[rank::ranks] or [_weightless(ordered[0])]
+def _dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
+    """Each rank's rows of a step, about as many tokens on each; one weightless row where there are fewer than ranks.
+    Rows stay in the order of their ids, so that those which share a prefix stay together."""
+    ordered = _ordered(rows)
+    parts = dealt([row.read for row in ordered], ranks)
+    return [[ordered[i] for i in part] or [_weightless(ordered[0])] for part in parts]
 
 
-def _packed(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
-    indexed = list(enumerate(sorted(rows, key=len)))
-    return [[row for _, row in pack] for pack in _packed_by(indexed, micro_tokens)]
+def _ordered(rows: Sequence[Row]) -> list[Row]:
+    return [rows[i] for i in in_order([row.read for row in rows])]
 
 
-def _packed_by(rows: Sequence[tuple[int, Row]], micro_tokens: int) -> list[list[tuple[int, Row]]]:
-    """Rows sorted by length, cut where the padded batch would pass the budget."""
-    packs: list[list[tuple[int, Row]]] = []
-    for entry in rows:
-        if packs and (len(packs[-1]) + 1) * len(entry[1]) <= micro_tokens:
-            packs[-1].append(entry)
-        else:
-            packs.append([entry])
-    return packs
+def _packs(ordered: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
+    return [[ordered[i] for i in part] for part in cut([row.read for row in ordered], micro_tokens)]
 
 
 def _split(packs: list[list[Row]], count: int) -> list[list[Row]]:

@@ -1,271 +1,348 @@
 """The default engine: the Hugging Face model itself, in this process. Knows token ids, and no text.
 
-A wave's distinct prompts are prefilled once each, however many responses they get; every response then grows its own
-copy of the keys and values, and leaves when it has ended.
+No prefix is computed twice while the weights stay as they are: prompts and responses lie in one trie, and what goes
+through the model is a token that leads to a prefix the trie does not have. So the members of a group share their first
+prompt, siblings share their parent's, a turn adds the tokens of its observation to the turn before, and responses that
+begin alike are one until they part. Packed rows leave no padding to compute.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from torch import Tensor
 
+from tsr_lightning.attention import Reader, Scores, Segment, dot_product, layout_of
 from tsr_lightning.draws import uniforms
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.generation.drawing import draw
 from tsr_lightning.generation.engine import Prompt, Response
+from tsr_lightning.generation.families import Families
+from tsr_lightning.generation.growing import Family, Fresh, Row, Talk, columns_of, unpacked
+from tsr_lightning.generation.store import Prefill, Shape, Store, Workbench
+from tsr_lightning.generation.trie import Place, Trie
 from tsr_lightning.search.ledger import Ledger
 
-ValuesAtEnd = Callable[[Tensor, Tensor], Tensor]  # ids [R, L], attention [R, L] -> [R]
+_MIB = 2**20
+_BENCH = 1 / 3  # of the memory is for what is being extended, the rest keeps prefixes
+_PASS = 4096  # tokens of prompts in one forward pass: enough to fill two cores, few enough for activations to stay warm
+_LOGITS = 2**24  # drawn from at once: 128 MiB in float64
+_SHRINK_AT = 0.75  # finished families leave the workbench once no more than this share of them still talks
 
-_SHRINK_AT = 0.75  # rows are dropped from the cache once no more than this share of them is still talking
+
+class Model(Protocol):
+    """What the engine asks of a policy."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def layers(self) -> int:
+        """How many attend."""
+        ...
+
+    def version(self) -> object:
+        """Equal as long as the weights are."""
+        ...
+
+    def precision(self) -> object:
+        """Equal as long as the weights are used in the same one."""
+        ...
+
+    def playing(self) -> AbstractContextManager[None]:
+        """Within, there are no gradients and no training mode."""
+        ...
+
+    def advance(self, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+        """Packed ids [T], positions [T] in their rows -> the last hidden states [T, H]."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, H] -> [N, V]."""
+        ...
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """The critic's: [N, H] -> [N]."""
+        ...
 
 
 class TransformersEngine:
     """Draws responses from a causal language model.
 
     Args:
-        model: takes ids and a cache, gives logits; an adapter, where there is one, is already inside.
-        pad_id: what fills a short row; never attended to.
+        model: the policy.
         end_ids: tokens that end a response.
-        values_at_end: the critic on whole prompts.
-        max_rows: the most responses in one forward pass; a larger wave is cut, which changes no draw.
+        longest: the most tokens that a prompt and its response have together.
+        cache_mib: memory for keys, values and hidden states, in MiB; what does not fit is computed again, with the
+            same results.
+        max_rows: the most responses drawn side by side; a larger wave is cut, which changes no draw.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        pad_id: int,
-        end_ids: frozenset[int],
-        values_at_end: ValuesAtEnd,
-        max_rows: int = 512,
+        self, model: Model, end_ids: frozenset[int], longest: int, cache_mib: int = 4096, max_rows: int = 512
     ) -> None:
         self.model = model
-        self.pad_id = pad_id
         self.end_ids = end_ids
-        self.values_at_end = values_at_end
+        self.longest = longest
+        self.cache_mib = cache_mib
         self.max_rows = max_rows
         self._costs = Ledger()
+        self._version: object = None
+        self._memory: _Memory | None = None
 
     def take_costs(self) -> Ledger:
         costs, self._costs = self._costs, Ledger()
         return costs
 
+    def open(self) -> None:
+        """Allocates the memory, which takes a pass over two tokens. `generate` does it where it was not done."""
+        with self._at_work():
+            pass
+
+    def rest(self) -> None:
+        """Gives memory that another phase can use back. A CPU keeps it: touching it anew would cost more."""
+        if self.model.device.type != "cpu":
+            self._memory = None
+
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
-        rows = [
-            _Row(owner, member, prompt.ids, key, prompt.max_new_tokens)
-            for owner, prompt in enumerate(prompts)
-            for member, key in enumerate(prompt.keys)
-        ]
-        answers: list[list[Response | None]] = [[None] * len(prompt.keys) for prompt in prompts]
-        with _playing(self.model):
-            for chunk in _chunks(rows, self.max_rows):
-                for row, response in zip(chunk, self._respond(chunk, temperature), strict=True):
-                    answers[row.owner][row.member] = response
-        return [[response for response in family if response is not None] for family in answers]
+        families: dict[tuple[int, ...], Family] = {}
+        rows = [[Row(key, prompt.max_new_tokens) for key in prompt.keys] for prompt in prompts]
+        for prompt, own in zip(prompts, rows, strict=True):
+            families.setdefault(prompt.ids, Family(prompt.ids)).rows.extend(own)
+        with self._at_work() as memory:
+            for chunk in self._chunks(list(families.values()), memory):
+                self._respond(chunk, memory, temperature)
+        asked = sum(len(prompt.ids) * len(prompt.keys) for prompt in prompts)
+        said = sum(len(row.ids) for own in rows for row in own)
+        self._costs += Ledger(prompt_tokens_asked=asked, tokens_generated=said)
+        return [[row.response(self.end_ids) for row in own] for own in rows]
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
-        values = [0.0] * len(prompts)
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        with _playing(self.model):
-            for start in range(0, len(order), self.max_rows):
-                chosen = order[start : start + self.max_rows]
-                ids, attention = self._padded([prompts[i] for i in chosen])
-                computed = sum(len(prompts[i]) for i in chosen)
-                self._costs += Ledger(tokens_computed=computed, tokens_padding=ids.numel() - computed)
-                for i, value in zip(chosen, self.values_at_end(ids, attention).tolist(), strict=True):
-                    values[i] = value
-        return values
+        distinct = [Family(ids) for ids in dict.fromkeys(prompts)]
+        values: dict[tuple[int, ...], float] = {}
+        with self._at_work() as memory:
+            for chunk in self._chunks(distinct, memory):
+                self._prefill(chunk, memory)
+                ends = torch.tensor([family.end for family in chunk], device=self.model.device)
+                found = self.model.values(memory.store.hidden.index_select(0, ends)).tolist()
+                values.update(zip((family.ids for family in chunk), found, strict=True))
+        self._costs += Ledger(prompt_tokens_asked=sum(map(len, prompts)))
+        return [values[ids] for ids in prompts]
 
-    def _respond(self, rows: Sequence["_Row"], temperature: float) -> list[Response]:
-        """One chunk: prefill its distinct prompts, then a token at a time for all that still talk."""
-        distinct = {ids: i for i, ids in enumerate(dict.fromkeys(row.ids for row in rows))}
-        ids, attention = self._padded(list(distinct))
-        parents = torch.tensor([distinct[row.ids] for row in rows], device=ids.device)
-        output = self.model(
-            input_ids=ids,
-            attention_mask=attention,
-            position_ids=_positions(attention),
-            past_key_values=DynamicCache(config=self.model.config),
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self._costs += Ledger(
-            tokens_computed=sum(map(len, distinct)),
-            tokens_padding=ids.numel() - sum(map(len, distinct)),
-            prompt_tokens_saved=sum(len(row.ids) for row in rows) - sum(map(len, distinct)),
-        )
-        room = max(row.room for row in rows)
-        cache = _forked(output.past_key_values, parents, room)
-        logits = output.logits[:, -1].index_select(0, parents)
-        attention = attention.index_select(0, parents)
-        talk = _Talk(rows, self.end_ids)
-        while True:
-            drawn, logprobs = _draw(logits, talk.uniforms(), temperature)
-            talk.say(drawn.tolist(), logprobs.tolist())
-            if not talk.open:
-                break
-            if len(talk.open) <= _SHRINK_AT * logits.shape[0]:
-                stay = torch.tensor(talk.shrink(), device=ids.device)
-                cache.batch_select_indices(stay)
-                attention, drawn = attention.index_select(0, stay), drawn.index_select(0, stay)
-            attention = torch.cat([attention, attention.new_ones(attention.shape[0], 1)], dim=1)
-            output = self.model(
-                input_ids=drawn[:, None],
-                attention_mask=attention,
-                position_ids=attention.sum(dim=1, keepdim=True) - 1,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            logits = output.logits[:, -1]
-            self._costs += Ledger(tokens_computed=len(talk.open), tokens_padding=logits.shape[0] - len(talk.open))
-        responses = talk.responses()
-        self._costs += Ledger(tokens_generated=sum(len(response.ids) for response in responses))
-        return responses
+    # -- memory -----------------------------------------------------------------------------------------------------
 
-    def _padded(self, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
-        """Left-padded ids and attention, both [R, L]: responses of ragged prompts then grow in one column."""
-        longest = max(map(len, prompts))
-        ids = np.full((len(prompts), longest), self.pad_id, dtype=np.int64)
-        attention = np.zeros((len(prompts), longest), dtype=np.int64)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = prompt
-            attention[row, longest - len(prompt) :] = 1
-        device = self.model.device
-        return torch.from_numpy(ids).to(device), torch.from_numpy(attention).to(device)
+    @contextmanager
+    def _at_work(self) -> Iterator["_Memory"]:
+        """The memory, emptied if the weights have changed."""
+        with self.model.playing():
+            precision, version = self.model.precision(), self.model.version()
+            if self._memory is None or self._memory.precision != precision:
+                self._memory = _Memory(*self._seen(), precision, self.cache_mib, self.longest, self.model.device)
+            elif version != self._version:
+                self._memory.trie.clear()
+            self._version = version
+            try:
+                yield self._memory
+            except BaseException:  # what was to be computed has slots already
+                self._version = None
+                raise
 
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One response to be drawn."""
-
-    owner: int
-    member: int
-    ids: tuple[int, ...]
-    key: int
-    room: int
-
-
-class _Talk:
-    """What each row of a chunk has said, and which rows of the cache belong to those that still talk."""
-
-    def __init__(self, rows: Sequence[_Row], end_ids: frozenset[int]) -> None:
-        self.rows = rows
-        self.end_ids = end_ids
-        self.ids: list[list[int]] = [[] for _ in rows]
-        self.logprobs: list[list[float]] = [[] for _ in rows]
-        self.present = list(range(len(rows)))  # cache row -> row
-        self.open = set(self.present)
-        self._keys: NDArray[np.uint64] = np.array([row.key for row in rows], dtype=np.uint64)
-        self._said = 0
-
-    def uniforms(self) -> NDArray[np.float64]:
-        """This token's draw of every row that is present."""
-        return uniforms(self._keys[self.present], self._said)
-
-    def say(self, tokens: list[int], logprobs: list[float]) -> None:
-        self._said += 1
-        for row, token, logprob in zip(self.present, tokens, logprobs, strict=True):
-            if row in self.open:
-                self.ids[row].append(token)
-                self.logprobs[row].append(logprob)
-                if token in self.end_ids or len(self.ids[row]) >= self.rows[row].room:
-                    self.open.discard(row)
-
-    def shrink(self) -> list[int]:
-        """The cache rows to keep; the others are forgotten."""
-        stay = [i for i, row in enumerate(self.present) if row in self.open]
-        self.present = [self.present[i] for i in stay]
-        return stay
-
-    def responses(self) -> list[Response]:
-        return [
-            Response(tuple(ids), tuple(logprobs), finished=ids[-1] in self.end_ids)
-            for ids, logprobs in zip(self.ids, self.logprobs, strict=True)
-        ]
-
-
-class _RoomyLayer(DynamicLayer):
-    """Keys and values in a store with room for the whole response: a new token is a write, not a copy of the cache."""
-
-    def __init__(self, keys: Tensor, values: Tensor, rows: Tensor, room: int) -> None:
-        super().__init__()
-        self.lazy_initialization(keys, values)
-        _, heads, self.length, width = keys.shape
-        shape = (len(rows), heads, self.length + room)
-        self.store = (keys.new_empty(*shape, width), values.new_empty(*shape, values.shape[-1]))
-        self.store[0][:, :, : self.length] = keys.index_select(0, rows)
-        self.store[1][:, :, : self.length] = values.index_select(0, rows)
-        self._look()
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        start, self.length = self.length, self.length + key_states.shape[-2]
-        self.store[0][:, :, start : self.length] = key_states
-        self.store[1][:, :, start : self.length] = value_states
-        return self._look()
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        self.store = (self.store[0].index_select(0, indices), self.store[1].index_select(0, indices))
-        self._look()
-
-    def _look(self) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = (half[:, :, : self.length] for half in self.store)
-        return self.keys, self.values
-
-
-def _forked(cache: DynamicCache, rows: Tensor, room: int) -> DynamicCache:
-    """The cache with one row per response, copied from its prompt's."""
-    for i, layer in enumerate(cache.layers):
-        if not isinstance(layer, DynamicLayer):
+    def _seen(self) -> tuple[Shape, int]:
+        """What the model keeps of a token, and its vocabulary, seen in a pass over two tokens."""
+        probe = _Probe()
+        ids = torch.arange(2, device=self.model.device)
+        hidden = self.model.advance(ids, ids, probe)
+        if len(probe.seen) != self.model.layers or len(set(probe.seen)) != 1:
             raise ConfigError(
-                f"policy.model caches in {type(layer).__name__}, which cannot be shared among candidates: use a model "
-                "whose layers all attend"
+                f"policy.model attends in {len(probe.seen)} of its {self.model.layers} layers, in "
+                f"{len(set(probe.seen))} shapes: use a model whose layers all attend, and alike"
             )
-        if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-            cache.layers[i] = _RoomyLayer(layer.keys, layer.values, rows, room)
-        else:  # a sliding window keeps transformers' own class
-            layer.batch_select_indices(rows)
-    return cache
+        heads, key_width, value_width, dtype = probe.seen[0]
+        shape = Shape(self.model.layers, heads, key_width, value_width, hidden.shape[-1], dtype, hidden.dtype)
+        return shape, self.model.logits(hidden).shape[-1]
+
+    def _chunks(self, families: Sequence[Family], memory: "_Memory") -> Iterator[list[Family]]:
+        """Families of like length together, as many as memory and `max_rows` allow; a large family is cut."""
+        chunk: list[Family] = []
+        longest = columns = tokens = rows = 0
+        for family in self._cut(sorted(families, key=lambda family: len(family.ids)), memory):
+            longer, wider = max(longest, len(family.ids)), max(columns, family.room)
+            bench = (len(chunk) + 1) * (longer + wider)
+            whole = tokens + len(family.ids) + family.room
+            many = rows + len(family.rows)
+            if chunk and (bench > memory.bench.tokens or whole > memory.trie.capacity or many > self.max_rows):
+                yield chunk
+                chunk, longer, wider = [], len(family.ids), family.room
+                whole, many = len(family.ids) + family.room, len(family.rows)
+            chunk.append(family)
+            longest, columns, tokens, rows = longer, wider, whole, many
+        if chunk:
+            yield chunk
+
+    def _cut(self, families: Sequence[Family], memory: "_Memory") -> Iterator[Family]:
+        """Families in parts, each of which fits alone."""
+        for family in families:
+            part = Family(family.ids)
+            for row in family.rows:
+                needed = len(part.ids) + part.room + row.room
+                if part.rows and (needed > memory.bench.tokens or len(part.rows) == self.max_rows):
+                    yield part
+                    part = Family(family.ids)
+                part.rows.append(row)
+            yield part
+
+    # -- one chunk --------------------------------------------------------------------------------------------------
+
+    def _prefill(self, chunk: Sequence[Family], memory: "_Memory") -> list[Place]:
+        """Computes what the chunk's prompts have that the trie does not."""
+        trie = memory.trie
+        trie.begin()
+        known = [trie.known(family.ids) for family in chunk]
+        new = sum(len(family.ids) - len(slots) + family.room for family, slots in zip(chunk, known, strict=True))
+        if not trie.reserve(new):
+            raise RuntimeError("a chunk of prompts is larger than the trie")  # _chunks sees to that
+        places = [trie.place(family.ids, slots) for family, slots in zip(chunk, known, strict=True)]
+        pending: list[tuple[Family, Place]] = []
+        count = 0
+        for family, place in zip(chunk, places, strict=True):
+            family.end = int(place.slots[-1])
+            own = len(place.slots) - place.known
+            if pending and count + own > _PASS:
+                self._read(pending, memory)
+                pending, count = [], 0
+            if own:
+                pending.append((family, place))
+                count += own
+        if pending:
+            self._read(pending, memory)
+        return places
+
+    def _read(self, new: Sequence[tuple[Family, Place]], memory: "_Memory") -> None:
+        """One forward pass over the unknown ends of prompts."""
+        device = self.model.device
+        segments = [Segment(len(place.slots) - place.known, place.slots) for _, place in new]
+        layout = layout_of(segments, device)
+        ids = [token for family, place in new for token in family.ids[place.known :]]
+        positions = np.concatenate([np.arange(place.known, len(place.slots)) for _, place in new])
+        slots = torch.from_numpy(np.concatenate([place.slots[place.known :] for _, place in new])).to(device)
+        hidden = self.model.advance(
+            torch.tensor(ids, device=device),
+            torch.from_numpy(positions).to(device),
+            Prefill(memory.store, slots, layout),
+        )
+        memory.store.hidden.index_copy_(0, slots, hidden)
+        self._costs += Ledger(
+            tokens_computed=len(ids),
+            tokens_prefilled=len(ids),
+            scores_needed=int((positions + 1).sum()),
+            scores_computed=layout.scored,
+        )
+
+    def _respond(self, chunk: Sequence[Family], memory: "_Memory", temperature: float) -> None:
+        """The responses to a chunk of prompts, a token at a time for all that still talk."""
+        places = self._prefill(chunk, memory)
+        wave = [Talk(family, row) for family in chunk for row in family.rows]
+        bench: Families | None = None
+        present = list(chunk)
+        for said in range(max(talk.row.room for talk in wave)):
+            self._draw(wave, said, memory, temperature)
+            wave = [talk for talk in wave if not talk.row.is_over(self.end_ids)]
+            fresh = self._step(wave, memory.trie)
+            if not wave:
+                return
+            if bench is None:
+                bench = Families(memory.store, memory.bench, [place.slots for place in places], columns_of(chunk))
+            living = {id(talk.family) for talk in wave}
+            if len(living) <= _SHRINK_AT * len(present):
+                stay = [i for i, family in enumerate(present) if id(family) in living]
+                bench.keep(stay)
+                present = [present[i] for i in stay]
+            if fresh:
+                self._advance(fresh, present, bench, memory)
+
+    def _draw(self, wave: Sequence[Talk], said: int, memory: "_Memory", temperature: float) -> None:
+        """The next token of everyone; what stands at the same prefix shares its distribution."""
+        size = max(1, _LOGITS // memory.vocabulary)
+        for start in range(0, len(wave), size):
+            part = wave[start : start + size]
+            distinct = {slot: i for i, slot in enumerate(dict.fromkeys(talk.slot for talk in part))}
+            hidden = memory.store.hidden.index_select(0, torch.tensor(list(distinct), device=self.model.device))
+            draws = uniforms(np.array([talk.row.key for talk in part], dtype=np.uint64), said)
+            owners = np.array([distinct[talk.slot] for talk in part])
+            tokens, logprobs = draw(self.model.logits(hidden), owners, draws, temperature)
+            for talk, token, logprob in zip(part, tokens, logprobs, strict=True):
+                talk.row.ids.append(token)
+                talk.row.logprobs.append(logprob)
+
+    def _step(self, wave: Sequence[Talk], trie: Trie) -> list[Fresh]:
+        """Moves everyone to the prefix that ends in what was said; the prefixes among them that are to be computed."""
+        fresh: list[Fresh] = []
+        for talk in wave:
+            token = talk.row.ids[-1]
+            slot = trie.find(talk.slot, token)
+            if slot is None:
+                slot = trie.add(talk.slot, token, len(talk.family.ids) + len(talk.row.ids) - 1)
+                fresh.append(Fresh(talk.family, token, slot))
+            else:
+                trie.touch(slot)
+            talk.slot = slot
+        return fresh
+
+    def _advance(self, fresh: Sequence[Fresh], present: Sequence[Family], bench: Families, memory: "_Memory") -> None:
+        """One forward pass over the new tokens of responses."""
+        number = {id(family): i for i, family in enumerate(present)}
+        brought: list[tuple[int, int, int]] = []
+        for one in fresh:
+            for slot in one.family.missing(memory.trie.parent(one.slot), memory.trie):
+                brought.append((number[id(one.family)], one.family.see(slot, memory.trie), slot))
+        if brought:
+            bench.copy(*zip(*brought, strict=True))
+        families = [number[id(one.family)] for one in fresh]
+        columns = [one.family.see(one.slot, memory.trie) for one in fresh]
+        slots = [one.slot for one in fresh]
+        seen = unpacked([one.family.seen[one.slot] for one in fresh])
+        bench.expect(families, columns, seen, slots)
+        positions = bench.positions
+        hidden = self.model.advance(
+            torch.tensor([one.token for one in fresh], device=self.model.device), positions, bench
+        )
+        memory.store.hidden.index_copy_(0, torch.tensor(slots, device=self.model.device), hidden)
+        self._costs += Ledger(
+            tokens_computed=len(fresh),
+            scores_needed=int(positions.sum()) + len(fresh),
+            scores_computed=bench.scored,
+        )
 
 
-def _draw(logits: Tensor, draws: NDArray[np.float64], temperature: float) -> tuple[Tensor, Tensor]:
-    """Tokens by inverse CDF, and their log-probabilities: logits [R, V], draws [R] -> [R], [R]."""
-    logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
-    if temperature == 0:
-        tokens = logprobs.argmax(dim=-1)
-    else:
-        steps = logprobs.double().exp().cumsum(dim=-1)
-        heights = torch.from_numpy(draws).to(logits.device)[:, None] * steps[:, -1:]
-        tokens = torch.searchsorted(steps, heights, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
-    return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+class _Memory:
+    """Trie, store and workbench of a stated size together."""
+
+    def __init__(
+        self, shape: Shape, vocabulary: int, precision: object, cache_mib: int, longest: int, device: torch.device
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.precision = precision
+        bench = int(cache_mib * _MIB * _BENCH) // shape.token_bytes
+        slots = int(cache_mib * _MIB * (1 - _BENCH)) // shape.slot_bytes
+        if min(bench, slots) < longest:
+            least = longest * max(shape.token_bytes / _BENCH, shape.slot_bytes / (1 - _BENCH)) / _MIB
+            raise ConfigError(
+                f"data.cache_mib is {cache_mib}, in which a prompt and response of {longest} tokens of this model do "
+                f"not fit: give {int(least) + 1} or more, or lower data.context_tokens"
+            )
+        self.trie = Trie(slots)
+        self.store = Store(shape, slots, device)
+        self.bench = Workbench(shape, bench, device)
 
 
-def _positions(attention: Tensor) -> Tensor:
-    """[R, L]: each token's place in its own row, padding apart."""
-    return (attention.cumsum(dim=1) - 1).clamp(min=0)
+class _Probe:
+    """Sees what the layers keep of a token."""
 
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, int, torch.dtype]] = []
 
-def _chunks(rows: list[_Row], size: int) -> Iterator[list[_Row]]:
-    """Rows of like length together, so that padding is small."""
-    ordered = sorted(rows, key=lambda row: len(row.ids))
-    for start in range(0, len(ordered), size):
-        yield ordered[start : start + size]
-
-
-@contextmanager
-def _playing(model: nn.Module) -> Iterator[None]:
-    """Without gradients, and in evaluation mode: in training mode gradient checkpointing would switch the cache off."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in was_training.items():
-            module.training = training
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        self.seen.append((key.shape[0], key.shape[2], value.shape[2], value.dtype))
+        return dot_product(query[None], key[None], value[None], None, scores, causal=True)[0].transpose(0, 1)

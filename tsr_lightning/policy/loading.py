@@ -21,6 +21,7 @@ from transformers import (
     Qwen2Config,
 )
 
+from tsr_lightning import attention
 from tsr_lightning.draws import Key
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, location
@@ -37,6 +38,7 @@ def load_model(
             base = _from_scratch(spec.model, spec, tokenizer)
         else:
             base = _from_files(spec.model, spec, device)
+    attention.install(base)
     if spec.quantisation is None:  # what is quantised was loaded where it belongs
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight
@@ -71,7 +73,7 @@ def _from_scratch(sizes: Scratch, spec: PolicySpec, tokenizer: PreTrainedTokeniz
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype], attn_implementation=spec.attention)
+    return AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype])
 
 
 def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTrainedModel:
@@ -86,7 +88,6 @@ def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTraine
         where,
         config=config,
         dtype=_DTYPES[spec.dtype],
-        attn_implementation=spec.attention,
         use_safetensors=True,
         **quantised,
     )

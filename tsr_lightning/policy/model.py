@@ -14,16 +14,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from tsr_lightning import attention
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives.base import Outputs
+from tsr_lightning.packing import Packed
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
+from tsr_lightning.training_attention import PackedReader
 
 _ADAPTER = "lora_"  # peft's parameters carry it in their names
 _HEAD = "value_head."
 _MODEL = "model."
-_CHUNK = 2**25  # logits computed at once where activations are recomputed: 128 MiB in float32
+_CHUNK = 2**25  # logits that are there at once, 128 MiB in float32; where there are more, they are computed twice
 
 
 class Policy(nn.Module):
@@ -65,58 +69,53 @@ class Policy(nn.Module):
         self._reference: PreTrainedModel | None = None
         if keep_reference and spec.adapter is None:
             self._reference = copy.deepcopy(self._base).requires_grad_(False)
-        self._is_reference = False
-        self._head_is_plain = _head_is_plain(self._base)
+        self.is_reference = False
+        self.head_is_plain = _head_is_plain(self._base)
 
     @property
     def causal_lm(self) -> PreTrainedModel:
         """The Hugging Face model to generate with: adapter on, or off within `as_reference`."""
-        if self._is_reference and self._reference is not None:
+        if self.is_reference and self._reference is not None:
             return self._reference
         return self._base
 
     def outputs(
-        self,
-        ids: Tensor,  # [R, L]
-        attention: Tensor,  # [R, L] 1 where there is a token, padding on either side
-        mask: Tensor,  # [R, L] bool, True on the sampled tokens; never on a row's first
-        temperature: float,
-        *,
-        entropies: bool = False,
-        detach_value: bool = True,
+        self, packed: Packed, temperature: float, *, entropies: bool = False, detach_value: bool = True
     ) -> Outputs:
         """Log-probabilities, entropies and values of the sampled tokens, row by row: all [N], float32.
 
-        The token at position p, and the value of the context it was sampled in, are read at position p - 1. Entropies
-        are zeros unless asked for, values are zeros without a critic and as the reference. `detach_value` keeps the
+        A token, and the value of the context it was sampled in, are read at the position before it. Entropies are
+        zeros unless asked for, values are zeros without a critic and as the reference. `detach_value` keeps the
         critic's gradient out of the model.
         """
-        at = mask[:, 1:]
-        targets = ids[:, 1:][at]
-        if self._head_is_plain:
-            hidden = self._last_hidden(ids, attention)[:, :-1][at]
-            logprobs, spread = self._score(hidden, targets, temperature, entropies)
-        else:
-            out = self.causal_lm(**_inputs(ids, attention), output_hidden_states=True)
-            hidden = out.hidden_states[-1][:, :-1][at]
-            logprobs, spread = _statistics(out.logits[:, :-1][at], targets, temperature, entropies)
-        values = self._values(hidden.detach() if detach_value else hidden)
-        return Outputs(logprobs=logprobs, entropies=spread, values=values)
+        reader = PackedReader(packed.segments, packed.ids.device)
+        body = self.causal_lm.base_model
+        hidden = body(**attention.packed(packed.ids, packed.positions, reader)).last_hidden_state[0]  # [T, H]
+        hidden = hidden.index_select(0, packed.reads)  # [M, H]
+        logprobs, spread = self._score(hidden, packed.sampled, temperature, entropies)
+        values = self.value_of(hidden.detach() if detach_value else hidden)
+        return Outputs(*(figure.index_select(0, packed.places) for figure in (logprobs, spread, values)))
 
-    @torch.no_grad()
-    def values_at_end(self, ids: Tensor, attention: Tensor) -> Tensor:
-        """The critic's value after the last token of each row: [R, L] twice -> [R] float32."""
-        positions = torch.arange(ids.shape[1], device=ids.device)
-        last = (attention.long() * positions).argmax(dim=1)  # [R]
-        hidden = self._last_hidden(ids, attention)
-        return self._values(hidden[torch.arange(len(ids), device=ids.device), last])
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Last hidden states [M, H] -> [M, V]: the output embedding, and whatever else the model does to them."""
+        model = self.causal_lm
+        if self.head_is_plain:
+            return model.get_output_embeddings()(hidden)
+        return _logits_by_the_model(model, hidden)
+
+    def value_of(self, hidden: Tensor) -> Tensor:
+        """The critic's value after last hidden states: [M, H] -> [M] float32."""
+        if self.value_head is None or self.is_reference:
+            return hidden.new_zeros(len(hidden), dtype=torch.float32)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1).float()
 
     @contextmanager
     def as_reference(self) -> Iterator["Policy"]:
         """Within, this policy speaks as its reference, without gradients."""
         if self.spec.adapter is None and self._reference is None:
             raise RuntimeError("A policy without an adapter has a reference only if built with keep_reference=True")
-        self._is_reference = True
+        self.is_reference = True
         try:
             with torch.no_grad():
                 if isinstance(self.model, PeftModel):
@@ -125,7 +124,7 @@ class Policy(nn.Module):
                 else:
                     yield self
         finally:
-            self._is_reference = False
+            self.is_reference = False
 
     def trainable_state(self) -> dict[str, Tensor]:
         """What training changes, by name: peft turns `requires_grad` off and on, so that would not tell."""
@@ -155,40 +154,23 @@ class Policy(nn.Module):
             return True
         return name.startswith(_MODEL) and (self.spec.adapter is None or _ADAPTER in name)
 
-    def _last_hidden(self, ids: Tensor, attention: Tensor) -> Tensor:
-        if self._head_is_plain:
-            out = self.causal_lm.base_model(**_inputs(ids, attention))
-            return out.last_hidden_state  # [R, L, H]
-        return self.causal_lm(**_inputs(ids, attention), output_hidden_states=True).hidden_states[-1]
-
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor]:
-        head = self.causal_lm.get_output_embeddings()
+        """Log-probabilities and entropies [M] after hidden states [M, H]; the logits of all are never there at once."""
 
         def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            return _statistics(head(hidden), targets, temperature, entropies)
+            return _statistics(self.logits(hidden), targets, temperature, entropies)
 
-        if not (self.spec.gradient_checkpointing and torch.is_grad_enabled()):
-            return score(hidden, targets)
         size = max(1, _CHUNK // self.causal_lm.config.get_text_config().vocab_size)
+        if len(hidden) <= size:
+            return score(hidden, targets)
         parts = [
-            checkpoint(score, *part, use_reentrant=False)
+            checkpoint(score, *part, use_reentrant=False, preserve_rng_state=False)
+            if torch.is_grad_enabled()
+            else score(*part)
             for part in zip(hidden.split(size), targets.split(size), strict=True)
         ]
         logprobs, spread = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(spread)
-
-    def _values(self, hidden: Tensor) -> Tensor:
-        if self.value_head is None or self._is_reference:
-            return hidden.new_zeros(len(hidden), dtype=torch.float32)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1).float()
-
-
-def _inputs(ids: Tensor, attention: Tensor) -> dict[str, Tensor | bool]:
-    """Positions are counted over real tokens, so that padding on either side changes nothing."""
-    attention = attention.long()
-    positions = (attention.cumsum(dim=1) - 1).clamp(min=0)
-    return {"input_ids": ids, "attention_mask": attention, "position_ids": positions, "use_cache": False}
 
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor]:
@@ -198,6 +180,28 @@ def _statistics(logits: Tensor, targets: Tensor, temperature: float, entropies: 
         return -functional.cross_entropy(logits, targets, reduction="none"), logits.new_zeros(len(logits))
     logprobs = logits.log_softmax(dim=-1)
     return logprobs.gather(1, targets[:, None]).squeeze(1), -(logprobs.exp() * logprobs).sum(dim=-1)
+
+
+class _Said(nn.Module):
+    """Stands where a model's body stood, and says what it said."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, *_: object, **__: object) -> BaseModelOutputWithPast:
+        return BaseModelOutputWithPast(last_hidden_state=self.hidden[None])
+
+
+def _logits_by_the_model(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Logits [M, V] of hidden states [M, H] by the model's own forward pass, without its body's."""
+    name, body = model.base_model_prefix, model.base_model
+    nothing = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
+    setattr(model, name, _Said(hidden))
+    try:
+        return model(input_ids=nothing, use_cache=False).logits[0]
+    finally:
+        setattr(model, name, body)
 
 
 @torch.no_grad()
@@ -210,7 +214,6 @@ def _head_is_plain(model: PreTrainedModel) -> bool:
     """
     head = model.get_output_embeddings()
     ids = torch.arange(4, device=model.device)[None]
-    inputs = _inputs(ids, torch.ones_like(ids))
     seen: list[tuple[Tensor, Tensor]] = []  # what went in, what was made to come out
 
     def speak_a_ramp(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
@@ -221,7 +224,7 @@ def _head_is_plain(model: PreTrainedModel) -> bool:
     was_training = model.training
     model.eval()
     with head.register_forward_hook(speak_a_ramp):
-        logits = model(**inputs).logits
-    hidden = model.base_model(**inputs).last_hidden_state
+        logits = model(input_ids=ids, use_cache=False).logits
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     model.train(was_training)
     return len(seen) == 1 and torch.allclose(seen[0][0], hidden) and torch.equal(seen[0][1], logits)

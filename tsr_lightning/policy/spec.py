@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import cached_file
 
+from tsr_lightning import attention
 from tsr_lightning.errors import ConfigError
 
 EMBEDDED = Path(__file__).parent / "embedded"
@@ -93,7 +94,6 @@ class PolicySpec:
         quantisation: NF4 for base weights in 4 bits, or null.
         dtype: of the base weights that are not quantised; adapter and value head are float32 whatever this says.
         gradient_checkpointing: compute activations twice instead of keeping them.
-        attention: transformers' implementation of attention.
     """
 
     model: str | Scratch
@@ -101,7 +101,6 @@ class PolicySpec:
     quantisation: NF4 | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
 
 
 def location(model: str) -> str:
@@ -135,7 +134,7 @@ def check(spec: PolicySpec) -> None:
         raise ConfigError(
             f"model.policy.model is {spec.model}, of type {config.model_type}: name a causal language model instead"
         )
-    layers = _layers(spec, config)
+    layers = _layers(config)
     if spec.adapter and spec.adapter.target_modules != "all-linear":
         _check_targets(spec.adapter.target_modules, layers, config.model_type)
 
@@ -222,18 +221,11 @@ def _check_files(model: str) -> None:
         raise ConfigError(f"model.policy.model is {model}, a folder without tokenizer.json: save the tokenizer there")
 
 
-def _layers(spec: PolicySpec, config: PretrainedConfig) -> dict[str, nn.Module]:
+def _layers(config: PretrainedConfig) -> dict[str, nn.Module]:
     """The modules of the model by name, without a weight."""
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=spec.attention)
-    except (ImportError, ValueError) as error:
-        if "attention" not in str(error).lower():
-            raise
-        raise ConfigError(
-            f"model.policy.attention is {spec.attention}, which is not to be had for a {config.model_type} model here: "
-            "set it to eager"
-        ) from error
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    attention.install(model)
     return dict(model.named_modules())
 
 

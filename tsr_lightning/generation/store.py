@@ -1,0 +1,101 @@
+"""Where keys and values are kept: one store for all prefixes, and a workbench for those that are being extended.
+
+Both are allocated once and used again, since on a CPU the first touch of fresh memory costs more than most products.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tsr_lightning.attention import Layout, Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a model keeps of each token."""
+
+    layers: int
+    heads: int  # of keys and values
+    key_width: int
+    value_width: int
+    hidden: int  # width of the last hidden state
+    dtype: torch.dtype  # of keys and values
+    hidden_dtype: torch.dtype
+
+    @property
+    def token_bytes(self) -> int:
+        """Of keys and values in all layers."""
+        return self.layers * self.heads * (self.key_width + self.value_width) * self.dtype.itemsize
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of all that is kept."""
+        return self.token_bytes + self.hidden * self.hidden_dtype.itemsize
+
+
+class Store:
+    """Keys, values and last hidden states of every slot."""
+
+    def __init__(self, shape: Shape, capacity: int, device: torch.device) -> None:
+        self.keys = [
+            torch.empty(shape.heads, capacity, shape.key_width, dtype=shape.dtype, device=device)
+            for _ in range(shape.layers)
+        ]
+        self.values = [
+            torch.empty(shape.heads, capacity, shape.value_width, dtype=shape.dtype, device=device)
+            for _ in range(shape.layers)
+        ]
+        self.hidden = torch.empty(capacity, shape.hidden, dtype=shape.hidden_dtype, device=device)
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Slots [T]; key and value [K, T, D]."""
+        self.keys[layer].index_copy_(1, slots, key)
+        self.values[layer].index_copy_(1, slots, value)
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Reads whole segments: their keys go to the store, and come back with those of the prefixes they extend."""
+
+    store: Store
+    slots: Tensor  # [T] of the packed tokens
+    layout: Layout  # over the store
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        self.store.write(layer, self.slots, key, value)
+        return self.layout.attend(query, self.store.keys[layer], self.store.values[layer], scores)
+
+
+class Workbench:
+    """Memory for the families of a wave, used again by the next.
+
+    Args:
+        shape: of a token.
+        tokens: how many it holds.
+        device: where.
+    """
+
+    def __init__(self, shape: Shape, tokens: int, device: torch.device) -> None:
+        self.tokens = tokens
+        self._shape = shape
+        self._keys = [
+            torch.empty(tokens * shape.heads * shape.key_width, dtype=shape.dtype, device=device)
+            for _ in range(shape.layers)
+        ]
+        self._values = [
+            torch.empty(tokens * shape.heads * shape.value_width, dtype=shape.dtype, device=device)
+            for _ in range(shape.layers)
+        ]
+
+    def views(self, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of each layer, [K, tokens, D], at the front of the memory."""
+        heads = self._shape.heads
+        return (
+            [_front(flat, heads, tokens, self._shape.key_width) for flat in self._keys],
+            [_front(flat, heads, tokens, self._shape.value_width) for flat in self._values],
+        )
+
+
+def _front(flat: Tensor, heads: int, tokens: int, width: int) -> Tensor:
+    return flat[: heads * tokens * width].view(heads, tokens, width)

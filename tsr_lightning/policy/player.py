@@ -1,0 +1,65 @@
+"""The policy as the engine sees it: packed tokens in, hidden states out. Knows no trie and no search."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tsr_lightning.attention import Reader, packed
+from tsr_lightning.policy.model import Policy
+
+
+class Player:
+    """Plays as a policy does now; what trains the policy changes the player."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    @property
+    def layers(self) -> int:
+        count = self._model.config.get_text_config().num_hidden_layers
+        assert isinstance(count, int)
+        return count
+
+    def version(self) -> object:
+        """Every change of a weight in place counts up its tensor's version."""
+        weights = tuple((id(weight), weight._version) for weight in self._policy.parameters())
+        return weights, self._policy.is_reference
+
+    def precision(self) -> object:
+        device = self.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """Without gradients, and in evaluation mode."""
+        was_training = {module: module.training for module in self._policy.modules()}
+        self._policy.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, training in was_training.items():
+                module.training = training
+
+    def advance(self, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+        """Packed ids [T], positions [T] in their rows -> the last hidden states [T, H]."""
+        return self._model.base_model(**packed(ids, positions, reader)).last_hidden_state[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, H] -> [N, V]."""
+        return self._policy.logits(hidden)
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """The critic's: [N, H] -> [N], float32."""
+        return self._policy.value_of(hidden)
+
+    @property
+    def _model(self) -> PreTrainedModel:
+        return self._policy.causal_lm
