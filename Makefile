@@ -77,6 +77,7 @@ types: setup ## check types with mypy
 	@$(BIN)/mypy
 
 bench: setup ## run the benchmarks anew, and draw their tables and pictures
+	$(BIN)/python -m benchmarks.performance --short
 	$(BIN)/python -m benchmarks $(ARGS)
 
 wheel: setup ## build the wheel into dist/

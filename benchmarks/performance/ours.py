@@ -1,0 +1,43 @@
+"""This project's engine on a workload: the one place that knows how it is made."""
+
+from pathlib import Path
+
+import torch
+
+from benchmarks.performance.line import Line
+from benchmarks.performance.rollouts import Seat, roll_out
+from benchmarks.performance.workload import Workload
+from tsr_lightning.generation.transformers import TransformersEngine
+from tsr_lightning.policy.chat import Chat
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.player import Player
+from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.policy.vocabulary import load_tokenizer
+
+
+def spec_of(work: Workload, folder: Path) -> PolicySpec:
+    return PolicySpec(str(folder), dtype="bfloat16" if work.dtype == "bfloat16" else "float32")
+
+
+def sit_down(work: Workload, folder: Path) -> Seat:
+    """The engine with memory for the whole wave."""
+    spec = spec_of(work, folder)
+    tokenizer = load_tokenizer(spec, ())
+    policy = Policy(spec, tokenizer, critic=False)
+    engine = TransformersEngine(
+        model=Player(policy),
+        end_ids=Chat(tokenizer, work.context).end_ids,
+        longest=work.longest,
+        max_rows=work.rows,
+    )
+
+    @torch.no_grad()
+    def renew() -> None:
+        for weight in policy.parameters():
+            weight.add_(0)  # an update in all but effect
+
+    return Seat(engine, f"{engine.cache_mib} MiB for keys and values, {engine.max_rows} rows side by side", renew)
+
+
+def take_part(line: Line, work: Workload, folder: Path) -> None:
+    roll_out(line, work, folder, sit_down)

@@ -1,0 +1,28 @@
+"""An engine that remembers what it was asked and what it said; everything else is another engine's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tsr_lightning.generation.engine import Engine, Prompt, Response
+from tsr_lightning.search.ledger import Ledger
+
+Wave = tuple[Sequence[Prompt], Sequence[Sequence[Response]]]
+
+
+@dataclass
+class Recorder:
+    """Keeps references and copies nothing, so that it costs no time."""
+
+    engine: Engine
+    waves: list[Wave] = field(default_factory=list)
+
+    def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
+        said = self.engine.generate(prompts, temperature)
+        self.waves.append((prompts, said))
+        return said
+
+    def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
+        return self.engine.values(prompts)
+
+    def take_costs(self) -> Ledger:
+        return self.engine.take_costs()
