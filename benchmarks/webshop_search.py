@@ -1,0 +1,247 @@
+"""What WebShop's search takes at 1,000, 100,000 and 1.18 million products: `python -m benchmarks.webshop_search`.
+
+The products are made up, in the published files' format and with their lengths: words per text, different words per
+text and in all texts, shares of products with options and instructions are those of the published thousand. Queries are
+instructions, as in the recorded rankings. Each size runs in a process of its own; seconds are those of one core. Beside
+ours stands bm25s, where it is installed, fed with terms that are ready.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from tsr_lightning.draws import Key
+from tsr_lightning.envs.webshop.goals import Goals
+from tsr_lightning.envs.webshop.reading import read_catalogue
+from tsr_lightning.envs.webshop.search import LISTED, Search, indexed_text
+from tsr_lightning.envs.webshop.tokens import terms
+
+SIZES = (1_000, 100_000, 1_180_000)
+QUERIES = 300
+PRODUCTS, ATTRIBUTES = "items_shuffle.json", "items_ins_v2.json"
+_AT_ONCE = 1_000  # products that share a generator
+_LETTERS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z"), ("a", "e", "i", "o", "u")
+_SYLLABLES = [consonant + vowel for consonant in _LETTERS[0] for vowel in _LETTERS[1]]
+_COMMON = ("and", "size", "for", "color", "the", "your", "to", "women", "with", "made")  # the most frequent words
+
+
+@lru_cache(1 << 20)
+def _word(rank: int) -> str:
+    """The word that is the `rank`-th in frequency."""
+    if rank < len(_COMMON):
+        return _COMMON[rank]
+    word, left = "", rank + len(_SYLLABLES) ** 2  # of three syllables or more
+    while left:
+        left, syllable = divmod(left, len(_SYLLABLES))
+        word += _SYLLABLES[syllable]
+    return word
+
+
+def _texts(generator: np.random.Generator, middle: float, spread: float, count: int) -> list[str]:
+    """Texts of log-normal length; word ranks by a Pareto law, whose 0.45 and 10 fit the published thousand best."""
+    lengths = generator.lognormal(np.log(middle), spread, count).astype(int) + 1
+    drawn = 10 * ((1 - generator.random(lengths.sum())) ** (-1 / 0.45) - 1)
+    ranks = np.minimum(drawn, 2.0**53).astype(np.int64) % (1 << 24)
+    words, ends = [_word(rank) for rank in ranks.tolist()], np.cumsum(lengths).tolist()
+    return [" ".join(words[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def made_up(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Records of items_shuffle.json and items_ins_v2.json."""
+    for first in range(0, count, _AT_ONCE):
+        here = min(_AT_ONCE, count - first)
+        generator = Key(1).fold("products", first).generator()
+        titles, descriptions = _texts(generator, 16, 0.4, here), _texts(generator, 50, 1.1, here)
+        bullets, asked = _texts(generator, 23, 0.6, 5 * here), _texts(generator, 2, 0.2, 4 * here)
+        values = _texts(generator, 1.2, 0.4, 12 * here)
+        cents, lots = generator.integers(199, 20_000, (here, 2)), generator.random((here, 4))
+        for i in range(here):
+            colours, sizes = values[12 * i : 12 * i + 6], values[12 * i + 6 : 12 * i + 12]
+            options = {"Color": _choices(colours), "Size": _choices(sizes) if lots[i, 1] < 0.3 else None}
+            attributes = asked[4 * i : 4 * i + 4]
+            product = {
+                "asin": f"B{first + i:09d}",
+                "name": titles[i].title(),
+                "category": "fashion",
+                "query": attributes[3],
+                "product_category": f"Clothing › {attributes[2]} › {attributes[3]}",
+                "full_description": descriptions[i],
+                "small_description": bullets[5 * i : 5 * i + 5],
+                "pricing": "$".join(["", *(str(cent / 100) for cent in cents[i, : 1 + (lots[i, 2] < 0.2)])]),
+                "customization_options": options if lots[i, 0] < 0.48 else "",
+                "images": [""],
+            }
+            words: dict[str, Any] = {"attributes": attributes}
+            if lots[i, 3] < 0.415:
+                said = f"Find me {attributes[0]}, {attributes[1]} {attributes[3]} with {titles[i][:40]}"
+                words |= {"instruction": said, "instruction_attributes": attributes[:2]}
+            yield product, words
+
+
+def _choices(values: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "value": value,
+            "is_selected": False,
+            "price_string": "",
+            "price": 0,
+            "url": "/dp/B000000000/ref=twister",
+            "image": None,
+        }
+        for value in values
+    ]
+
+
+def write_files(folder: Path, count: int) -> None:
+    with (folder / PRODUCTS).open("w") as products, (folder / ATTRIBUTES).open("w") as attributes:
+        for number, (product, words) in enumerate(made_up(count)):
+            products.write(("[" if number == 0 else ",\n") + json.dumps(product))
+            attributes.write(("{" if number == 0 else ",\n") + f"{json.dumps(product['asin'])}: {json.dumps(words)}")
+        products.write("]\n")
+        attributes.write("}\n")
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Figures of the files in a folder. Call in a fresh process: memory is the process's."""
+    before = _resident()
+    (catalogue, _), reading = _timed(lambda: read_catalogue(folder / PRODUCTS, folder / ATTRIBUTES))
+    loaded = _resident()
+    goals, making = _timed(lambda: Goals(catalogue))
+    with_goals = _resident()
+    search, building = _timed(lambda: Search(catalogue.products))
+    indexed, peak = _resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    places = Key(2).generator().integers(len(goals), size=QUERIES)
+    queries = [goals[place].instruction.lower() for place in places.tolist()]
+    for query in queries:
+        terms(query)  # stems are remembered, for bm25s below as well
+    fresh, cached = _milliseconds(search, queries), _milliseconds(search, queries)
+    return {
+        "products": len(catalogue),
+        "goals": len(goals),
+        "terms": len(search.index.vocabulary),
+        "postings": len(search.index.documents),
+        "file_mb": (folder / PRODUCTS).stat().st_size / 1e6,
+        "read_s": reading,
+        "goals_s": making,
+        "build_s": building,
+        "products_mb": loaded - before,
+        "goals_mb": with_goals - loaded,
+        "index_mb": indexed - with_goals,
+        "index_arrays_mb": search.index.nbytes / 2**20,
+        "peak_mb": peak,
+        "fresh_ms": fmean(fresh),
+        "fresh_median_ms": median(fresh),
+        "cached_us": 1e3 * fmean(cached),
+        "bm25s": _beside(map(indexed_text, catalogue.products), queries) if find_spec("bm25s") else None,
+    }
+
+
+def _beside(texts: Iterator[str], queries: Sequence[str]) -> dict[str, float]:
+    """The same with bm25s, which gets terms that are ready, so that its seconds leave out the words and stems."""
+    import bm25s
+
+    start = _resident()
+    vocabulary: dict[str, int] = {}
+    numbers = [[vocabulary.setdefault(term, len(vocabulary)) for term in terms(text)] for text in texts]
+    corpus = bm25s.tokenization.Tokenized(ids=numbers, vocab=vocabulary)
+    engine = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    _, seconds = _timed(lambda: engine.index(corpus, show_progress=False))
+    numbers.clear()
+    taken = _resident() - start
+
+    def asked(query: str) -> Any:
+        return engine.retrieve([terms(query)], k=LISTED, show_progress=False)
+
+    fresh = _milliseconds(asked, queries)
+    return {"build_s": seconds, "index_mb": taken, "fresh_ms": fmean(fresh), "fresh_median_ms": median(fresh)}
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What some work gives, and its seconds on one core, whatever else the machine does meanwhile."""
+    start = time.process_time()
+    return work(), time.process_time() - start
+
+
+def _milliseconds(ask: Callable[[str], Any], queries: Sequence[str]) -> list[float]:
+    return [1e3 * _timed(lambda query=query: ask(query))[1] for query in queries]
+
+
+def _resident() -> float:
+    """Memory of this process in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    names = (
+        *(
+            "products",
+            "file MB",
+            "read s",
+            "memory of products MB",
+            "goals",
+            "goals s",
+            "index s",
+            "memory of index MB",
+        ),
+        *("peak MB", "fresh query ms (median)", "cached query µs", "bm25s: index s, MB, query ms (median)"),
+    )
+    return f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n" + "".join(map(_line, rows))
+
+
+def _line(row: dict[str, Any]) -> str:
+    cells = (
+        *(f"{row['products']:,}", f"{row['file_mb']:,.0f}", f"{row['read_s']:.1f}", f"{row['products_mb']:,.0f}"),
+        *(f"{row['goals']:,}", f"{row['goals_s']:.2f}", f"{row['build_s']:.2f}", f"{row['index_mb']:,.0f}"),
+        *(f"{row['peak_mb']:,.0f}", _query(row), f"{row['cached_us']:.1f}"),
+    )
+    other = row["bm25s"]
+    beside = f"{other['build_s']:.1f}, {other['index_mb']:,.0f}, {_query(other)}" if other else "not installed"
+    return f"| {' | '.join((*cells, beside))} |\n"
+
+
+def _query(row: dict[str, Any]) -> str:
+    return f"{row['fresh_ms']:.2f} ({row['fresh_median_ms']:.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.webshop_search", description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of products")
+    parser.add_argument("--folder", type=Path, help="where the made-up files lie meanwhile: 3 GB for 1.18 million")
+    parser.add_argument("--out", type=Path, default=Path("runs/webshop"), help="folder of the table and the JSON")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)  # what each size's own process does
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measure(args.measure)))
+        return
+    if not find_spec("bm25s"):
+        print("bm25s is not installed, so its columns stay empty: pip install bm25s")
+    rows = []
+    for size in args.sizes:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            write_files(Path(folder), size)
+            command = [sys.executable, "-m", "benchmarks.webshop_search", "--measure", folder]
+            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        rows.append(json.loads(told.splitlines()[-1]))
+        print(table(rows), flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    figures = {"machine": platform.processor() or platform.machine(), "python": platform.python_version(), "rows": rows}
+    (args.out / "search.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    (args.out / "search.md").write_text(table(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""The pages of the shop and the ways between them, as pure functions: the original's, its oddities included.
+
+Source: WebShop (github.com/princeton-nlp/WebShop, Yao et al. 2022, arxiv.org/abs/2207.01206), whose behaviour this
+follows, checked step by step against its records. What is odd there and kept here:
+
+- a search works from every page, after buying too; it forgets the article and the options chosen;
+- there is always a next page, also past the end;
+- a value that two options share belongs to the last of them; one named like a button acts as that button does;
+- "< Prev" finds out by searching the page's address for names of pages where it stands; the words of the query and
+  the options chosen stand there too, so a query for "search_results" leads astray (see `_taken_for`);
+- a random listing (`<r>`) is drawn anew each time that it is shown.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from tsr_lightning.envs.webshop.product import Product
+from tsr_lightning.envs.webshop.shop import RANDOM, Shop, listing
+
+Kind = Literal["index", "search_results", "item_page", "item_sub_page", "done"]
+INDEX: Kind = "index"
+RESULTS: Kind = "search_results"
+ITEM: Kind = "item_page"
+SUB: Kind = "item_sub_page"
+DONE: Kind = "done"
+
+PER_PAGE = 10
+SEARCH, CLICK = "search", "click"
+BACK, PREV, NEXT, BUY = "Back to Search", "< Prev", "Next >", "Buy Now"
+SUB_PAGES = ("Description", "Features", "Reviews")
+ATTRIBUTES = "Attributes"  # a sub page that has a button only where the shop shows attributes
+
+_BACK, _PREV, _NEXT, _BUY = BACK.lower(), PREV.lower(), NEXT.lower(), BUY.lower()
+_SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
+_ACTION = re.compile(r"(.+)\[(.+)\]")  # greedy and unanchored at the end, as the original's
+
+
+class Page(NamedTuple):
+    """Where the shopper stands, with all that the shop remembers of the way there."""
+
+    kind: Kind = INDEX
+    keywords: tuple[str, ...] = ()  # of the last search
+    number: int = 0  # of the page of results, from 1; 0 without a search, or before the first page (see `_taken_for`)
+    place: int | None = None  # of the article in the catalogue
+    options: tuple[tuple[str, str], ...] = ()  # chosen, as (name, value), in the order of the names
+    sub: str = ""  # the name of the sub page
+    draw: int = 0  # of a random listing
+
+
+class Target(NamedTuple):
+    """What a click hits: an article, the value of an option, or else a button."""
+
+    place: int | None = None  # of an article
+    option: str | None = None  # the name of the option
+
+
+_BUTTON = Target()
+
+
+def read(action: str) -> tuple[str, str] | None:
+    """Verb and argument, the argument in lower case; None for anything but `search[...]` and `click[...]`."""
+    found = _ACTION.match(action)
+    if found is None or found[1] not in (SEARCH, CLICK):
+        return None
+    return found[1], found[2].lower()
+
+
+def act(shop: Shop, page: Page, action: str, draw: int = 0) -> Page | None:
+    """The page after an action; None where it cannot be done here, which changes nothing.
+
+    Args:
+        shop: where.
+        page: before.
+        action: `search[words]` or `click[what stands on the page]`.
+        draw: names the sample of a random listing, if this action shows one.
+    """
+    said = read(action)
+    if said is None:
+        return None
+    verb, argument = said
+    if verb == SEARCH:
+        return _results(tuple(argument.split(" ")), 1, draw)
+    if argument == SEARCH:
+        return None  # the button of the search box, without words
+    target = clickables(shop, page).get(argument)
+    return None if target is None else _click(page, argument, target, draw)
+
+
+@lru_cache(maxsize=8192)
+def clickables(shop: Shop, page: Page) -> Mapping[str, Target]:
+    """What can be clicked, in the order of the page; on the index the search button, which does nothing by itself."""
+    return MappingProxyType(_CLICKABLES[page.kind](shop, page))
+
+
+def has_search_bar(page: Page) -> bool:
+    return page.kind == INDEX
+
+
+def listed(shop: Shop, page: Page) -> tuple[tuple[int, ...], int]:
+    """The places of the articles on a page of results, and how many were found in all."""
+    places = listing(shop, page.keywords, page.draw)
+    return places[max(0, page.number - 1) * PER_PAGE : page.number * PER_PAGE], len(places)
+
+
+@lru_cache(maxsize=1 << 14)
+def sayable(clickable: str) -> bool:
+    """Whether `click[...]` can say it: not so with a bracket that opens, a line break, or nothing at all in it."""
+    return read(f"{CLICK}[{clickable}]") == (CLICK, clickable) and clickable != SEARCH
+
+
+def options_of(product: Product) -> dict[str, str]:
+    """The option that a click on each value chooses; the last where several have it."""
+    return {value: name for name, values in product.options for value in values}
+
+
+def _on_index(shop: Shop, page: Page) -> dict[str, Target]:
+    return {SEARCH: _BUTTON}
+
+
+def _on_results(shop: Shop, page: Page) -> dict[str, Target]:
+    buttons = (_BACK, _PREV, _NEXT) if page.number > 1 else (_BACK, _NEXT)
+    articles = {shop.product(place).asin.lower(): Target(place) for place in listed(shop, page)[0]}
+    return dict.fromkeys(buttons, _BUTTON) | articles
+
+
+def _on_item(shop: Shop, page: Page) -> dict[str, Target]:
+    subs = (*SUB_PAGES, ATTRIBUTES) if shop.shows_attributes else SUB_PAGES
+    buttons = (_BACK, _PREV, *(name.lower() for name in subs), _BUY)
+    values = options_of(_product(shop, page))
+    return dict.fromkeys(buttons, _BUTTON) | {value: Target(option=name) for value, name in values.items()}
+
+
+def _on_sub(shop: Shop, page: Page) -> dict[str, Target]:
+    return dict.fromkeys((_BACK, _PREV), _BUTTON)
+
+
+def _on_done(shop: Shop, page: Page) -> dict[str, Target]:
+    return {}
+
+
+_CLICKABLES = {INDEX: _on_index, RESULTS: _on_results, ITEM: _on_item, SUB: _on_sub, DONE: _on_done}
+
+
+def _click(page: Page, name: str, target: Target, draw: int) -> Page:
+    """The page behind a clickable. Names go before kinds: an option's value "buy now" buys."""
+    if name == _BUY:
+        return page._replace(kind=DONE, sub="")
+    if name == _BACK:
+        return Page()
+    taken_for = _taken_for(page)
+    if name == _NEXT and taken_for == RESULTS:
+        return _results(page.keywords, page.number + 1, draw)
+    if name == _PREV and taken_for == RESULTS:
+        return _results(page.keywords, page.number - 1, draw)
+    if name == _PREV and taken_for == SUB:
+        return page._replace(kind=ITEM, sub="")
+    if name == _PREV:
+        return _results(page.keywords, page.number, draw)
+    if name in _SUB_PAGES:
+        return page._replace(kind=SUB, sub=_SUB_PAGES[name])
+    if target.place is not None:
+        return page._replace(kind=ITEM, place=target.place, draw=0)
+    if target.option is not None:
+        return page._replace(options=tuple(sorted({**dict(page.options), target.option: name}.items())))
+    raise ValueError(f"{name!r} is no button of a {page.kind}")
+
+
+def _taken_for(page: Page) -> Kind:
+    """The kind of page that the original takes this for, which looks for the first of three names in the address."""
+    said = [*page.keywords, *(part for option in page.options for part in option)]
+    for kind in (RESULTS, ITEM, SUB):
+        if kind == page.kind or any(kind in part for part in said):
+            return kind
+    return page.kind
+
+
+def _results(keywords: tuple[str, ...], number: int, draw: int) -> Page:
+    return Page(RESULTS, keywords, number, draw=draw if keywords[0] == RANDOM else 0)
+
+
+def _product(shop: Shop, page: Page) -> Product:
+    if page.place is None:
+        raise ValueError(f"a {page.kind} shows an article, and this one has none")
+    return shop.product(page.place)

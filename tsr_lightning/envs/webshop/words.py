@@ -1,0 +1,76 @@
+"""The words that made products are named with: our own, few, and told apart by the shop's fuzzy matching.
+
+No attribute is part of another or of a kind, and no two values of options match each other: otherwise the reward would
+take one for the other (tests/test_webshop_made.py looks at every pair). Colours are single words that the reward's
+colour table leaves as they are.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Department:
+    """What one part of the shop sells. A kind of product is a use and a noun: "hiking boots"."""
+
+    category: str  # as in the published files
+    label: str  # heads the product's path of categories
+    nouns: tuple[str, ...]
+    uses: tuple[str, ...]
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, tuple[str, ...]], ...]  # (name, all values)
+
+
+_COLOURS = ("color", ("black", "white", "red", "blue", "green", "yellow", "purple", "orange"))
+_SIZES = ("size", ("small", "medium", "large", "mini", "giant", "regular"))
+_PACKS = ("pack", ("single", "double", "triple", "bulk", "sample", "dozen"))
+
+DEPARTMENTS = (
+    Department(
+        "fashion",
+        "Clothing",
+        ("boots", "sandals", "jacket", "sweater", "trousers", "gloves"),
+        ("hiking", "running", "winter", "office", "travel"),
+        ("waterproof", "wool", "cotton", "fleece", "machine wash", "slim fit", "lightweight", "stretch"),
+        (_COLOURS, _SIZES, _PACKS),
+    ),
+    Department(
+        "beauty",
+        "Beauty",
+        ("shampoo", "lotion", "serum", "cleanser", "mask", "balm"),
+        ("face", "hair", "hand", "beard", "night"),
+        ("vegan", "organic", "hydrating", "soothing", "cruelty free", "oil free", "long lasting", "gentle"),
+        (("scent", ("lavender", "rose", "vanilla", "coconut", "mint", "lemon")), _SIZES, _PACKS),
+    ),
+    Department(
+        "electronics",
+        "Electronics",
+        ("charger", "headphones", "speaker", "keyboard", "camera", "radio"),
+        ("gaming", "office", "car", "desk", "travel"),
+        ("wireless", "bluetooth", "noise cancelling", "fast charging", "compact", "backlit", "durable", "quiet"),
+        (_COLOURS, _SIZES, _PACKS),
+    ),
+    Department(
+        "garden",
+        "Home",
+        ("table", "lamp", "rug", "chair", "shelf", "curtain"),
+        ("patio", "bedroom", "kitchen", "office", "nursery"),
+        ("solid wood", "easy assembly", "space saving", "foldable", "washable", "modern", "rustic", "padded"),
+        (_COLOURS, _SIZES, _PACKS),
+    ),
+    Department(
+        "grocery",
+        "Grocery",
+        ("cookies", "tea", "granola", "crackers", "sauce", "chips"),
+        ("breakfast", "party", "lunch", "camping", "holiday"),
+        ("gluten free", "sugar free", "high protein", "low sodium", "keto", "kosher", "crunchy", "organic"),
+        (("flavor", ("vanilla", "lemon", "chocolate", "honey", "mint", "berry")), _SIZES, _PACKS),
+    ),
+)
+
+BRANDS = (
+    *("Velmor", "Tanika", "Orbeo", "Quilby", "Nestra", "Brivo", "Zolane", "Mirth"),
+    *("Kestro", "Fennel", "Dorvy", "Lumsa", "Pavero", "Harkin", "Yondel", "Sabra"),
+)
+
+# how sellers recommend themselves, and so come up earlier in a search
+PRAISE = ("best", "top", "new", "super", "great", "prime")
