@@ -161,7 +161,7 @@ class Bucket:
     """Segments of like shape, padded: R rows of at most N queries over at most L keys."""
 
     queries: Tensor  # [R * N] packed tokens
-    keys: Tensor | None  # [R * L] stored keys; None where every segment is its own path: then they are the queries
+    keys: Tensor  # [R * L] stored keys
     shape: tuple[int, int, int]  # R, N, L
     starts: Tensor  # [R] keys before a segment's first query
 
@@ -185,12 +185,10 @@ class Bucket:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """Query [H, T, D], stored key and value [K, S, D] -> [R * N, H, D]."""
-        rows, queries, length = self.shape
-        where = self.queries if self.keys is None else self.keys
-        query, key, value = _rows(query, self.queries, rows), _rows(key, where, rows), _rows(value, where, rows)
-        causal = self.keys is None and (scores.window is None or scores.window >= length)
-        mask = None if causal else self.mask(query.dtype, scores.window)
-        out = dot_product(query, key, value, mask, scores, causal=causal)
+        rows, queries, _ = self.shape
+        query = _rows(query, self.queries, rows)
+        key, value = _rows(key, self.keys, rows), _rows(value, self.keys, rows)
+        out = dot_product(query, key, value, self.mask(query.dtype, scores.window), scores)
         return out.transpose(1, 2).reshape(rows * queries, out.shape[1], -1)
 
 
@@ -212,15 +210,8 @@ class Layout:
         return sum(rows * queries * keys for rows, queries, keys in (bucket.shape for bucket in self.buckets))
 
 
-def layout_of(segments: Sequence[Segment], device: torch.device, *, stored_as_packed: bool = False) -> Layout:
-    """Buckets for segments that lie packed one after the other.
-
-    Args:
-        segments: in packed order.
-        device: of the indices.
-        stored_as_packed: the stored keys are the packed tokens' own, in their order; segments without a prefix then
-            need no mask.
-    """
+def layout_of(segments: Sequence[Segment], device: torch.device) -> Layout:
+    """Buckets for segments that lie packed one after the other, in that order; indices on `device`."""
     firsts = np.cumsum([0, *(segment.length for segment in segments)])
     buckets = []
     places = np.empty(firsts[-1], dtype=np.int64)
@@ -228,7 +219,6 @@ def layout_of(segments: Sequence[Segment], device: torch.device, *, stored_as_pa
     for chosen in alike(segments):
         rows, queries = len(chosen), max(segments[i].length for i in chosen)
         keys = max(len(segments[i].path) for i in chosen)
-        own = stored_as_packed and all(segments[i].length == len(segments[i].path) for i in chosen)
         asked = np.empty((rows, queries), dtype=np.int64)
         stored = np.empty((rows, keys), dtype=np.int64)
         for row, i in enumerate(chosen):
@@ -242,7 +232,7 @@ def layout_of(segments: Sequence[Segment], device: torch.device, *, stored_as_pa
         buckets.append(
             Bucket(
                 queries=_on(asked.reshape(-1), device),
-                keys=None if own else _on(stored.reshape(-1), device),
+                keys=_on(stored.reshape(-1), device),
                 shape=(rows, queries, keys),
                 starts=_on(starts, device),
             )
