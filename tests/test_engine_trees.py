@@ -31,7 +31,7 @@ from tsr_lightning.search.driver import Driver, Limits
 from tsr_lightning.search.scorers import CriticValue
 from tsr_lightning.search.strategies import Beam, BestOfN, Lookahead, Sample, Strategy
 
-TREES = 300
+TREES = 240
 STRATEGIES: list[Strategy] = [
     Sample(),
     BestOfN(3),
@@ -99,8 +99,8 @@ def test_random_trees(kind: str, max_rows: int, request: pytest.FixtureRequest) 
 def test_random_trees_in_little_memory(policy: Policy) -> None:
     """Room for a hundred tokens or two, so that prefixes are given up and computed again: the results stay."""
     again = 0
-    for seed in range(60):
-        player = Recording(narrow(policy, slots=100 + seed))
+    for seed in range(36):
+        player = Recording(narrow(policy, slots=97 + 2 * seed))
         with metered(policy) as meter:
             grow(player, random.Random(seed), 1.0)
             grow(player, random.Random(seed), 1.0)
@@ -108,7 +108,7 @@ def test_random_trees_in_little_memory(policy: Policy) -> None:
         assert meter.everything == costs.tokens_computed >= player.floor()
         again += costs.tokens_computed - player.floor()
         assert_all_drawn(policy, player, 1.0, ENDS)
-    assert again > 500
+    assert again > 200
 
 
 def narrow(policy: Policy, slots: int) -> TransformersEngine:
