@@ -88,6 +88,7 @@ class Agent(LightningModule):
         self._kl = 0.0
         self._watched = ExitStack()
         self._peak: Peak | None = None
+        self._epoch = 0  # of the updates
 
     # -- model ------------------------------------------------------------------------------------------------------
 
@@ -169,8 +170,9 @@ class Agent(LightningModule):
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
-    def begin_updates(self) -> None:
-        """A rollout has ended: the policy has not moved from it yet."""
+    def begin_updates(self, epoch: int) -> None:
+        """The rollout of an epoch has ended: the policy has not moved from it yet."""
+        self._epoch = epoch
         for engine in self._engines.values():
             engine.rest()
         self._watched.close()
@@ -211,7 +213,7 @@ class Agent(LightningModule):
         if self._peak is not None:
             self._watched.close()
             for logger in self.trainer.loggers:
-                logger.log_metrics({"cost/update_peak_mib": self._peak.highest_mib}, step=self.trainer.current_epoch)
+                logger.log_metrics({"cost/update_peak_mib": self._peak.highest_mib}, step=self._epoch)
             self._peak = None
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:

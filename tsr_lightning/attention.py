@@ -52,8 +52,8 @@ def install(model: PreTrainedModel) -> None:
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
         raise ConfigError(
-            f"policy.model is a {model.config.model_type} model, whose attention cannot be replaced: use a model that"
-            " follows transformers' AttentionInterface, such as Qwen, Llama, Mistral, Gemma or GPT-2"
+            f"model.policy.model is a {model.config.model_type} model, whose attention cannot be replaced: use one "
+            "that follows transformers' AttentionInterface, such as Qwen, Llama, Mistral, Gemma or GPT-2"
         )
 
 
@@ -86,7 +86,8 @@ def _attention(
     strange = [name for name in ("s_aux", "position_bias") if others.get(name) is not None]
     if strange:
         raise ConfigError(
-            f"policy.model attends with {strange[0]}, which rows that share prefixes do not support: use another model"
+            f"model.policy.model attends with {strange[0]}, which rows that share prefixes do not support: "
+            "use another model"
         )
     scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
     if reader is not None:

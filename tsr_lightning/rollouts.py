@@ -207,7 +207,7 @@ class RolloutDataModule(LightningDataModule):
         rows = self.credited(groups)
         metrics = rollout_metrics(rollout.groups, groups, rollout.costs, rollout.seconds, rollout.skipped)
         self._log(epoch, {**metrics, "cost/rollout_peak_mib": memory.highest_mib})
-        agent.begin_updates()
+        agent.begin_updates(epoch)
         if not rows:
             rank_zero_info(
                 f"epoch {epoch}: no update, because none of the {len(rollout.groups)} groups was left to train on"

@@ -156,7 +156,7 @@ class TransformersEngine:
         hidden = self.model.advance(ids, ids, probe)
         if len(probe.seen) != self.model.layers or len(set(probe.seen)) != 1:
             raise ConfigError(
-                f"policy.model attends in {len(probe.seen)} of its {self.model.layers} layers, in "
+                f"model.policy.model attends in {len(probe.seen)} of {self.model.layers} layers, in "
                 f"{len(set(probe.seen))} shapes: use a model whose layers all attend, and alike"
             )
         heads, key_width, value_width, dtype = probe.seen[0]
@@ -183,11 +183,12 @@ class TransformersEngine:
 
     def _cut(self, families: Sequence[Family], memory: "_Memory") -> Iterator[Family]:
         """Families in parts, each of which fits alone."""
+        most = min(memory.bench.tokens, memory.trie.capacity)
         for family in families:
             part = Family(family.ids)
             for row in family.rows:
                 needed = len(part.ids) + part.room + row.room
-                if part.rows and (needed > memory.bench.tokens or len(part.rows) == self.max_rows):
+                if part.rows and (needed > most or len(part.rows) == self.max_rows):
                     yield part
                     part = Family(family.ids)
                 part.rows.append(row)

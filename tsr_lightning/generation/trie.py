@@ -41,10 +41,6 @@ class Trie:
         self._now = 1
         self.clear()
 
-    def __len__(self) -> int:
-        """Slots in use."""
-        return self.capacity - len(self._free)
-
     def clear(self) -> None:
         """Forgets everything: other weights give other keys."""
         self._child.clear()
