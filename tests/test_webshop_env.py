@@ -122,7 +122,7 @@ def test_the_compact_rendering() -> None:
     asked = GOAL.instruction
     assert env.reset(seed=0)[0] == f"{asked}\nsearch\n9 left"
     assert env.step(say("search[shirt]"))[0] == (
-        f"{asked}\npage 1, 1 found\nb0shirt001 Men's Linen Shirt $19.5 to $24.0\nback to search, next >\n8 left"
+        f"{asked}\npage 1, 1 found\nMen's Linen Shirt $19.5 to $24.0 [b0shirt001]\nback to search, next >\n8 left"
     )
     assert play(env, "click[b0shirt001]", "click[xx-large]")[0] == (
         f"{asked}\nMen's Linen Shirt $19.5 to $24.0\ncolor: navy, dark navy x, white\nsize: large, [xx-large], x[l]\n"

@@ -142,7 +142,7 @@ def test_the_reward_sees_the_attributes_that_a_product_has_and_no_others(custome
 def test_shops_share_no_product(customers: list[Customer]) -> None:
     """So that what is held out by its initial state is held out with all its products."""
     sold = Counter(
-        astuple(item)[1:]  # all but the asin, whose few digits mean something within a shop alone
+        astuple(item)[1:]  # all but the asin, whose few names mean something within a shop alone
         for shop, _ in customers
         for item in shop.catalogue.products
     )

@@ -32,7 +32,7 @@ _WORD = re.compile(f"{_SPACE}?[A-Z]?[a-z]+")
 _ROLES = ("system", "user", "assistant")
 
 
-def make_tokenizer(texts: Iterable[str], size: int = 640) -> PreTrainedTokenizerFast:
+def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenizerFast:
     """A tokenizer for text like this, of at most `size` entries; equal texts give an equal one."""
     split = pre_tokenizers.Sequence(
         [

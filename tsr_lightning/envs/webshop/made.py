@@ -27,6 +27,12 @@ _SPARE_ATTRIBUTES = 2  # known to a kind beyond those that one product has
 _CELLS = 7  # price steps over which a kind spreads
 _BASES = 3  # price steps at which a kind may begin
 
+# what articles are called by: words that mean nothing, short to say, and few enough to be tokens of a small vocabulary
+_SYLLABLES = tuple(
+    tuple(a + b for a in consonants for b in vowels) for consonants, vowels in (("bdkz", "aeiou"), ("flnv", "aiou"))
+)
+_NAMES = tuple(first + second for first in _SYLLABLES[0] for second in _SYLLABLES[1])
+
 _VALUES = min(len(values) for department in DEPARTMENTS for _, values in department.options)
 _OPTIONS = min(len(department.options) for department in DEPARTMENTS)
 _ATTRIBUTES = min(len(department.attributes) for department in DEPARTMENTS)
@@ -96,14 +102,13 @@ class Stock:
 
 def stocked(key: Key, difficulty: Difficulty) -> Stock:
     """The shop of a key."""
-    width = max(3, len(str(4 * difficulty.products)))  # digits: short to say, and far from used up
-    asins = _distinct(key.fold("asins"), 10**width, difficulty.products)
+    asins = _asins(key.fold("asins"), difficulty.products)
     products: list[Product] = []
     praise: list[int] = []
     for shelf, (department, use, noun) in enumerate(_pick(key.fold("kinds"), _KINDS, difficulty.kinds)):
         count = min(difficulty.look_alikes, difficulty.products - len(products))
-        numbers = [f"{asin:0{width}}" for asin in asins[len(products) : len(products) + count]]
-        for product, loud in _shelf(key.fold("shelf", shelf), difficulty, department, f"{use} {noun}", numbers):
+        own = asins[len(products) : len(products) + count]
+        for product, loud in _shelf(key.fold("shelf", shelf), difficulty, department, f"{use} {noun}", own):
             products.append(product)
             praise.append(loud)
     order = _pick(key.fold("order"), range(len(products)), len(products))  # equal scores are ranked in this order
@@ -170,11 +175,18 @@ def _all_but_one(key: Key, values: tuple[str, ...]) -> tuple[str, ...]:
     return values[:gone] + values[gone + 1 :]
 
 
-def _distinct(key: Key, below: int, count: int) -> list[int]:
-    """`count` different numbers."""
-    found: dict[int, None] = {}
+def _asins(key: Key, count: int) -> list[str]:
+    """`count` different ones of twice as many, so that small shops have few names to learn."""
+    length = 1
+    while len(_NAMES) ** length < 2 * count:
+        length += 1
+    found: dict[str, None] = {}
     index = 0
     while len(found) < count:
-        found[key.bits(index) % below] = None
+        number, words = key.bits(index) % (2 * count), []
+        for _ in range(length):
+            number, word = divmod(number, len(_NAMES))
+            words.append(_NAMES[word])
+        found["-".join(words)] = None
         index += 1
     return list(found)

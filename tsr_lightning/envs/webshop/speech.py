@@ -112,7 +112,7 @@ def _compact_index(shop: Shop, page: Page) -> list[str]:
 def _compact_results(shop: Shop, page: Page) -> list[str]:
     places, total = listed(shop, page)
     products = [shop.product(place) for place in places]
-    lines = [f"{product.asin.lower()} {product.title} {price_tag(product)}" for product in products]
+    lines = [f"{product.title} {price_tag(product)} [{product.asin.lower()}]" for product in products]
     return [f"page {page.number}, {total} found", *lines, _buttons(shop, page)]
 
 
