@@ -29,6 +29,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"observation": "text", "wording": "bare", "max_turns": 4},
     {"shops": 2, "shows_attributes": True, "observation": "compact"},
     {"difficulty": {"products": 40, "look_alikes": 20, "options": 0}, "catalogue_seed": 3},
+    {"difficulty": [{"products": 24}, {"products": 40, "options": 0}]},
     {**AS_ORIGINAL, "nouns": "alphabetic", "max_turns": 30},
 ]
 WAY = ("search[shirt]", "click[b0shirt001]", "click[navy]", "click[xx-large]", "click[buy now]")
@@ -349,6 +350,7 @@ def test_the_limit_is_the_same_in_every_process(folder: Path) -> None:
         ({"difficulty": {"product": 9}}, "difficulty has no 'product': did you mean 'products'?"),
         ({"difficulty": {"xyz": 9}}, "difficulty has no 'xyz': it takes products, look_alikes"),
         ({"difficulty": {"options": 99}}, "options is 99: made products have at most"),
+        ({"difficulty": [{}, {"options": 99}]}, "options is 99: made products have at most"),
         ({"data": "no/such/place"}, "data is 'no/such/place', and there is nothing: give the path of items_shuffle"),
     ],
 )

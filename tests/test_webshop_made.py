@@ -58,7 +58,7 @@ PINNED = "Find me washable, rustic patio chair with color: purple, and size: lar
 
 @lru_cache(maxsize=1000)
 def customer(seed: int, difficulty: Difficulty) -> Customer:
-    market = ManyShops(Mall(difficulty), search_over, False)
+    market = ManyShops(Mall((difficulty,)), search_over, False)
     return market.customer(*market.numbers(seed))
 
 
@@ -177,7 +177,7 @@ def test_instances_vary(customers: list[Customer]) -> None:
 
 
 def test_one_shop_can_have_hundreds_of_goals() -> None:
-    mall = Mall(Difficulty(products=960), shops=1)
+    mall = Mall((Difficulty(products=960),), shops=1)
     numbers = list(mall.goals(0))
     assert len(numbers) > 300
     assert len({mall.goal(0, number).instruction for number in numbers}) == len(numbers)
@@ -188,9 +188,21 @@ def test_one_shop_can_have_hundreds_of_goals() -> None:
 
 
 def test_shops_are_shared_by_the_seed_modulo_their_number() -> None:
-    mall = Mall(Difficulty(products=24), shops=3)
+    mall = Mall((Difficulty(products=24),), shops=3)
     assert [mall.instance(seed)[0] for seed in range(7)] == [0, 1, 2, 0, 1, 2, 0]
     assert mall.catalogue(1) is mall.catalogue(1)
+
+
+def test_shops_of_several_difficulties() -> None:
+    easy, hard = Difficulty(products=24, attributes=1, options=0), Difficulty(products=48)
+    mall, only = Mall((easy, hard)), {len(Mall((one,)).catalogue(0)): Mall((one,)) for one in (easy, hard)}
+    sizes = [len(mall.catalogue(shop)) for shop in range(60)]
+    assert 20 < sizes.count(24) < 40
+    assert set(sizes) == {24, 48}
+    for shop, size in enumerate(sizes):  # each as if its difficulty were the only one
+        assert mall.catalogue(shop).products == only[size].catalogue(shop).products
+        assert mall.instance(shop) == only[size].instance(shop)
+        assert list(mall.goals(shop)) == list(only[size].goals(shop))
 
 
 # -- goals ------------------------------------------------------------------------------------------------------------
@@ -326,7 +338,7 @@ def test_fewer_look_alikes_are_easier() -> None:
 
 
 def test_published_and_read_again_they_are_the_same(tmp_path: Path) -> None:
-    mall = Mall(Difficulty(products=48))
+    mall = Mall((Difficulty(products=48),))
     catalogue = mall.catalogue(5)
     goals = [mall.goal(5, number) for number in mall.goals(5)]
     publish(tmp_path, catalogue.products, goals)
@@ -344,7 +356,7 @@ def test_published_and_read_again_they_are_the_same(tmp_path: Path) -> None:
 
 
 def test_seeds_and_difficulties_tell_shops_apart() -> None:
-    malls = [Mall(), Mall(seed=1), Mall(Difficulty(price_step=9))]
+    malls = [Mall(), Mall(seed=1), Mall((Difficulty(price_step=9),))]
     for one, other in combinations(malls, 2):
         assert one.catalogue(3).products != other.catalogue(3).products
     assert Mall().catalogue(3).products == Mall().catalogue(3).products
@@ -404,4 +416,4 @@ def test_malls_that_make_no_sense_are_refused(settings: dict[str, int], said: st
 def test_shops_without_a_goal_end_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tsr_lightning.envs.webshop.mall._TEMPTATIONS", range(0))  # what nobody can be tempted by
     with pytest.raises(ConfigError, match=r"none of 100 shops with products 24, .* had a goal: raise look_alikes"):
-        Mall(Difficulty(products=24), seed=99).instance(0)
+        Mall((Difficulty(products=24),), seed=99).instance(0)

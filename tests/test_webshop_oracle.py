@@ -34,7 +34,7 @@ Walk = Callable[[Page], list[str]]
 
 
 def customer(seed: int, difficulty: Difficulty) -> Customer:
-    market = ManyShops(Mall(difficulty), search_over, False)
+    market = ManyShops(Mall((difficulty,)), search_over, False)
     return market.customer(*market.numbers(seed))
 
 

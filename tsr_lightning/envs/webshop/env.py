@@ -10,7 +10,7 @@ Departs from the original (github.com/princeton-nlp/WebShop) where its arguments
 - control characters in product text are blanks (see `cleaning.py`), and asins may have lower-case letters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -88,7 +88,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         part: of the published goals, those for "train", "validation" or "test", or "all".
         split: in whose order the goals are parted, "ragen" or "original"; with "original" and all goals, a seed is the
             number of its goal.
-        difficulty: of the embedded catalogue, by the names of `made.Difficulty`.
+        difficulty: of the embedded catalogue, by the names of `made.Difficulty`; or a list, of which each shop has one.
         catalogue_seed: another seed, another embedded catalogue.
         shops: of the embedded catalogue; None gives every instance a shop of its own.
         max_turns: turns before the episode is truncated; a turn plays one action, and an unreadable one uses it up.
@@ -115,7 +115,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         asked: Literal["synthetic", "human"] = "synthetic",
         part: PartName = "train",
         split: Literal["ragen", "original"] = "ragen",
-        difficulty: dict[str, int] | None = None,
+        difficulty: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
         catalogue_seed: int = 0,
         shops: int | None = None,
         max_turns: int = 9,

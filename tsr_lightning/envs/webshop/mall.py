@@ -33,15 +33,15 @@ _REMEMBERED = 512  # shops
 
 @dataclass(frozen=True)
 class Mall:
-    """All shops of a difficulty, and the instances in them.
+    """All shops, and the instances in them.
 
     Args:
-        difficulty: of shops and goals.
+        difficulties: of shops and goals; each shop is of one of them.
         seed: another seed, other shops.
         shops: how many there are; instances share them by their seed modulo this. None: a shop for every instance.
     """
 
-    difficulty: Difficulty = Difficulty()  # noqa: RUF009  (frozen)
+    difficulties: tuple[Difficulty, ...] = (Difficulty(),)
     seed: int = 0
     shops: int | None = None
 
@@ -53,7 +53,7 @@ class Mall:
     def instance(self, seed: int) -> tuple[int, int]:
         """The numbers of shop and goal that an environment's seed names."""
         shop = seed if self.shops is None else seed % self.shops
-        return shop, some_goal(self._stock(shop), self.difficulty, self._key(shop).fold("goal", seed))
+        return shop, some_goal(self._stock(shop), self._difficulty(shop), self._key(shop).fold("goal", seed))
 
     def catalogue(self, shop: int) -> Catalogue:
         """What a shop sells. One object as long as it is remembered, so that an index can be kept with it."""
@@ -61,14 +61,17 @@ class Mall:
 
     def goal(self, shop: int, number: int) -> Goal:
         """A goal of a shop by its number, right or not."""
-        return goal_of(self._stock(shop), self.difficulty, number)
+        return goal_of(self._stock(shop), self._difficulty(shop), number)
 
     def goals(self, shop: int) -> Iterator[int]:
         """The numbers of all right goals of a shop."""
-        return goals(self._stock(shop), self.difficulty)
+        return goals(self._stock(shop), self._difficulty(shop))
 
     def _stock(self, shop: int) -> Stock:
-        return make_stock(self._key(shop), self.difficulty)
+        return make_stock(self._key(shop), self._difficulty(shop))
+
+    def _difficulty(self, shop: int) -> Difficulty:
+        return self.difficulties[self._key(shop).fold("difficulty").bits() % len(self.difficulties)]
 
     def _key(self, shop: int) -> Key:
         return Key(0).fold("webshop", self.seed, shop)

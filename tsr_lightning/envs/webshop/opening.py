@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal, get_args
@@ -30,7 +31,7 @@ def opened(
     asked: AskedName,
     part: PartName,
     split: SplitName,
-    difficulty: dict[str, int] | None,
+    difficulty: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
     catalogue_seed: int,
     shops: int | None,
     shows_attributes: bool,
@@ -46,7 +47,7 @@ def opened(
     if products is not None:
         whole("products", products)
     if data is None:
-        mall = Mall(_difficulty(difficulty or {}), catalogue_seed, shops)
+        mall = Mall(_difficulties(difficulty or {}), catalogue_seed, shops)
         return ManyShops(mall, search_over, shows_attributes)
     path, attributes, human = published_files(Path(data))
     if asked == "human" and human is None:
@@ -91,7 +92,12 @@ def _beside(products: Path, stem: str) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _difficulty(given: dict[str, int]) -> Difficulty:
+def _difficulties(given: Mapping[str, int] | Sequence[Mapping[str, int]]) -> tuple[Difficulty, ...]:
+    several = [given] if isinstance(given, Mapping) else given
+    return tuple(_difficulty(one) for one in several)
+
+
+def _difficulty(given: Mapping[str, int]) -> Difficulty:
     known = [field.name for field in fields(Difficulty)]
     for name in given:
         if name not in known:
