@@ -74,6 +74,7 @@ CONTROLS = [
     for objective, search in (("likelihood", "expert"), ("grpo", "sample"))
 ]
 FULL = [*GRID, *CONTROLS]
+WEBSHOP = [Cell("webshop", "grpo", search, seed, epochs=30) for seed in SEEDS for search in ("sample", "beam")]
 SHORT = [Cell("sokoban", "grpo", search, 1, epochs=10) for search in ("sample", "beam")]
 
 
