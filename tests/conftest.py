@@ -48,6 +48,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     return cache(lambda task: warm_started(task, folder / task))
 
 
+@pytest.fixture(params=["kernel", "pytorch"])
+def attending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test runs twice: with our attention kernel and without."""
+    from tsr_lightning.native import kernel
+
+    if request.param == "pytorch":
+        monkeypatch.setattr(kernel, "serves", lambda device, dtype: False)
+    elif kernel.library() is None:
+        pytest.skip("no compiler here, or switched off")
+
+
 @pytest.fixture
 def empty_folder(tmp_path: Path) -> Iterator[Path]:
     """Where the test stands, as a user does: `tsr` in this process leaves nothing behind."""

@@ -28,6 +28,9 @@ from tsr_lightning.packing import Packed, pack
 from tsr_lightning.training_attention import PackedReader, plan_of
 
 CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.usefixtures("attending")  # every test runs with our kernel and without
+
 SIZES = {
     "vocab_size": 50,
     "hidden_size": 32,

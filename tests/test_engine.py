@@ -14,6 +14,7 @@ from tsr_lightning.draws import Key
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.generation.drawing import draw
 from tsr_lightning.generation.engine import Prompt, Response
+from tsr_lightning.generation.families import OnBench
 from tsr_lightning.generation.transformers import TransformersEngine
 from tsr_lightning.packing import pack
 from tsr_lightning.policy.model import Policy
@@ -25,6 +26,8 @@ TOKENIZER = make_tokenizer(["Turn 1: ####_P <answer>Up</answer>"] * 2)
 SIZE = len(TOKENIZER)
 ENDS = frozenset(range(0, SIZE, 9))  # many, so that responses end everywhere
 TEMPERATURES = (1.0, 0.5, 0.0)
+
+pytestmark = pytest.mark.usefixtures("attending")  # every test runs with our kernel and without
 
 
 def make_policy(adapter: LoRA | None = None) -> Policy:
@@ -280,8 +283,19 @@ def test_an_interrupted_wave_leaves_nothing_half_computed(policy: Policy) -> Non
         assert_same(family, [reference(policy, prompt, key, 1.0) for key in prompt.keys])
 
 
+@pytest.mark.parametrize("cache_mib", [1, 8, 64])
+def test_what_is_kept_is_within_its_budget(policy: Policy, cache_mib: int) -> None:
+    player = engine(policy, cache_mib=cache_mib)
+    memory = player._memory
+    assert memory is not None
+    kept = [*memory.store.keys, *memory.store.values, memory.store.hidden]
+    if isinstance(memory.readers, OnBench):
+        kept += [tensor for tensors in memory.readers.bench.views(memory.readers.bench.tokens) for tensor in tensors]
+    assert 0.98 * cache_mib < sum(tensor.nbytes for tensor in kept) / 2**20 <= cache_mib
+
+
 def test_a_cache_that_holds_no_context_is_refused(policy: Policy) -> None:
-    with pytest.raises(ConfigError, match=r"data.cache_mib is 1, in which .* 9600 tokens .* give 1\d or more"):
+    with pytest.raises(ConfigError, match=r"data.cache_mib is 1, in which .* 9600 tokens .* give \d+ or more"):
         TransformersEngine(Player(policy), ENDS, 9600, cache_mib=1).open()
 
 

@@ -21,6 +21,7 @@ from transformers import (
 from tests.toys import tasks
 from tsr_lightning.envs.making import make_env
 from tsr_lightning.generation.engine import Prompt, Sampling
+from tsr_lightning.generation.families import OnBench
 from tsr_lightning.generation.transformers import TransformersEngine
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.model import Policy
@@ -42,6 +43,8 @@ STRATEGIES: list[Strategy] = [
     Lookahead(3, 2, 2),
 ]
 CONTEXTS: list[Context] = [Full(), LastK(1), SingleTurn()]
+
+pytestmark = pytest.mark.usefixtures("attending")  # every test runs with our kernel and without
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +120,8 @@ def narrow(policy: Policy, slots: int) -> TransformersEngine:
     memory = player._memory
     assert memory is not None
     memory.trie = type(memory.trie)(slots)
-    memory.bench.tokens = slots
+    if isinstance(memory.readers, OnBench):
+        memory.readers.bench.tokens = slots
     return player
 
 

@@ -78,6 +78,7 @@ def data_of(work: Workload) -> RolloutDataModule:
         updates=Updates(epochs=1, minibatches=MINIBATCHES),
         concurrency=work.trajectories,
         max_rows=work.rows,
+        cache_mib=work.cache_mib,
     )
 
 

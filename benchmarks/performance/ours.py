@@ -28,6 +28,7 @@ def sit_down(work: Workload, folder: Path) -> Seat:
         model=Player(policy),
         end_ids=Chat(tokenizer, work.context).end_ids,
         longest=work.longest,
+        cache_mib=work.cache_mib,
         max_rows=work.rows,
     )
 

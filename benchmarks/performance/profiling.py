@@ -19,7 +19,7 @@ from benchmarks.performance.workload import Workload, make_model, play, tokenize
 
 # The first kind whose fragment an operator's name contains; what no kind claims is named "other operators".
 KINDS = {
-    "attention": ("scaled_dot_product", "flash_attention", "bmm", "baddbmm"),
+    "attention": ("native::attend", "scaled_dot_product", "flash_attention", "bmm", "baddbmm"),
     "linear layers": ("addmm", "aten::mm", "mkldnn_linear", "aten::linear", "matmul"),
     "gathering and copying": ("index", "gather", "copy_", "aten::cat", "scatter", "repeat", "contiguous", "clone"),
     "allocating": ("empty", "resize", "zeros", "zero_", "fill_"),

@@ -77,6 +77,7 @@ class Workload:
     prompt_tokens: int = 200  # that each turn adds, template included
     response_tokens: int = 32
     past_turns: int | None = None  # that a prompt shows; null for all
+    cache_mib: int = 4096  # our engine's memory for prefixes
 
     @property
     def strategy(self) -> Strategy:

@@ -1,6 +1,7 @@
-"""Attention of a step of generation: one token of every branch, each family on a row of its own."""
+"""Readers that attend by PyTorch, on any device: segments in buckets, and each family on a row of the workbench."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,49 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.attention import Scores, additive, dot_product
+from tsr_lightning.attention import Layout, Scores, Segment, additive, dot_product, layout_of
 from tsr_lightning.generation.store import Store, Workbench
 
 
-class Families:
-    """Reads one token of every branch. A family is a prompt and the branches of its responses.
+@dataclass(frozen=True)
+class OnBench:
+    """Readers that extend families on a workbench, to which their prompts are copied."""
 
-    Each family has one row on the workbench: its prompt's keys, then a column for every token that any of its branches
-    has said. A branch sees the prompt and the columns of its own past, so siblings share the prompt without copying
-    it, and a step is one product per layer for the whole wave.
+    bench: Workbench
+
+    def fits(self, families: int, length: int) -> bool:
+        return families * length <= self.bench.tokens
+
+    def prefill(self, store: Store, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "Segments":
+        device = store.hidden.device
+        return Segments(store, torch.from_numpy(slots).to(device), layout_of(segments, device))
+
+    def steps(self, store: Store, prompts: Sequence[NDArray[np.int64]], columns: int) -> "Families":
+        return Families(store, self.bench, prompts, columns)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Reads whole segments: their keys go to the store, and come back with those of the prefixes they extend."""
+
+    store: Store
+    slots: Tensor  # [T] of the packed tokens
+    layout: Layout  # over the store
+
+    @property
+    def scored(self) -> int:
+        return self.layout.scored
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        self.store.write(layer, self.slots, key, value)
+        return self.layout.attend(query, self.store.keys[layer], self.store.values[layer], scores)
+
+
+class Families:
+    """Reads one token of every branch.
+
+    Each family has one row on the workbench: its prompt's keys, then its columns. Siblings share the prompt without
+    copying it, and a step is one product per layer for the whole wave.
 
     Args:
         store: of the prompts' keys, and where new ones are written too.
@@ -46,7 +80,6 @@ class Families:
         self._prompts: Tensor | None = None
 
     def copy(self, families: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
-        """Columns of what was computed elsewhere."""
         here = self._at(families, columns)
         there = torch.tensor(slots, device=self.device)
         for layer in range(len(self._keys)):
@@ -54,7 +87,6 @@ class Families:
             self._values[layer].index_copy_(1, here, self.store.values[layer].index_select(1, there))
 
     def keep(self, families: Sequence[int]) -> None:
-        """Drops the rows of all other families; those that stay are renumbered in their order."""
         stay = torch.tensor(families, device=self.device)
         views = self._bench.views(len(families) * self.length)
         for whole, fewer in zip((self._keys, self._values), views, strict=True):
@@ -68,14 +100,6 @@ class Families:
     def expect(
         self, families: Sequence[int], columns: Sequence[int], seen: NDArray[np.bool_], slots: Sequence[int]
     ) -> None:
-        """What the next pass is over: one token of each branch, branches of a family side by side.
-
-        Args:
-            families: [N] ascending.
-            columns: [N] the column of the token itself.
-            seen: [N, C] which columns each branch sees, its own included.
-            slots: [N] of the tokens.
-        """
         owner = np.asarray(families)
         width = int(np.bincount(owner).max())
         firsts = np.searchsorted(owner, np.arange(self.families))
@@ -90,13 +114,11 @@ class Families:
 
     @property
     def scored(self) -> int:
-        """Products of a query and a key in the next pass, padding included."""
         families, width, length = self._shape
         return families * width * length
 
     @property
     def positions(self) -> Tensor:
-        """[N] of the next pass's tokens in their rows."""
         return self._on(self._lengths[self._owner] + self._seen.sum(axis=1) - 1)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:

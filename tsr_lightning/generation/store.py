@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tsr_lightning.attention import Layout, Scores
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -52,19 +50,6 @@ class Store:
         """Slots [T]; key and value [K, T, D]."""
         self.keys[layer].index_copy_(1, slots, key)
         self.values[layer].index_copy_(1, slots, value)
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """Reads whole segments: their keys go to the store, and come back with those of the prefixes they extend."""
-
-    store: Store
-    slots: Tensor  # [T] of the packed tokens
-    layout: Layout  # over the store
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-        self.store.write(layer, self.slots, key, value)
-        return self.layout.attend(query, self.store.keys[layer], self.store.values[layer], scores)
 
 
 class Workbench:

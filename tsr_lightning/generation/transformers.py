@@ -14,22 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tsr_lightning.attention import Reader, Scores, Segment, dot_product, layout_of
+from tsr_lightning.attention import Reader, Scores, Segment, dot_product
 from tsr_lightning.draws import uniforms
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.generation.drawing import draw
 from tsr_lightning.generation.engine import Prompt, Response
-from tsr_lightning.generation.families import Families
+from tsr_lightning.generation.families import OnBench
 from tsr_lightning.generation.growing import Family, Fresh, Row, Talk, columns_of, unpacked
-from tsr_lightning.generation.store import Prefill, Shape, Store, Workbench
+from tsr_lightning.generation.readers import Readers, Steps
+from tsr_lightning.generation.store import Shape, Store, Workbench
+from tsr_lightning.generation.stored import InStore
 from tsr_lightning.generation.trie import Place, Trie
+from tsr_lightning.native import kernel
 from tsr_lightning.search.ledger import Ledger
 
 _MIB = 2**20
-_BENCH = 1 / 3  # of the memory is for what is being extended, the rest keeps prefixes
+_BENCH = 1 / 3  # of the memory is for what is being extended, where that needs any; the rest keeps prefixes
 _PASS = 4096  # tokens of prompts in one forward pass: enough to fill two cores, few enough for activations to stay warm
 _LOGITS = 2**24  # drawn from at once: 128 MiB in float64
-_SHRINK_AT = 0.75  # finished families leave the workbench once no more than this share of them still talks
+_SHRINK_AT = 0.75  # finished families leave a wave's steps once no more than this share of them still talks
 
 
 class Model(Protocol):
@@ -169,10 +172,10 @@ class TransformersEngine:
         longest = columns = tokens = rows = 0
         for family in self._cut(sorted(families, key=lambda family: len(family.ids)), memory):
             longer, wider = max(longest, len(family.ids)), max(columns, family.room)
-            bench = (len(chunk) + 1) * (longer + wider)
+            extended = memory.readers.fits(len(chunk) + 1, longer + wider)
             whole = tokens + len(family.ids) + family.room
             many = rows + len(family.rows)
-            if chunk and (bench > memory.bench.tokens or whole > memory.trie.capacity or many > self.max_rows):
+            if chunk and (not extended or whole > memory.trie.capacity or many > self.max_rows):
                 yield chunk
                 chunk, longer, wider = [], len(family.ids), family.room
                 whole, many = len(family.ids) + family.room, len(family.rows)
@@ -183,12 +186,12 @@ class TransformersEngine:
 
     def _cut(self, families: Sequence[Family], memory: "_Memory") -> Iterator[Family]:
         """Families in parts, each of which fits alone."""
-        most = min(memory.bench.tokens, memory.trie.capacity)
         for family in families:
             part = Family(family.ids)
             for row in family.rows:
                 needed = len(part.ids) + part.room + row.room
-                if part.rows and (needed > most or len(part.rows) == self.max_rows):
+                fits = needed <= memory.trie.capacity and memory.readers.fits(1, needed)
+                if part.rows and (not fits or len(part.rows) == self.max_rows):
                     yield part
                     part = Family(family.ids)
                 part.rows.append(row)
@@ -224,28 +227,24 @@ class TransformersEngine:
         """One forward pass over the unknown ends of prompts."""
         device = self.model.device
         segments = [Segment(len(place.slots) - place.known, place.slots) for _, place in new]
-        layout = layout_of(segments, device)
         ids = [token for family, place in new for token in family.ids[place.known :]]
         positions = np.concatenate([np.arange(place.known, len(place.slots)) for _, place in new])
-        slots = torch.from_numpy(np.concatenate([place.slots[place.known :] for _, place in new])).to(device)
-        hidden = self.model.advance(
-            torch.tensor(ids, device=device),
-            torch.from_numpy(positions).to(device),
-            Prefill(memory.store, slots, layout),
-        )
-        memory.store.hidden.index_copy_(0, slots, hidden)
+        slots = np.concatenate([place.slots[place.known :] for _, place in new])
+        reader = memory.readers.prefill(memory.store, segments, slots)
+        hidden = self.model.advance(torch.tensor(ids, device=device), torch.from_numpy(positions).to(device), reader)
+        memory.store.hidden.index_copy_(0, torch.from_numpy(slots).to(device), hidden)
         self._costs += Ledger(
             tokens_computed=len(ids),
             tokens_prefilled=len(ids),
             scores_needed=int((positions + 1).sum()),
-            scores_computed=layout.scored,
+            scores_computed=reader.scored,
         )
 
     def _respond(self, chunk: Sequence[Family], memory: "_Memory", temperature: float) -> None:
         """The responses to a chunk of prompts, a token at a time for all that still talk."""
         places = self._prefill(chunk, memory)
         wave = [Talk(family, row) for family in chunk for row in family.rows]
-        bench: Families | None = None
+        steps: Steps | None = None
         present = list(chunk)
         for said in range(max(talk.row.room for talk in wave)):
             self._draw(wave, said, memory, temperature)
@@ -253,15 +252,15 @@ class TransformersEngine:
             fresh = self._step(wave, memory.trie)
             if not wave:
                 return
-            if bench is None:
-                bench = Families(memory.store, memory.bench, [place.slots for place in places], columns_of(chunk))
+            if steps is None:
+                steps = memory.readers.steps(memory.store, [place.slots for place in places], columns_of(chunk))
             living = {id(talk.family) for talk in wave}
             if len(living) <= _SHRINK_AT * len(present):
                 stay = [i for i, family in enumerate(present) if id(family) in living]
-                bench.keep(stay)
+                steps.keep(stay)
                 present = [present[i] for i in stay]
             if fresh:
-                self._advance(fresh, present, bench, memory)
+                self._advance(fresh, present, steps, memory)
 
     def _draw(self, wave: Sequence[Talk], said: int, memory: "_Memory", temperature: float) -> None:
         """The next token of everyone; what stands at the same prefix shares its distribution."""
@@ -291,7 +290,7 @@ class TransformersEngine:
             talk.slot = slot
         return fresh
 
-    def _advance(self, fresh: Sequence[Fresh], present: Sequence[Family], bench: Families, memory: "_Memory") -> None:
+    def _advance(self, fresh: Sequence[Fresh], present: Sequence[Family], steps: Steps, memory: "_Memory") -> None:
         """One forward pass over the new tokens of responses."""
         number = {id(family): i for i, family in enumerate(present)}
         brought: list[tuple[int, int, int]] = []
@@ -299,43 +298,45 @@ class TransformersEngine:
             for slot in one.family.missing(memory.trie.parent(one.slot), memory.trie):
                 brought.append((number[id(one.family)], one.family.see(slot, memory.trie), slot))
         if brought:
-            bench.copy(*zip(*brought, strict=True))
+            steps.copy(*zip(*brought, strict=True))
         families = [number[id(one.family)] for one in fresh]
         columns = [one.family.see(one.slot, memory.trie) for one in fresh]
         slots = [one.slot for one in fresh]
         seen = unpacked([one.family.seen[one.slot] for one in fresh])
-        bench.expect(families, columns, seen, slots)
-        positions = bench.positions
+        steps.expect(families, columns, seen, slots)
+        positions = steps.positions
         hidden = self.model.advance(
-            torch.tensor([one.token for one in fresh], device=self.model.device), positions, bench
+            torch.tensor([one.token for one in fresh], device=self.model.device), positions, steps
         )
         memory.store.hidden.index_copy_(0, torch.tensor(slots, device=self.model.device), hidden)
         self._costs += Ledger(
             tokens_computed=len(fresh),
             scores_needed=int(positions.sum()) + len(fresh),
-            scores_computed=bench.scored,
+            scores_computed=steps.scored,
         )
 
 
 class _Memory:
-    """Trie, store and workbench of a stated size together."""
+    """Trie and store of a stated size, and what reads them."""
 
     def __init__(
         self, shape: Shape, vocabulary: int, precision: object, cache_mib: int, longest: int, device: torch.device
     ) -> None:
         self.vocabulary = vocabulary
         self.precision = precision
-        bench = int(cache_mib * _MIB * _BENCH) // shape.token_bytes
-        slots = int(cache_mib * _MIB * (1 - _BENCH)) // shape.slot_bytes
-        if min(bench, slots) < longest:
-            least = longest * max(shape.token_bytes / _BENCH, shape.slot_bytes / (1 - _BENCH)) / _MIB
+        native = kernel.serves(device, shape.dtype)
+        share = 0.0 if native else _BENCH
+        bench = int(cache_mib * _MIB * share) // shape.token_bytes
+        slots = int(cache_mib * _MIB * (1 - share)) // shape.slot_bytes
+        if slots < longest or (not native and bench < longest):
+            least = longest * max(shape.slot_bytes / (1 - share), shape.token_bytes / share if share else 0) / _MIB
             raise ConfigError(
                 f"data.cache_mib is {cache_mib}, in which a prompt and response of {longest} tokens of this model do "
                 f"not fit: give {int(least) + 1} or more, or lower data.context_tokens"
             )
         self.trie = Trie(slots)
         self.store = Store(shape, slots, device)
-        self.bench = Workbench(shape, bench, device)
+        self.readers: Readers = InStore() if native else OnBench(Workbench(shape, bench, device))
 
 
 class _Probe:
