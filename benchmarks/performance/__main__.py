@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.performance.comparisons import Interpreters, Results, Rules, full, short
+from benchmarks.performance.comparisons import KINDS, Interpreters, Results, Rules, full, short
 from benchmarks.performance.report import (
     iteration_table,
     machine,
@@ -34,6 +34,8 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="small sizes, two laps")
     parser.add_argument("--vllm", default=None, metavar="PYTHON", help="interpreter of an environment with vLLM")
     parser.add_argument("--trl", default=None, metavar="PYTHON", help="interpreter of an environment with TRL")
+    parser.add_argument("--without-generate", action="store_true", help="which takes most of a full run's hours")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of comparisons; all by default")
     parser.add_argument("--laps", type=int, default=None, help="counted rounds of each; 5, or 2 with --short")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each participant")
     parser.add_argument(
@@ -45,15 +47,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of the tables")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    interpreters = Interpreters(args.vllm, args.trl)
+    interpreters = Interpreters(args.vllm, args.trl, not args.without_generate)
     for name, given in (("vLLM", args.vllm), ("TRL", args.trl)):
         if given is None:
             print(f"{name} is left out: give --{name.lower()} the interpreter of an environment that has it")
     rules = Rules(args.laps or (2 if args.short else 5), args.threads, args.out / "logs")
     bases = [replace(Workload(), groups=args.groups, response_tokens=tokens) for tokens in args.tokens]
     comparisons = short(interpreters) if args.short else [one for base in bases for one in full(base, interpreters)]
+    wanted = [KINDS[name] for name in args.kinds]
     results = Results()
-    for comparison in comparisons:
+    for comparison in [one for one in comparisons if one.kind in wanted]:
         results += comparison.run(rules)
         write(results, rules, args.out)
         print(f"measured: {comparison.work.name}", flush=True)

@@ -18,10 +18,17 @@ BOUNDS = {GENERATE: 5.0, VLLM: 1.5, TRL: 5.0}  # how many times faster than each
 
 @dataclass(frozen=True)
 class Interpreters:
-    """Of the rivals that live in environments of their own; null leaves them out."""
+    """Of the rivals that live in environments of their own; null leaves them out.
+
+    Args:
+        vllm: the path of one.
+        trl: the path of another.
+        generate: whether transformers' `generate`, which lives in ours, takes part.
+    """
 
     vllm: str | None = None
     trl: str | None = None
+    generate: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,9 @@ def whole(work: Workload, rivals: Sequence[Participant], rules: Rules) -> Result
     return Results(iterations=tuple(records), ratios=_faster(records[0], records[1:]))
 
 
+KINDS = {kind.__name__: kind for kind in (searched, sampled, whole)}
+
+
 def full(work: Workload, interpreters: Interpreters) -> list[Comparison]:
     """The published comparisons of a workload with search; without any rival, ours with search and without it."""
     comparisons = []
@@ -106,7 +116,7 @@ def short(interpreters: Interpreters) -> list[Comparison]:
 
 
 def _rivals(work: Workload, interpreters: Interpreters) -> tuple[Participant, ...]:
-    generate = (Participant(GENERATE, work),) if work.dtype == "float32" else ()
+    generate = (Participant(GENERATE, work),) if interpreters.generate and work.dtype == "float32" else ()
     return generate + _if_there(VLLM, work, interpreters.vllm)
 
 
