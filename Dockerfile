@@ -7,9 +7,9 @@
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
-# bitsandbytes' CPU kernels need OpenMP's runtime, which the slim image lacks.
+# bitsandbytes' CPU kernels need OpenMP's runtime, which the slim image lacks; our attention on CPUs needs a C compiler.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libgomp1 make \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev libgomp1 make \
     && rm -rf /var/lib/apt/lists/*
 
 RUN useradd --create-home --uid 1000 tsr && install --directory --owner tsr --group tsr /opt/tsr /opt/tsr/runs

@@ -350,16 +350,17 @@ def test_a_compiler_that_fails_is_as_none(
 
 @pytest.mark.slow
 def test_the_engine_and_the_update_work_without_a_compiler(tmp_path: Path) -> None:
-    """Their own tests, where there is none: each is skipped with the kernel and passes without."""
+    """Some of their own tests, where there is none: each is skipped with the kernel and passes without."""
     environment = os.environ | {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("CC", None)
     options = ["-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests")]
-    chosen = ["tests/test_attention.py", "tests/test_engine.py::test_draws_are_the_references"]
+    gradients = "tests/test_attention.py::test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32"
+    chosen = [gradients, "tests/test_engine.py::test_draws_are_the_references"]
     command = [sys.executable, "-m", "pytest", *options, *chosen]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     passed, skipped = (int(number) for number in re.findall(r"(\d+) (?:passed|skipped)", done.stdout.splitlines()[-1]))
-    assert passed == skipped > 30
+    assert passed == skipped > 6
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, anew: None) -> None:
