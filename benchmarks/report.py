@@ -48,6 +48,9 @@ instances without search, at temperature 1 (two episodes each) and greedily. Eve
 held-out goals and products occur in no training. Before, after and the 95% interval of the paired difference go over
 instances, seeds pooled; the seeds' own figures show the spread.
 
+The runs were made before attention on CPUs became a kernel of our own, which moves draws near a step and takes fewer
+seconds. With it, beam, seed 1, 10 epochs, 192 held-out instances: 0.195 before, 0.331 after, +0.135 [+0.077, +0.191].
+
 In these same shops the oracle reaches 100%, and who buys the first result 0% (`tests/test_webshop_made.py`).
 
 What these figures do not show:

@@ -118,7 +118,8 @@ def test_an_overlay_changes_its_own_part_alone(name: str, resolve, capsys, empty
     assert base == laid
 
 
-@pytest.mark.parametrize(("objective", "task"), [("ppo", "sokoban"), ("grpo", "frozen_lake")])
+@pytest.mark.parametrize("task", ["sokoban", "frozen_lake"])
+@pytest.mark.parametrize("objective", ["ppo", "grpo"])
 @pytest.mark.parametrize("search", ["sample", "best_of_n", "beam", "lookahead"])
 def test_every_search_goes_with_every_objective(search: str, objective: str, task: str, tiny_model, empty_folder):
     overlays = flags(f"{task}.yaml", f"search/{search}.yaml", f"objective/{objective}.yaml")

@@ -88,7 +88,7 @@ def grow(player: Recording, chance: random.Random, temperature: float) -> None:
 def test_random_trees(attending: None, kind: str, max_rows: int, request: pytest.FixtureRequest) -> None:
     speaker: Policy = request.getfixturevalue(kind)
     drawn = shared = 0
-    for seed in range(TREES // 6):
+    for seed in range(TREES // 4):
         chance = random.Random(f"{kind} {max_rows} {seed}")
         temperature = chance.choice([1.0, 1.0, 0.6, 0.0])
         player = Recording(engine(speaker, max_rows))
@@ -99,16 +99,16 @@ def test_random_trees(attending: None, kind: str, max_rows: int, request: pytest
         assert costs.tokens_padding == 0
         drawn += assert_all_drawn(speaker, player, temperature, ENDS)
         shared += costs.prompt_tokens_saved
-    assert drawn > 330
-    assert shared > 3300
+    assert drawn > 500
+    assert shared > 5000
 
 
 @both_attend
 def test_random_trees_in_little_memory(policy: Policy) -> None:
     """Room for a hundred tokens or two, so that prefixes are given up and computed again: the results stay."""
     again = 0
-    for seed in range(18):
-        player = Recording(narrow(policy, slots=97 + 4 * seed))
+    for seed in range(36):
+        player = Recording(narrow(policy, slots=97 + 2 * seed))
         with metered(policy) as meter:
             grow(player, random.Random(seed), 1.0)
             grow(player, random.Random(seed), 1.0)
@@ -116,7 +116,7 @@ def test_random_trees_in_little_memory(policy: Policy) -> None:
         assert meter.everything == costs.tokens_computed >= player.floor()
         again += costs.tokens_computed - player.floor()
         assert_all_drawn(policy, player, 1.0, ENDS)
-    assert again > 100
+    assert again > 200
 
 
 def narrow(policy: Policy, slots: int) -> TransformersEngine:

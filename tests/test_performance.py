@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.performance import comparisons, floor, growth, profiling
 from benchmarks.performance.alternate import Participant, Record, alternate
-from benchmarks.performance.comparisons import Comparison, Interpreters, Rules
+from benchmarks.performance.comparisons import Comparison, Invited, Rules
 from benchmarks.performance.line import Line
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.recording import Recorder
@@ -244,7 +244,7 @@ def test_ratios() -> None:
 
 
 def test_the_full_plan_has_every_claim() -> None:
-    plan = comparisons.full(TINY, Interpreters("vllm/python", "trl/python"))
+    plan = comparisons.full(TINY, Invited("vllm/python", "trl/python"))
     told = {(c.kind.__name__, c.work.dtype, c.work.candidates, tuple(r.name for r in c.rivals)) for c in plan}
     assert told == {
         ("searched", "float32", 4, ("generate", "vllm")),
@@ -253,7 +253,7 @@ def test_the_full_plan_has_every_claim() -> None:
         ("sampled", "bfloat16", 1, ("vllm",)),
         ("whole", "float32", 1, ("trl",)),
     }
-    alone = comparisons.full(TINY, Interpreters())
+    alone = comparisons.full(TINY, Invited())
     assert {r.name for c in alone for r in c.rivals} == {"generate"}
 
 

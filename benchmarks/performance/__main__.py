@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.performance.comparisons import KINDS, Interpreters, Results, Rules, full, short
+from benchmarks.performance.comparisons import KINDS, Invited, Results, Rules, full, short
 from benchmarks.performance.report import (
     iteration_table,
     machine,
@@ -47,13 +47,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of the tables")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    interpreters = Interpreters(args.vllm, args.trl, not args.without_generate)
+    invited = Invited(args.vllm, args.trl, not args.without_generate)
     for name, given in (("vLLM", args.vllm), ("TRL", args.trl)):
         if given is None:
             print(f"{name} is left out: give --{name.lower()} the interpreter of an environment that has it")
     rules = Rules(args.laps or (2 if args.short else 5), args.threads, args.out / "logs")
     bases = [replace(Workload(), groups=args.groups, response_tokens=tokens) for tokens in args.tokens]
-    comparisons = short(interpreters) if args.short else [one for base in bases for one in full(base, interpreters)]
+    comparisons = short(invited) if args.short else [one for base in bases for one in full(base, invited)]
     wanted = [KINDS[name] for name in args.kinds]
     results = Results()
     for comparison in [one for one in comparisons if one.kind in wanted]:

@@ -17,13 +17,13 @@ BOUNDS = {GENERATE: 5.0, VLLM: 1.5, TRL: 5.0}  # how many times faster than each
 
 
 @dataclass(frozen=True)
-class Interpreters:
-    """Of the rivals that live in environments of their own; null leaves them out.
+class Invited:
+    """Which rivals take part.
 
     Args:
-        vllm: the path of one.
-        trl: the path of another.
-        generate: whether transformers' `generate`, which lives in ours, takes part.
+        vllm: the interpreter of an environment that has it; null leaves it out.
+        trl: the same.
+        generate: whether transformers' `generate` does, which needs no environment of its own.
     """
 
     vllm: str | None = None
@@ -97,27 +97,27 @@ def whole(work: Workload, rivals: Sequence[Participant], rules: Rules) -> Result
 KINDS = {kind.__name__: kind for kind in (searched, sampled, whole)}
 
 
-def full(work: Workload, interpreters: Interpreters) -> list[Comparison]:
+def full(work: Workload, invited: Invited) -> list[Comparison]:
     """The published comparisons of a workload with search; without any rival, ours with search and without it."""
     comparisons = []
     for one in (work, replace(work, dtype="bfloat16")):
         plain = one.sampled()
-        comparisons.append(Comparison(searched, one, _rivals(one, interpreters)))
-        comparisons += [Comparison(sampled, plain, rivals)] if (rivals := _rivals(plain, interpreters)) else []
-    trl = _if_there(TRL, work.sampled(), interpreters.trl)
+        comparisons.append(Comparison(searched, one, _rivals(one, invited)))
+        comparisons += [Comparison(sampled, plain, rivals)] if (rivals := _rivals(plain, invited)) else []
+    trl = _if_there(TRL, work.sampled(), invited.trl)
     return [*comparisons, Comparison(whole, work.sampled(), trl)] if trl else comparisons
 
 
-def short(interpreters: Interpreters) -> list[Comparison]:
+def short(invited: Invited) -> list[Comparison]:
     """Seconds instead of hours, and so nothing but a first impression."""
-    comparisons = [Comparison(searched, SHORT, _rivals(SHORT, interpreters))]
-    trl = _if_there(TRL, SHORT.sampled(), interpreters.trl)
+    comparisons = [Comparison(searched, SHORT, _rivals(SHORT, invited))]
+    trl = _if_there(TRL, SHORT.sampled(), invited.trl)
     return [*comparisons, Comparison(whole, SHORT.sampled(), trl)] if trl else comparisons
 
 
-def _rivals(work: Workload, interpreters: Interpreters) -> tuple[Participant, ...]:
-    generate = (Participant(GENERATE, work),) if interpreters.generate and work.dtype == "float32" else ()
-    return generate + _if_there(VLLM, work, interpreters.vllm)
+def _rivals(work: Workload, invited: Invited) -> tuple[Participant, ...]:
+    generate = (Participant(GENERATE, work),) if invited.generate and work.dtype == "float32" else ()
+    return generate + _if_there(VLLM, work, invited.vllm)
 
 
 def _if_there(name: str, work: Workload, python: str | None) -> tuple[Participant, ...]:

@@ -245,6 +245,15 @@ static void fetch(const char *stored, const int64_t *slots, int64_t count, int64
         for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(stored + slots[n] * size + at, 0, 2);
 }
 
+/* Where this thread's numbers begin, of memory that has so many for each. */
+INLINE float *part_of_thread(float *memory, int64_t each) {
+#ifdef _OPENMP
+    return memory + omp_get_thread_num() * each;
+#else
+    return memory;
+#endif
+}
+
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -496,11 +505,7 @@ int attend(const inputs *in) {
     if (!memory) return 1;
 #pragma omp parallel num_threads(in->threads)
     {
-#ifdef _OPENMP
-        float *own = memory + omp_get_thread_num() * each;
-#else
-        float *own = memory;
-#endif
+        float *own = part_of_thread(memory, each);
         if (in->new_slots) {
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < 2 * in->key_heads; i++) {
@@ -660,11 +665,7 @@ int attend_back(const gradients *g) {
     if (!memory) return 1;
 #pragma omp parallel num_threads(in->threads)
     {
-#ifdef _OPENMP
-        float *own = memory + omp_get_thread_num() * each;
-#else
-        float *own = memory;
-#endif
+        float *own = part_of_thread(memory, each);
         workings w;
         w.query = own, own += LINE * width;
         w.query_rows = own, own += LINE * width;
