@@ -161,8 +161,8 @@ def test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32() -> None
     assert len(shared) == 20 + 5 + 8  # the last sampled token is not fed
     assert len(shared.places) == 3 * 5 + 6 + 9 + 6
     assert len(shared.reads) == 5 + 6 + 9
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    for one, other in zip(*gradients, strict=True):  # float32 sums in another order, of terms as large as the largest
+        torch.testing.assert_close(one, other, atol=2e-6 * float(one.abs().max()), rtol=1e-4)
 
 
 def test_a_bfloat16_model_is_near_its_float32_self() -> None:

@@ -251,6 +251,7 @@ def test_the_full_plan_has_every_claim() -> None:
         ("sampled", "float32", 1, ("generate", "vllm")),
         ("searched", "bfloat16", 4, ("vllm",)),
         ("sampled", "bfloat16", 1, ("vllm",)),
+        ("whole", "float32", 4, ("trl",)),
         ("whole", "float32", 1, ("trl",)),
     }
     alone = comparisons.full(TINY, Invited())

@@ -45,6 +45,14 @@ class Reader(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Reads:
+    """After which of the packed tokens something is read."""
+
+    tokens: NDArray[np.int64]  # [N] ascending
+    reader: Reader  # for the last layer: takes their queries alone [H, N, D] beside all keys and values -> [N, H, D]
+
+
 def install(model: PreTrainedModel) -> None:
     """Makes the model attend through this file."""
     AttentionInterface.register(NAME, _attention)
@@ -155,6 +163,18 @@ class Segment:
 
     length: int  # N
     path: NDArray[np.int64]  # [L] where the keys of its row lie, from the row's first token to the segment's last
+
+
+def narrowed(segments: Sequence[Segment], reads: NDArray[np.int64]) -> list[Segment]:
+    """Those of the packed tokens `reads` [N] alone, ascending."""
+    ends = np.cumsum([segment.length for segment in segments])
+    owner = np.searchsorted(ends, reads, side="right")
+    starts = np.flatnonzero(np.append(True, (np.diff(reads) != 1) | (np.diff(owner) != 0)))  # of runs side by side
+    parts = []
+    for start, end in zip(starts, [*starts[1:], len(reads)], strict=True):
+        segment, last = segments[owner[start]], reads[end - 1]
+        parts.append(Segment(int(end - start), segment.path[: len(segment.path) - int(ends[owner[start]] - 1 - last)]))
+    return parts
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tsr_lightning.attention import Scores, Segment, additive, alike, dot_product
+from tsr_lightning.attention import Scores, Segment, additive, alike, dot_product, narrowed
 from tsr_lightning.native import kernel
 from tsr_lightning.native.blocks import Blocks, blocks_of
 from tsr_lightning.native.training import attend_packed
@@ -45,6 +45,9 @@ class PackedReader:
         key, value = plan.stored(key), plan.stored(value)
         return plan.answered([part.attend(query, key, value, scores) for part in plan.parts])
 
+    def narrowed(self, reads: NDArray[np.int64]) -> "NarrowReader":
+        return NarrowReader(self, reads)
+
     def plan(self, window: int | None) -> "Plan":
         """How layers of this sliding window attend by PyTorch."""
         window = self._cutting(window)
@@ -61,6 +64,29 @@ class PackedReader:
 
     def _cutting(self, window: int | None) -> int | None:
         return None if window is None or window >= self.longest else window
+
+
+@dataclass(frozen=True)
+class NarrowReader:
+    """Attends for some of the packed tokens alone. Without our kernel it attends for all, and takes what is read."""
+
+    whole: PackedReader
+    reads: NDArray[np.int64]  # [N] ascending
+
+    @cached_property
+    def _reader(self) -> PackedReader:
+        return PackedReader(narrowed(self.whole.segments, self.reads), self.whole.device)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        """Query [H, N, D], key and value [K, T, D] -> [N, H, D]."""
+        if value.dtype == torch.float32 and kernel.serves(value.device, value.dtype):
+            return self._reader.attend(layer, query, key, value, scores)
+        reads = torch.from_numpy(self.reads).to(query.device)
+        spread = query.new_zeros(query.shape[0], key.shape[1], query.shape[2]).index_copy(1, reads, query)
+        return self.whole.attend(layer, spread, key, value, scores).index_select(0, reads)
+
+    def narrowed(self, reads: NDArray[np.int64]) -> "NarrowReader":
+        return NarrowReader(self.whole, self.reads[reads])
 
 
 @dataclass(frozen=True)

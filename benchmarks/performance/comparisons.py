@@ -104,8 +104,10 @@ def full(work: Workload, invited: Invited) -> list[Comparison]:
         plain = one.sampled()
         comparisons.append(Comparison(searched, one, _rivals(one, invited)))
         comparisons += [Comparison(sampled, plain, rivals)] if (rivals := _rivals(plain, invited)) else []
-    trl = _if_there(TRL, work.sampled(), invited.trl)
-    return [*comparisons, Comparison(whole, work.sampled(), trl)] if trl else comparisons
+    for one in (work, work.sampled()):
+        trl = _if_there(TRL, one, invited.trl)
+        comparisons += [Comparison(whole, one, trl)] if trl else []
+    return comparisons
 
 
 def short(invited: Invited) -> list[Comparison]:

@@ -20,7 +20,7 @@ from benchmarks.performance.workload import Workload, make_model, play, tokenize
 # The first kind whose fragment an operator's name contains; what no kind claims is named "other operators".
 KINDS = {
     "attention": ("native::attend", "scaled_dot_product", "flash_attention", "bmm", "baddbmm"),
-    "linear layers": ("addmm", "aten::mm", "mkldnn_linear", "aten::linear", "matmul"),
+    "linear layers": ("addmm", "aten::mm", "mkldnn::_linear", "mkldnn_linear", "aten::linear", "matmul", "_Linear"),
     "gathering and copying": ("index", "gather", "copy_", "aten::cat", "scatter", "repeat", "contiguous", "clone"),
     "allocating": ("empty", "resize", "zeros", "zero_", "fill_"),
     "sampling": ("softmax", "cumsum", "searchsorted", "exp", "multinomial", "argmax", "nll_loss"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.attention import Layout, Scores, Segment, additive, dot_product, layout_of
+from tsr_lightning.attention import Layout, Scores, Segment, additive, dot_product, layout_of, narrowed
 from tsr_lightning.generation.store import Store, Workbench
 
 
@@ -24,7 +25,7 @@ class OnBench:
 
     def prefill(self, store: Store, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "Segments":
         device = store.hidden.device
-        return Segments(store, torch.from_numpy(slots).to(device), layout_of(segments, device))
+        return Segments(store, torch.from_numpy(slots).to(device), segments)
 
     def steps(self, store: Store, prompts: Sequence[NDArray[np.int64]], columns: int) -> "Families":
         return Families(store, self.bench, prompts, columns)
@@ -35,8 +36,16 @@ class Segments:
     """Reads whole segments: their keys go to the store, and come back with those of the prefixes they extend."""
 
     store: Store
-    slots: Tensor  # [T] of the packed tokens
-    layout: Layout  # over the store
+    slots: Tensor  # [T] of the tokens whose keys are new
+    segments: Sequence[Segment]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Over the store."""
+        return layout_of(self.segments, self.slots.device)
+
+    def narrowed(self, reads: NDArray[np.int64]) -> "Segments":
+        return Segments(self.store, self.slots, narrowed(self.segments, reads))
 
     @property
     def scored(self) -> int:

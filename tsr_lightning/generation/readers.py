@@ -19,6 +19,10 @@ class Prefill(Reader, Protocol):
         """Products of a query and a key in each head, padding and what is hidden included."""
         ...
 
+    def narrowed(self, reads: NDArray[np.int64]) -> "Prefill":
+        """For the last layer, where only the packed tokens `reads` [N], ascending, have queries."""
+        ...
+
 
 class Steps(Reader, Protocol):
     """Reads one token of every branch, pass after pass. A family is a prompt and the branches of its responses.

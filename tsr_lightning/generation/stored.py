@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.attention import Scores, Segment
+from tsr_lightning.attention import Scores, Segment, narrowed
 from tsr_lightning.generation.store import Store
 from tsr_lightning.native.blocks import BITS, MOST, Blocks, blocks_of
 from tsr_lightning.native.kernel import New, attend
@@ -32,13 +32,16 @@ class StoredSegments:
     """Reads whole segments."""
 
     store: Store
-    slots: NDArray[np.int64]  # [T] of the packed tokens
+    slots: NDArray[np.int64]  # [T] of the tokens whose keys are new
     segments: Sequence[Segment]
     _blocks: dict[int | None, Blocks] = field(default_factory=dict)
 
     @property
     def scored(self) -> int:
         return self.blocks(None).scored
+
+    def narrowed(self, reads: NDArray[np.int64]) -> "StoredSegments":
+        return StoredSegments(self.store, self.slots, narrowed(self.segments, reads))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         stored, blocks = (self.store.keys[layer], self.store.values[layer]), self.blocks(scores.window)

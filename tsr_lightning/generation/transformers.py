@@ -12,9 +12,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.attention import Reader, Scores, Segment, dot_product
+from tsr_lightning.attention import Reader, Reads, Scores, Segment, dot_product
 from tsr_lightning.draws import uniforms
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.generation.drawing import draw
@@ -58,8 +59,17 @@ class Model(Protocol):
         """Within, there are no gradients and no training mode."""
         ...
 
+    def read(self, ids: Tensor, positions: Tensor, reader: Reader, reads: Reads) -> tuple[Tensor, Tensor]:
+        """A pass over packed ids [T] at positions [T] in their rows: the last hidden states that are read [N, H], and
+        for all tokens what `finish` makes theirs from [T, H]."""
+        ...
+
     def advance(self, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
-        """Packed ids [T], positions [T] in their rows -> the last hidden states [T, H]."""
+        """The same, read after every token: the last hidden states [T, H]."""
+        ...
+
+    def finish(self, entering: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+        """[N, H] at positions [N] -> the last hidden states [N, H]; the reader is given no keys."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -128,8 +138,7 @@ class TransformersEngine:
         with self._at_work() as memory:
             for chunk in self._chunks(distinct, memory):
                 self._prefill(chunk, memory)
-                ends = torch.tensor([family.end for family in chunk], device=self.model.device)
-                found = self.model.values(memory.store.hidden.index_select(0, ends)).tolist()
+                found = self.model.values(self._hidden([family.end for family in chunk], memory)).tolist()
                 values.update(zip((family.ids for family in chunk), found, strict=True))
         self._costs += Ledger(prompt_tokens_asked=sum(map(len, prompts)))
         return [values[ids] for ids in prompts]
@@ -231,14 +240,32 @@ class TransformersEngine:
         positions = np.concatenate([np.arange(place.known, len(place.slots)) for _, place in new])
         slots = np.concatenate([place.slots[place.known :] for _, place in new])
         reader = memory.readers.prefill(memory.store, segments, slots)
-        hidden = self.model.advance(torch.tensor(ids, device=device), torch.from_numpy(positions).to(device), reader)
-        memory.store.hidden.index_copy_(0, torch.from_numpy(slots).to(device), hidden)
+        ends = np.cumsum([segment.length for segment in segments]) - 1
+        hidden, entering = self.model.read(
+            torch.tensor(ids, device=device),
+            torch.from_numpy(positions).to(device),
+            reader,
+            Reads(ends, reader.narrowed(ends)),
+        )
+        memory.keep(slots, entering, finished=False)
+        memory.keep(slots[ends], hidden, finished=True)
         self._costs += Ledger(
             tokens_computed=len(ids),
             tokens_prefilled=len(ids),
             scores_needed=int((positions + 1).sum()),
             scores_computed=reader.scored,
         )
+
+    def _hidden(self, slots: Sequence[int], memory: "_Memory") -> Tensor:
+        """Last hidden states [N, H]. Where a token was computed as a part of something longer, its last layer is
+        finished now."""
+        late = [slot for slot in slots if not memory.finished[slot]]
+        if late:
+            paths = [memory.trie.path(slot) for slot in late]
+            reader = memory.readers.prefill(memory.store, [Segment(1, path) for path in paths], paths[0][:0])
+            positions = torch.tensor([len(path) - 1 for path in paths], device=self.model.device)
+            memory.keep(np.array(late), self.model.finish(memory.take(late), positions, reader), finished=True)
+        return memory.take(slots)
 
     def _respond(self, chunk: Sequence[Family], memory: "_Memory", temperature: float) -> None:
         """The responses to a chunk of prompts, a token at a time for all that still talk."""
@@ -268,7 +295,7 @@ class TransformersEngine:
         for start in range(0, len(wave), size):
             part = wave[start : start + size]
             distinct = {slot: i for i, slot in enumerate(dict.fromkeys(talk.slot for talk in part))}
-            hidden = memory.store.hidden.index_select(0, torch.tensor(list(distinct), device=self.model.device))
+            hidden = self._hidden(list(distinct), memory)
             draws = uniforms(np.array([talk.row.key for talk in part], dtype=np.uint64), said)
             owners = np.array([distinct[talk.slot] for talk in part])
             tokens, logprobs = draw(self.model.logits(hidden), owners, draws, temperature)
@@ -308,7 +335,7 @@ class TransformersEngine:
         hidden = self.model.advance(
             torch.tensor([one.token for one in fresh], device=self.model.device), positions, steps
         )
-        memory.store.hidden.index_copy_(0, torch.tensor(slots, device=self.model.device), hidden)
+        memory.keep(np.array(slots), hidden, finished=True)
         self._costs += Ledger(
             tokens_computed=len(fresh),
             scores_needed=int(positions.sum()) + len(fresh),
@@ -336,7 +363,17 @@ class _Memory:
             )
         self.trie = Trie(slots)
         self.store = Store(shape, slots, device)
+        self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the last layer's
         self.readers: Readers = InStore() if native else OnBench(Workbench(shape, bench, device))
+
+    def take(self, slots: Sequence[int]) -> Tensor:
+        """What is kept at slots [N, H]."""
+        return self.store.hidden.index_select(0, torch.tensor(slots, device=self.store.hidden.device))
+
+    def keep(self, slots: NDArray[np.int64], hidden: Tensor, *, finished: bool) -> None:
+        """Hidden states [N, H] at slots [N]: those of the last layer, or what they will be made from."""
+        self.store.hidden.index_copy_(0, torch.from_numpy(slots).to(hidden.device), hidden)
+        self.finished[slots] = finished
 
 
 class _Probe:

@@ -103,6 +103,13 @@ class Trie:
         """Of the prefix that is one token shorter."""
         return int(self._parent[slot])
 
+    def path(self, slot: int) -> NDArray[np.int64]:
+        """The slots of all beginnings of a prefix, shortest first, its own last."""
+        path = np.empty(self._depth[slot] + 1, dtype=np.int64)
+        for depth in range(len(path) - 1, -1, -1):
+            path[depth], slot = slot, self.parent(slot)
+        return path
+
     def _give_up(self, count: int) -> None:
         """Oldest first; of equal age the longest, so that nothing goes before what extends it (a prefix is used
         whenever its extension is)."""

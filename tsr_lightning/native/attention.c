@@ -90,6 +90,43 @@ INLINE vec hyperbolic_tangent(vec x) {
     return x * p / q;
 }
 
+/* -- rows and lanes ------------------------------------------------------------------------------------------------ */
+
+#ifdef __clang__
+#define JOINED(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
+#else
+#define JOINED(one, other, ...) __builtin_shuffle(one, other, (ivec){__VA_ARGS__})
+#endif
+
+/* LANES rows of LANES numbers become columns. */
+INLINE void transpose(vec *a) {
+#if LANES == 8
+    vec t[8], u[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = JOINED(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        t[i + 1] = JOINED(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            u[i + 2 * j] = JOINED(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            u[i + 2 * j + 1] = JOINED(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        a[i] = JOINED(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        a[i + 4] = JOINED(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+#else
+    const vec t[4] = {JOINED(a[0], a[1], 0, 4, 1, 5), JOINED(a[0], a[1], 2, 6, 3, 7), JOINED(a[2], a[3], 0, 4, 1, 5),
+                      JOINED(a[2], a[3], 2, 6, 3, 7)};
+    a[0] = JOINED(t[0], t[2], 0, 1, 4, 5), a[1] = JOINED(t[0], t[2], 2, 3, 6, 7);
+    a[2] = JOINED(t[1], t[3], 0, 1, 4, 5), a[3] = JOINED(t[1], t[3], 2, 3, 6, 7);
+#endif
+}
+
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
 /* Keeps a vector in its register: GCC would else load it anew for every product. */
@@ -181,10 +218,10 @@ typedef struct {
     const block *blocks;  /* [count] */
     const int64_t *shared_slots, *own_slots;
     const uint64_t *masks;  /* beside own_slots; bit t is set where token t of the block sees the key */
-    const void *new_keys, *new_values;  /* [key_heads, tokens, ...], which go to the store before, or none */
-    const int64_t *new_slots;           /* [tokens] */
+    const void *new_keys, *new_values;  /* [key_heads, new_tokens, ...], which go to the store before, or none */
+    const int64_t *new_slots;           /* [new_tokens] */
     int64_t query_head, query_token, new_key_head, new_key_token, new_value_head, new_value_token;
-    int64_t tokens, key_heads, group, stored, width, value_width, count;  /* heads = key_heads * group */
+    int64_t tokens, new_tokens, key_heads, group, stored, width, value_width, count;  /* heads = key_heads * group */
     int32_t kind, threads;
     float scale, softcap;  /* softcap: 0 for none */
 } inputs;
@@ -211,6 +248,21 @@ INLINE void set(const inputs *in, int64_t at, float x) {
     else ((uint16_t *)in->out)[at] = narrowed(x);
 }
 
+/* LANES numbers side by side. */
+INLINE vec numbers(const void *from, int32_t kind, int64_t at) {
+    if (kind == FLOAT32) return load((const float *)from + at);
+    typedef uint16_t narrow __attribute__((vector_size(2 * LANES)));
+    narrow in;
+    memcpy(&in, (const uint16_t *)from + at, sizeof in);
+    return (vec)(__builtin_convertvector(in, ivec) << 16);
+}
+
+INLINE void set_numbers(const inputs *in, int64_t at, vec x) {
+    if (in->kind == FLOAT32) store((float *)in->out + at, x);
+    else
+        for (int i = 0; i < LANES; i++) ((uint16_t *)in->out)[at + i] = narrowed(x[i]);
+}
+
 INLINE int64_t bytes(int32_t kind) { return kind == FLOAT32 ? 4 : 2; }
 
 /* Stored rows as a tile of float32: where they stand if they stand side by side, else copied. For few queries a copy
@@ -232,10 +284,10 @@ static const float *rows_of(const char *stored, int32_t kind, const int64_t *slo
     return copy;
 }
 
-/* New rows [tokens] of one head go to their slots. */
+/* New rows [new_tokens] of one head go to their slots. */
 static void keep(const inputs *in, void *stored, const void *from, int64_t apart, int64_t width) {
     const int64_t size = bytes(in->kind);
-    for (int64_t t = 0; t < in->tokens; t++)
+    for (int64_t t = 0; t < in->new_tokens; t++)
         memcpy((char *)stored + in->new_slots[t] * width * size, (const char *)from + t * apart * size, width * size);
 }
 
@@ -297,11 +349,25 @@ static void begin(const inputs *in, part *p, const block *b, int64_t key_head, i
 
 /* [width][line], scaled; idle lanes are zero. */
 static void take_queries(const inputs *in, const part *p, float scale, float *query) {
-    const int64_t line = p->vectors * LANES;
-    for (int64_t lane = 0; lane < line; lane++) {
-        const int64_t at = p->head[lane] * in->query_head + p->token[lane] * in->query_token;
-        for (int64_t d = 0; d < in->width; d++)
-            query[d * line + lane] = lane < p->lanes ? number(in->query, in->kind, at + d) * scale : 0.0f;
+    const int64_t line = p->vectors * LANES, whole = in->width / LANES * LANES;
+    for (int64_t first = 0; first < line; first += LANES) {
+        int64_t at[LANES];
+        for (int i = 0; i < LANES; i++)
+            at[i] = first + i < p->lanes
+                        ? p->head[first + i] * in->query_head + p->token[first + i] * in->query_token
+                        : -1;
+        for (int64_t d = 0; d < whole; d += LANES) {
+            vec rows[LANES];
+            for (int i = 0; i < LANES; i++) {
+                rows[i] = all(0);
+                if (at[i] >= 0) rows[i] = numbers(in->query, in->kind, at[i] + d) * scale;
+            }
+            transpose(rows);
+            for (int i = 0; i < LANES; i++) store(query + (d + i) * line + first, rows[i]);
+        }
+        for (int64_t d = whole; d < in->width; d++)
+            for (int i = 0; i < LANES; i++)
+                query[d * line + first + i] = at[i] < 0 ? 0.0f : number(in->query, in->kind, at[i] + d) * scale;
     }
 }
 
@@ -367,12 +433,6 @@ static void give_sum(const inputs *in, const part *p, int64_t lane, float top, f
    Without this a step whose branches share nothing would take half as long again, and longer than PyTorch's. */
 #define FEW (LANES / 2)
 
-#ifdef __clang__
-#define JOINED(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
-#else
-#define JOINED(one, other, ...) __builtin_shuffle(one, other, (ivec){__VA_ARGS__})
-#endif
-
 /* The sum of each of LANES vectors. */
 INLINE vec sums(const vec *a) {
 #if LANES == 8
@@ -435,16 +495,17 @@ static void read_keys_few(const inputs *in, const part *p, const scratch *s, con
         count = keys - start < KEYS ? keys - start : KEYS;
         const int64_t left = keys - start - count, next = left < KEYS ? left : KEYS;
         const int64_t whole = (count + LANES - 1) / LANES * LANES;
-        fetch(p->keys, slots + count, next, width * size);
-        fetch(p->values, slots + count, next, value_width * size);
         const float *rows = rows_of(p->keys, in->kind, slots, count, width, whole > count, s->keys);
         for (int64_t lane = 0; lane < p->lanes; lane++) {
             float *scores = s->weights + lane * KEYS;
+            const int64_t from = next * lane / p->lanes, many = next * (lane + 1) / p->lanes - from;
+            fetch(p->keys, slots + count + from, many, width * size);  /* a part at a time, while others are used */
             scored_alone(scores, rows, s->query + lane * width, count, width);
             if (in->softcap) cap(scores, 1, whole, in->softcap * LOG2E);
             for (int64_t n = count; n < whole; n++) scores[n] = -INFINITY;
             for (int64_t n = 0; masks && n < count; n++)
                 if (!(masks[start + n] >> (p->token[lane] - p->of->token) & 1)) scores[n] = -INFINITY;
+            fetch(p->values, slots + count + from, many, value_width * size);
             weigh_alone(scores, s->out + lane * value_width, top + lane, total + lane, count, value_width);
         }
         rows = rows_of(p->values, in->kind, slots, count, value_width, 0, s->values);
@@ -455,11 +516,23 @@ static void read_keys_few(const inputs *in, const part *p, const scratch *s, con
 /* [value_width][line] to its places, over the sums of weights. */
 static void give_out(const inputs *in, const part *p, const float *out) {
     const int64_t heads = in->key_heads * in->group, line = p->vectors * LANES;
-    for (int64_t lane = 0; lane < p->lanes; lane++) {
-        give_sum(in, p, lane, p->top[lane / LANES][lane % LANES], p->total[lane / LANES][lane % LANES]);
-        const int64_t at = (p->token[lane] * heads + p->head[lane]) * in->value_width;
-        const float total = p->total[lane / LANES][lane % LANES];
-        for (int64_t d = 0; d < in->value_width; d++) set(in, at + d, out[d * line + lane] / total);
+    const int64_t whole = in->value_width / LANES * LANES;
+    for (int64_t first = 0; first < p->lanes; first += LANES) {
+        const vec top = p->top[first / LANES], total = p->total[first / LANES];
+        const int64_t busy = p->lanes - first < LANES ? p->lanes - first : LANES;
+        int64_t at[LANES];
+        for (int i = 0; i < busy; i++) {
+            at[i] = (p->token[first + i] * heads + p->head[first + i]) * in->value_width;
+            give_sum(in, p, first + i, top[i], total[i]);
+        }
+        for (int64_t d = 0; d < whole; d += LANES) {
+            vec rows[LANES];
+            for (int i = 0; i < LANES; i++) rows[i] = load(out + (d + i) * line + first) / total;
+            transpose(rows);
+            for (int i = 0; i < busy; i++) set_numbers(in, at[i] + d, rows[i]);
+        }
+        for (int64_t d = whole; d < in->value_width; d++)
+            for (int i = 0; i < busy; i++) set(in, at[i] + d, out[d * line + first + i] / total[i]);
     }
 }
 
@@ -573,13 +646,14 @@ static void take_part(const gradients *g, const part *p, workings *w) {
         float *query = w->query_rows + lane * padded(width), *out = w->out_rows + lane * padded(value_width);
         const int busy = lane < p->lanes;
         float delta = 0;
-        for (int64_t d = 0; d < padded(width); d++)
-            query[d] = busy && d < width ? ((const float *)in->query)[from + d] * in->scale : 0.0f;
-        for (int64_t d = 0; d < padded(value_width); d++) {
-            out[d] = busy && d < value_width ? g->out[at + d] : 0.0f;
-            if (d < value_width) w->out[d * line + lane] = out[d];
-            if (busy && d < value_width) delta += out[d] * ((const float *)in->out)[at + d];
+        memset(query, 0, padded(width) * sizeof(float));
+        memset(out, 0, padded(value_width) * sizeof(float));
+        if (busy) {
+            const float *asked = (const float *)in->query + from, *given = g->out + at, *gave = (const float *)in->out + at;
+            for (int64_t d = 0; d < width; d++) query[d] = asked[d] * in->scale;
+            for (int64_t d = 0; d < value_width; d++) out[d] = given[d], delta += given[d] * gave[d];
         }
+        for (int64_t d = 0; d < value_width; d++) w->out[d * line + lane] = out[d];
         w->sum[lane] = busy ? in->sums[p->head[lane] * in->tokens + p->token[lane]] : 0.0f;
         w->delta[lane] = delta;
     }

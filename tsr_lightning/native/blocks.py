@@ -125,14 +125,18 @@ def _block(
 
 
 def trees_of(blocks: Blocks) -> NDArray[np.int64]:
-    """[forest + 1] bounds of the blocks that share keys, where a token's slot is its place among the packed."""
-    token, _, shared, shares, own, owns = blocks.table.T
-    lowest = token.copy()
+    """[forest + 1] bounds of the blocks that share keys, where slots are places among the packed tokens."""
+    _, _, shared, shares, own, owns = blocks.table.T
+    lowest = np.full(len(blocks.table), np.iinfo(np.int64).max)
+    highest = np.full(len(blocks.table), -1)
     for firsts, counts, slots in ((shared, shares, blocks.shared), (own, owns, blocks.own)):
         some = counts > 0
         lowest[some] = np.minimum(lowest[some], np.minimum.reduceat(slots, firsts[some]))
+        highest[some] = np.maximum(highest[some], np.maximum.reduceat(slots, firsts[some]))
     lowest = np.minimum.accumulate(lowest[::-1])[::-1]  # of a block and all after it
-    return np.append(np.flatnonzero(lowest >= token), len(token))
+    highest = np.maximum.accumulate(highest)  # of a block and all before it
+    starts = np.append(True, lowest[1:] > highest[:-1])
+    return np.append(np.flatnonzero(starts), len(starts))
 
 
 def _firsts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("attention.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c"))
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 SWITCH = "TSR_NATIVE"  # 0: PyTorch's attention, whatever there is
 _SECONDS = 120.0  # a build takes one
@@ -52,17 +52,22 @@ def folder() -> Path:
 def built(command: list[str], where: Path) -> Path:
     """The shared library, which is made if there is none yet. Processes may do so side by side: the last to finish
     puts its own in the place of another's like it."""
-    path = where / f"attention-{_fingerprint(command)}.so"
+    path = where / f"kernels-{_fingerprint(command)}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=where) as scratch:
             made = Path(scratch) / path.name
-            _run([*command, *FLAGS, "-o", str(made), str(SOURCE), "-lm"])
+            _run([*command, *FLAGS, "-o", str(made), *map(str, SOURCES), "-lm"])
             made.replace(path)
     return path
 
 
 def _fingerprint(command: list[str]) -> str:
-    told = (SOURCE.read_text(), " ".join([*command, *FLAGS]), _run([*command, "--version"]), _processor())
+    told = (
+        *(source.read_text() for source in SOURCES),
+        " ".join([*command, *FLAGS]),
+        _run([*command, "--version"]),
+        _processor(),
+    )
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:24]
 
 

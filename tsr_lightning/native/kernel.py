@@ -24,8 +24,8 @@ class _Inputs(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("blocks", "shared_slots", "own_slots", "masks")),
         *((name, ctypes.c_void_p) for name in ("new_keys", "new_values", "new_slots")),
         *((name, ctypes.c_int64) for name in ("query_head", "query_token", "new_key_head", "new_key_token")),
-        *((name, ctypes.c_int64) for name in ("new_value_head", "new_value_token", "tokens", "key_heads", "group")),
-        *((name, ctypes.c_int64) for name in ("stored", "width", "value_width", "count")),
+        *((name, ctypes.c_int64) for name in ("new_value_head", "new_value_token", "tokens", "new_tokens")),
+        *((name, ctypes.c_int64) for name in ("key_heads", "group", "stored", "width", "value_width", "count")),
         *((name, ctypes.c_int32) for name in ("kind", "threads")),
         *((name, ctypes.c_float) for name in ("scale", "softcap")),
     )
@@ -50,9 +50,9 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 class New:
     """What goes to the store before anything is read."""
 
-    slots: NDArray[np.int64]  # [T]
-    key: Tensor  # [K, T, D]
-    value: Tensor  # [K, T, E]
+    slots: NDArray[np.int64]  # [N]
+    key: Tensor  # [K, N, D]
+    value: Tensor  # [K, N, E]
 
 
 def attend(
@@ -73,14 +73,14 @@ def attend(
     out = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
     inputs = _inputs(query, key, value, out, sums, blocks, scores)
     if new is not None:
-        assert new.key.shape == (len(key), len(out), key.shape[2])
-        assert new.value.shape == (len(key), len(out), value.shape[2])
+        assert new.key.shape == (len(key), len(new.slots), key.shape[2])
+        assert new.value.shape == (len(key), len(new.slots), value.shape[2])
         assert new.key.dtype == new.value.dtype == key.dtype
         new_key, new_value = _dense(new.key), _dense(new.value)
         inputs.new_keys, inputs.new_values = new_key.data_ptr(), new_value.data_ptr()
         inputs.new_key_head, inputs.new_key_token, _ = new_key.stride()
         inputs.new_value_head, inputs.new_value_token, _ = new_value.stride()
-        inputs.new_slots = new.slots.ctypes.data
+        inputs.new_slots, inputs.new_tokens = new.slots.ctypes.data, len(new.slots)
     _call("attend", inputs)
     return out
 

@@ -21,7 +21,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from tsr_lightning import attention
+from tsr_lightning import attention, bodies
 from tsr_lightning.draws import Key
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, location
@@ -39,6 +39,7 @@ def load_model(
         else:
             base = _from_files(spec.model, spec, device)
     attention.install(base)
+    bodies.install(base)
     if spec.quantisation is None:  # what is quantised was loaded where it belongs
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight

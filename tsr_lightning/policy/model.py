@@ -8,6 +8,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from tsr_lightning import attention
+from tsr_lightning import bodies
+from tsr_lightning.attention import Reads
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives.base import Outputs
 from tsr_lightning.packing import Packed
@@ -89,9 +91,11 @@ class Policy(nn.Module):
         critic's gradient out of the model.
         """
         reader = PackedReader(packed.segments, packed.ids.device)
-        body = self.causal_lm.base_model
-        hidden = body(**attention.packed(packed.ids, packed.positions, reader)).last_hidden_state[0]  # [T, H]
-        hidden = hidden.index_select(0, packed.reads)  # [M, H]
+        read, places = np.unique(packed.reads.cpu().numpy(), return_inverse=True)
+        read = read if len(read) else np.zeros(1, dtype=np.int64)  # of rows without a sampled token
+        reads = Reads(read, reader.narrowed(read))
+        hidden, _ = bodies.run(self.causal_lm.base_model, packed.ids, packed.positions, reader, reads)
+        hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
         logprobs, spread = self._score(hidden, packed.sampled, temperature, entropies)
         values = self.value_of(hidden.detach() if detach_value else hidden)
         return Outputs(*(figure.index_select(0, packed.places) for figure in (logprobs, spread, values)))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tsr_lightning.attention import Reader, packed
+from tsr_lightning import bodies
+from tsr_lightning.attention import Reader, Reads
 from tsr_lightning.policy.model import Policy
 
 
@@ -48,9 +49,17 @@ class Player:
             for module, training in was_training.items():
                 module.training = training
 
+    def read(self, ids: Tensor, positions: Tensor, reader: Reader, reads: Reads) -> tuple[Tensor, Tensor]:
+        """As `bodies.run`."""
+        return bodies.run(self._model.base_model, ids, positions, reader, reads)
+
     def advance(self, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
-        """Packed ids [T], positions [T] in their rows -> the last hidden states [T, H]."""
-        return self._model.base_model(**packed(ids, positions, reader)).last_hidden_state[0]
+        """As `bodies.run_whole`."""
+        return bodies.run_whole(self._model.base_model, ids, positions, reader)
+
+    def finish(self, entering: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+        """As `bodies.finish`."""
+        return bodies.finish(self._model.base_model, entering, positions, reader)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, H] -> [N, V]."""

@@ -1,0 +1,330 @@
+"""Our own pass through bodies of Llama's kind is transformers' pass: states, gradients, what is finished later."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_attention import Row, tree
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from tsr_lightning import attention, bodies
+from tsr_lightning.attention import Reads, Segment
+from tsr_lightning.bodies import Operators, Plain
+from tsr_lightning.generation.families import OnBench
+from tsr_lightning.generation.readers import Readers
+from tsr_lightning.generation.store import Shape, Store, Workbench
+from tsr_lightning.generation.stored import InStore
+from tsr_lightning.native import building, kernel
+from tsr_lightning.native.operators import Native
+from tsr_lightning.packing import pack
+from tsr_lightning.training_attention import PackedReader
+
+CPU = torch.device("cpu")
+LAYERS = 3
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 56,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+FAMILIES: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "mistral, windowed": MistralConfig(**SIZES, sliding_window=7),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen2, windowed above": Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=7, max_window_layers=1),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+}
+
+native = pytest.mark.skipif(building.library() is None, reason="no compiler here, or switched off")
+
+
+def model_of(name: str, dtype: torch.dtype, *, ours: bool) -> PreTrainedModel:
+    """The same weights for the same name; norms and biases too are none that could be left out unseen."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(FAMILIES[name], attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape) * 0.3)
+    model = model.to(dtype)
+    if ours:
+        attention.install(model)
+        bodies.install(model)
+    return model
+
+
+def read(model: PreTrainedModel, rows: Sequence[Row]) -> Tensor:
+    """After the sampled ids of the rows, packed."""
+    batch = pack(rows)
+    reader = PackedReader(batch.segments, CPU)
+    places = np.unique(batch.reads.numpy())
+    hidden, _ = bodies.run(model.base_model, batch.ids, batch.positions, reader, Reads(places, reader.narrowed(places)))
+    return hidden[torch.from_numpy(np.searchsorted(places, batch.reads.numpy()))][batch.places]
+
+
+def read_one_by_one(model: PreTrainedModel, rows: Sequence[Row]) -> Tensor:
+    found = []
+    for ids, mask in rows:
+        hidden = model.base_model(input_ids=torch.from_numpy(ids)[None], use_cache=False).last_hidden_state[0]
+        found.append(hidden[mask.nonzero()[0] - 1])
+    return torch.cat(found)
+
+
+def _checkpointed(model: PreTrainedModel) -> None:
+    with warnings.catch_warnings():  # transformers renamed it within version 5
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def rows_of(seed: int) -> list[Row]:
+    return [row for row in tree(seed) if row[1].any()]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=native)], ids=["plain", "native"])
+def test_hidden_states_and_gradients_are_those_of_transformers(name: str, seed: int, dtype: torch.dtype) -> None:
+    """PyTorch's operators in float64, which ours do not serve; ours in float32, both beside float64."""
+    theirs, mine = model_of(name, torch.float64, ours=False), model_of(name, dtype, ours=True)
+    assert bodies.is_ours(mine.base_model)
+    expected, found = read_one_by_one(theirs, rows_of(seed)), read(mine, rows_of(seed))
+    close = 1e-6 if dtype == torch.float64 else 3e-5
+    torch.testing.assert_close(found.double(), expected, atol=close, rtol=close)
+    probe = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    (expected * probe).sum().backward()
+    (found.double() * probe).sum().backward()
+    for (where, one), other in zip(theirs.named_parameters(), mine.parameters(), strict=True):
+        if one.grad is not None:
+            assert other.grad is not None, where
+            bound = 10 * close * (1e-12 + float(one.grad.abs().max()))
+            assert float((other.grad.double() - one.grad).abs().max()) <= bound, where
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.usefixtures("attending")
+def test_without_gradients_too_and_what_was_left_out_is_finished(name: str) -> None:
+    """Prompts of a store: their ends are read; then every other token, and no key of it is computed again."""
+    theirs, mine = model_of(name, torch.float64, ours=False), model_of(name, torch.float32, ours=True)
+    stem, paths = np.arange(20), [np.arange(20), np.concatenate([np.arange(9), np.arange(20, 31)])]
+    segments, slots = [Segment(20, stem), Segment(11, paths[1])], np.arange(31)
+    ids = torch.randint(50, (31,), generator=torch.Generator().manual_seed(1))
+    positions = torch.tensor([*range(20), *range(9, 20)])
+    expected = [
+        theirs.base_model(input_ids=ids[torch.from_numpy(path)][None], use_cache=False).last_hidden_state[0]
+        for path in paths
+    ]
+    store, readers = _store(mine)
+    reader, ends = readers.prefill(store, segments, slots), np.array([19, 30])
+    with torch.no_grad():
+        hidden, entering = bodies.run(mine.base_model, ids, positions, reader, Reads(ends, reader.narrowed(ends)))
+        torch.testing.assert_close(hidden.double(), torch.stack([e[-1] for e in expected]), atol=3e-5, rtol=3e-5)
+        before = [part.clone() for part in (*store.keys, *store.values)]
+        late = [Segment(1, paths[0][: i + 1]) for i in range(20)] + [
+            Segment(1, paths[1][: i + 1]) for i in range(9, 20)
+        ]
+        found = bodies.finish(mine.base_model, entering, positions, readers.prefill(store, late, slots[:0]))
+    torch.testing.assert_close(found.double(), torch.cat([expected[0], expected[1][9:]]), atol=3e-5, rtol=3e-5)
+    assert all(torch.equal(one, other) for one, other in zip(before, (*store.keys, *store.values), strict=True))
+
+
+def _store(model: PreTrainedModel) -> tuple[Store, Readers]:
+    config = model.config
+    width = config.head_dim if isinstance(config, Qwen3Config) else config.hidden_size // config.num_attention_heads
+    heads = config.num_key_value_heads
+    shape = Shape(LAYERS, heads, width, width, config.hidden_size, torch.float32, torch.float32)
+    readers: Readers = OnBench(Workbench(shape, 64, CPU))
+    if kernel.serves(CPU, torch.float32):
+        readers = InStore()
+    store = Store(shape, 31, CPU)
+    for part in (*store.keys, *store.values):
+        part.zero_()
+    return store, readers
+
+
+def test_of_the_last_layer_only_keys_and_values_are_computed_where_nothing_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted by PyTorch: the products of all linear layers."""
+    monkeypatch.setattr(kernel, "serves", lambda device, dtype: False)
+    model = model_of("qwen2", torch.float32, ours=True)
+    ids, segments = torch.arange(40), (Segment(40, np.arange(40)),)
+    reader, reads = PackedReader(segments, CPU), np.array([12, 13, 39])
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        bodies.run(model.base_model, ids, ids, reader, Reads(reads, reader.narrowed(reads)))
+    counted = counter.get_flop_counts()["Global"]
+    linear = sum(counted[op] for op in (torch.ops.aten.mm, torch.ops.aten.addmm) if op in counted)
+    asked, kept = 32 * (32 + 32) + 3 * 32 * 56, 32 * 2 * 16  # query, output and the three of the gate; key and value
+    assert linear == 2 * (40 * ((LAYERS - 1) * (asked + kept) + kept) + 3 * asked)
+
+
+def test_a_copy_runs_the_copy() -> None:
+    """As the frozen reference of a policy is one."""
+    model = model_of("qwen2", torch.float32, ours=True)
+    frozen = copy.deepcopy(model)
+    before = read(frozen, rows_of(0))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert bodies.is_ours(frozen.base_model)
+    assert torch.equal(read(frozen, rows_of(0)), before)
+    assert not torch.equal(read(model, rows_of(0)), before)
+
+
+def test_what_is_not_ours_goes_its_own_way() -> None:
+    gpt = AutoModelForCausalLM.from_config(
+        GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0)
+    )
+    bodies.install(gpt)
+    assert not bodies.is_ours(gpt.base_model)
+    model = model_of("qwen2", torch.float32, ours=True)
+    body = model.base_model
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not bodies.is_ours(body)
+    _checkpointed(model)
+    model.train()
+    assert not bodies.is_ours(body)
+    with torch.no_grad():
+        assert bodies.is_ours(body)
+    assert bodies.is_ours(body.eval())
+    odd = AutoModelForCausalLM.from_config(Qwen2Config(**SIZES, hidden_act="gelu"))
+    bodies.install(odd)
+    assert not bodies.is_ours(odd.base_model)
+
+
+def test_with_checkpoints_of_activations_gradients_are_the_same() -> None:
+    """There the body goes its own way, and all of it is computed."""
+    grads = []
+    for checkpoints in (False, True):
+        model = model_of("qwen2", torch.float32, ours=True).train()
+        if checkpoints:
+            _checkpointed(model)
+        read(model, rows_of(1)).square().sum().backward()
+        grads.append([p.grad for p in model.parameters() if p.grad is not None])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4 * float(one.abs().max()), rtol=0)
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+
+
+def _of(use: Operators, name: str, x: Tensor, layers: nn.ModuleDict, angles: Tensor) -> Tensor:
+    if name == "linear":
+        return use.linear(layers["up"], x)
+    if name == "linear_plus":
+        return use.linear_plus(layers["same"], x, x * 2)
+    if name == "gated":
+        return use.gated(layers["gate"], layers["up"], x)
+    if name == "norm":
+        return use.norm(x, layers["norm"].weight, 1e-5)
+    return use.rotate(x.unflatten(-1, (2, -1)).clone(), angles.cos().to(x.dtype), angles.sin().to(x.dtype)).flatten(1)
+
+
+@native
+@pytest.mark.parametrize("name", ["linear", "linear_plus", "gated", "norm", "rotate"])
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**20),
+    rows=st.sampled_from([1, 2, 7, 64, 300]),
+    half=st.sampled_from([2, 6, 16, 32, 100]),
+    outer=st.sampled_from([1, 8, 33, 200]),
+    biased=st.booleans(),
+)
+def test_operators_are_pytorchs(name: str, seed: int, rows: int, half: int, outer: int, biased: bool) -> None:
+    """With gradients and without, beside float64; in bfloat16 within its own rounding."""
+    draw = torch.Generator().manual_seed(seed)
+    width = 2 * half
+    layers = nn.ModuleDict(
+        {
+            "up": nn.Linear(width, outer, bias=biased),
+            "gate": nn.Linear(width, outer, bias=biased),
+            "same": nn.Linear(width, width, bias=biased),
+            "norm": nn.RMSNorm(width),
+        }
+    )
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw))
+    x = 3 * torch.randn(rows, width, generator=draw)
+    turned = torch.randn(rows, half // 2, generator=draw)
+    angles = torch.cat([turned, turned], dim=-1)
+    exact = copy.deepcopy(layers).double()
+    leaf, other = x.clone().requires_grad_(), x.double().requires_grad_()
+    found = _of(Native(), name, leaf, layers, angles)
+    expected = _of(Plain(), name, other, exact, angles.double())
+    scale = 1 + float(expected.detach().abs().max())
+    torch.testing.assert_close(found.double(), expected, atol=3e-6 * scale, rtol=0)
+    with torch.no_grad():
+        silent = _of(Native(), name, x.clone(), layers, angles)
+        torch.testing.assert_close(silent.double(), expected, atol=3e-6 * scale, rtol=0)
+        narrow = copy.deepcopy(layers).bfloat16()
+        rounded = _of(Plain(), name, x.bfloat16().double(), copy.deepcopy(narrow).double(), angles.bfloat16().double())
+        found_narrow = _of(Native(), name, x.bfloat16(), narrow, angles.bfloat16().double())
+        bound = 2**-6 * (1 + float(rounded.abs().max()))
+        torch.testing.assert_close(found_narrow.double(), rounded, atol=bound, rtol=0)
+    probe = torch.randn(expected.shape, generator=draw)
+    (found * probe).sum().backward()
+    (expected * probe.double()).sum().backward()
+    pairs = [(leaf, other), *zip(layers.parameters(), exact.parameters(), strict=True)]
+    for one, two in pairs:
+        if two.grad is not None:
+            assert one.grad is not None
+            scale = 1 + float(two.grad.abs().max())
+            torch.testing.assert_close(one.grad.double(), two.grad, atol=1e-5 * scale, rtol=0)
+
+
+@native
+def test_operators_give_the_same_whatever_the_threads() -> None:
+    model = model_of("qwen3", torch.float32, ours=True)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            model.zero_grad()
+            hidden = read(model, rows_of(2))
+            hidden.square().sum().backward()
+            norms = [p.grad for name, p in model.named_parameters() if "norm" in name]
+            found.append((hidden.detach(), norms))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+
+
+@native
+def test_gates_stay_finite_where_they_are_far_open_or_shut() -> None:
+    far = torch.tensor([[-1e30, -200.0, -90.0, -1e-30, 0.0, 1e-30, 90.0, 1e4]])
+    layers = [nn.Linear(8, 8, bias=False) for _ in range(2)]
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.copy_(torch.eye(8))
+        layers[1].weight.copy_(torch.zeros(8, 8))
+        layers[1].weight[:, 7] = 1e-4
+    gated = Native().gated(*layers, far.requires_grad_())
+    torch.testing.assert_close(gated, functional.silu(far), atol=1e-20, rtol=2e-6)
+    gated.sum().backward()
+    assert far.grad is not None
+    assert far.grad.isfinite().all()
