@@ -158,14 +158,16 @@ def test_the_floor_is_the_set_of_prefixes() -> None:
 
 
 def test_seconds_of_the_floor_by_hand() -> None:
-    """One layer of width 4 (two heads, of keys one): products of 4 * (2 * 4 + 2 * 2 + 3 * 8) = 144 weights.
+    """Two layers of width 4 (two heads, of keys one): products of 4 * (2 * 4 + 2 * 2 + 3 * 8) = 144 weights each, of
+    which 2 * 4 * 2 = 16 are keys' and values'.
 
     10 tokens in prompts seeing 55 keys, 3 in responses seeing 33, 4 sampled after, 10 words: prompts
-    10 * 288 + 88 * 4 * 4 = 4288 at 1000 a second, responses 3 * 288 + 4 * 2 * 4 * 10 = 1184 at 100.
+    10 * 2 * (144 + 16) + 88 * 4 * 4 = 4608 at 1000 a second, responses 3 * 2 * (144 + 16) + 4 * 2 * (128 + 40) = 2304
+    at 100.
     """
-    shape = Shape(hidden=4, layers=1, heads=2, key_heads=1, intermediate=8, vocabulary=10)
+    shape = Shape(hidden=4, layers=2, heads=2, key_heads=1, intermediate=8, vocabulary=10)
     trie = Trie(in_prompts=10, in_responses=3, keys_in_prompts=55, keys_in_responses=33, sampled=4)
-    assert floor.floor_seconds(trie, shape, floor.Rates(1000, 100)) == pytest.approx(4.288 + 11.84)
+    assert floor.floor_seconds(trie, shape, floor.Rates(1000, 100)) == pytest.approx(4.608 + 23.04)
 
 
 def test_rates_are_measured() -> None:
