@@ -210,6 +210,8 @@ def test_what_is_not_ours_goes_its_own_way() -> None:
     with torch.no_grad():
         assert bodies.is_ours(body)
     assert bodies.is_ours(body.eval())
+    body.layers[-1] = nn.Sequential(body.layers[-1])  # as wrapped by a strategy
+    assert not bodies.is_ours(body)
     odd = AutoModelForCausalLM.from_config(Qwen2Config(**SIZES, hidden_act="gelu"))
     bodies.install(odd)
     assert not bodies.is_ours(odd.base_model)

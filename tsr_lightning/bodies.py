@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaModel, MistralModel, PreTrainedModel, Qwen2Model, Qwen3Model
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from tsr_lightning.attention import Reader, Reads, Scores, packed
 from tsr_lightning.native import operators
@@ -27,17 +31,18 @@ from tsr_lightning.native import operators
 
 @dataclass(frozen=True)
 class Kind:
-    """How the attention of one family differs from Llama's."""
+    """What a family's layers are, and how their attention differs from Llama's."""
 
+    layer: type[nn.Module]
     window: Callable[[Any], int | None]  # of an attention
     norms_heads: bool = False  # queries and keys, before they are rotated
 
 
 _KINDS: dict[type[PreTrainedModel], Kind] = {
-    LlamaModel: Kind(lambda attention: None),
-    MistralModel: Kind(lambda attention: attention.config.sliding_window),
-    Qwen2Model: Kind(lambda attention: attention.sliding_window),
-    Qwen3Model: Kind(lambda attention: attention.sliding_window, norms_heads=True),
+    LlamaModel: Kind(LlamaDecoderLayer, lambda attention: None),
+    MistralModel: Kind(MistralDecoderLayer, lambda attention: attention.config.sliding_window),
+    Qwen2Model: Kind(Qwen2DecoderLayer, lambda attention: attention.sliding_window),
+    Qwen3Model: Kind(Qwen3DecoderLayer, lambda attention: attention.sliding_window, norms_heads=True),
 }
 
 
@@ -97,6 +102,8 @@ def is_ours(body: Any) -> bool:
     """Whether a packed pass through this body is ours now."""
     if not isinstance(body.forward, MethodType) or body.forward.__func__ is not _forward:
         return False
+    if type(body) not in _KINDS or type(body.layers[-1]) is not _KINDS[type(body)].layer:
+        return False  # a strategy that shards weights puts its own classes there, and works by their calls
     checkpoints = body.layers[-1].gradient_checkpointing and body.training and torch.is_grad_enabled()
     return not checkpoints and not torch.is_autocast_enabled(body.device.type)
 

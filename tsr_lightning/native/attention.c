@@ -200,6 +200,68 @@ static void gather(float *out, const float *values, const float *weights, int64_
     product(out, vectors * LANES, values, 1, width, weights, vectors * LANES, width, count, vectors, 1);
 }
 
+/* -- products of pairs --------------------------------------------------------------------------------------------- */
+
+/* Where the processor multiplies pairs of bfloat16 (exactly, into float32), keys are scored as they are stored. */
+#if defined(__AVX512BF16__) && defined(__AVX512VL__)
+#define PAIRS 1
+
+/* C[rows][vectors] = A[rows][inner] * B[inner][vectors] * scale, of pairs; A's rows lie `row` pairs apart. */
+INLINE void tile_of_pairs(float *c, int64_t ldc, const uint32_t *a, int64_t row, const uint32_t *b, int64_t ldb,
+                          int64_t inner, const int rows, const int vectors, float scale) {
+    __m256 sum[8][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) sum[r][v] = _mm256_setzero_ps();
+    for (int64_t i = 0; i < inner; i++) {
+        __m256i line[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            line[v] = _mm256_loadu_si256((const __m256i *)(b + i * ldb + v * LANES));
+            HOLD(line[v]);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const __m256i x = _mm256_set1_epi32(a[r * row + i]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) sum[r][v] = _mm256_dpbf16_ps(sum[r][v], (__m256bh)x, (__m256bh)line[v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) store(c + r * ldc + v * LANES, (vec)sum[r][v] * scale);
+}
+
+INLINE void strip_of_pairs(float *c, int64_t ldc, const uint32_t *a, int64_t row, const uint32_t *b, int64_t ldb,
+                           int64_t rows, int64_t inner, const int vectors, float scale) {
+    const int most = vectors == 1 ? 8 : 4;
+    int64_t r = 0;
+    for (; r + most <= rows; r += most)
+        tile_of_pairs(c + r * ldc, ldc, a + r * row, row, b, ldb, inner, most, vectors, scale);
+    for (; r < rows; r++) tile_of_pairs(c + r * ldc, ldc, a + r * row, row, b, ldb, inner, 1, vectors, scale);
+}
+
+/* Keys [count][inner] times queries [inner][vectors], of pairs. */
+static void scored_in_pairs(float *scores, const uint32_t *keys, const uint32_t *query, int64_t count, int64_t inner,
+                            int64_t vectors, float scale) {
+    const int64_t line = vectors * LANES;
+    for (int64_t parts = (vectors + 3) / 4; parts > 0; parts--) {
+        const int64_t now = (vectors + parts - 1) / parts;
+        switch (now) {
+            case 1: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 1, scale); break;
+            case 2: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 2, scale); break;
+            case 3: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 3, scale); break;
+            default: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 4, scale);
+        }
+        vectors -= now, scores += now * LANES, query += now * LANES;
+    }
+}
+#else
+#define PAIRS 0
+#endif
+
 /* -- what is read -------------------------------------------------------------------------------------------------- */
 
 enum { FLOAT32, BFLOAT16 };
@@ -283,6 +345,19 @@ static const float *rows_of(const char *stored, int32_t kind, const int64_t *slo
     }
     return copy;
 }
+
+#if PAIRS
+/* Stored rows of bfloat16 as they are, side by side. */
+static const uint32_t *pairs_of(const char *stored, const int64_t *slots, int64_t count, int64_t width, float *copy) {
+    for (int64_t n = 0, end; n < count; n = end) {
+        for (end = n + 1; end < count && slots[end] == slots[end - 1] + 1; end++) {}
+        const char *from = stored + slots[n] * width * 2;
+        if (end - n == count) return (const uint32_t *)from;
+        memcpy((char *)copy + n * width * 2, from, (end - n) * width * 2);
+    }
+    return (const uint32_t *)copy;
+}
+#endif
 
 /* New rows [new_tokens] of one head go to their slots. */
 static void keep(const inputs *in, void *stored, const void *from, int64_t apart, int64_t width) {
@@ -371,6 +446,36 @@ static void take_queries(const inputs *in, const part *p, float scale, float *qu
     }
 }
 
+#if PAIRS
+/* [width / 2][line] pairs of bfloat16 as they are; idle lanes are zero. Shuffles care for bits alone. */
+static void take_pairs(const inputs *in, const part *p, uint32_t *query) {
+    const int64_t line = p->vectors * LANES, inner = in->width / 2, whole = inner / LANES * LANES;
+    for (int64_t first = 0; first < line; first += LANES) {
+        const uint32_t *rows[LANES];
+        for (int i = 0; i < LANES; i++)
+            rows[i] = first + i < p->lanes
+                          ? (const uint32_t *)((const uint16_t *)in->query + p->head[first + i] * in->query_head +
+                                               p->token[first + i] * in->query_token)
+                          : NULL;
+        for (int64_t d = 0; d < whole; d += LANES) {
+            vec turned[LANES];
+            for (int i = 0; i < LANES; i++) {
+                turned[i] = all(0);
+                if (rows[i]) turned[i] = load((const float *)(rows[i] + d));
+            }
+            transpose(turned);
+            for (int i = 0; i < LANES; i++) store((float *)(query + (d + i) * line + first), turned[i]);
+        }
+        for (int64_t d = whole; d < inner; d++)
+            for (int i = 0; i < LANES; i++) {
+                uint32_t pair = 0;
+                if (rows[i]) memcpy(&pair, rows[i] + d, sizeof pair);
+                query[d * line + first + i] = pair;
+            }
+    }
+}
+#endif
+
 static void cap(float *scores, int64_t count, int64_t line, float softcap) {
     for (int64_t at = 0; at < count * line; at += LANES)
         store(scores + at, hyperbolic_tangent(load(scores + at)) * softcap);
@@ -403,6 +508,14 @@ static void weigh(part *p, const scratch *s, int64_t count, int64_t value_width)
     }
 }
 
+/* What scores are multiplied with: they are powers of two then, or parts of the cap. */
+INLINE float factor(const inputs *in) { return in->softcap ? in->scale / in->softcap : in->scale * LOG2E; }
+
+/* Whether rows are pairs of bfloat16, each where a pair may lie. */
+INLINE int in_pairs(const inputs *in) {
+    return PAIRS && in->kind == BFLOAT16 && in->width % 2 == 0 && in->query_head % 2 == 0 && in->query_token % 2 == 0;
+}
+
 /* Attends to a list of keys; masks may be none. */
 static void read_keys(const inputs *in, part *p, const scratch *s, const int64_t *slots, int64_t keys,
                       const uint64_t *masks) {
@@ -412,8 +525,14 @@ static void read_keys(const inputs *in, part *p, const scratch *s, const int64_t
         count = keys - start < KEYS ? keys - start : KEYS;
         const int64_t left = keys - start - count, next = left < KEYS ? left : KEYS;
         if (!p->first) fetch(p->keys, slots + count, next, width * size);
-        scored(s->weights, rows_of(p->keys, in->kind, slots, count, width, few, s->keys), s->query, count, width,
-               p->vectors);
+#if PAIRS
+        if (in_pairs(in))
+            scored_in_pairs(s->weights, pairs_of(p->keys, slots, count, width, s->keys), (const uint32_t *)s->query,
+                            count, width / 2, p->vectors, factor(in));
+        else
+#endif
+            scored(s->weights, rows_of(p->keys, in->kind, slots, count, width, few, s->keys), s->query, count, width,
+                   p->vectors);
         if (in->softcap) cap(s->weights, count, p->vectors * LANES, in->softcap * LOG2E);
         if (masks) hide(p, s->weights, count, masks + start);
         weigh(p, s, count, value_width);
@@ -538,7 +657,7 @@ static void give_out(const inputs *in, const part *p, const float *out) {
 
 static void attend_few(const inputs *in, const block *b, int64_t key_head, const scratch *s) {
     const int64_t width = in->width, value_width = in->value_width, heads = in->key_heads * in->group;
-    const float scale = in->softcap ? in->scale / in->softcap : in->scale * LOG2E;
+    const float scale = factor(in);
     float top[FEW], total[FEW] = {0};
     part p;
     begin(in, &p, b, key_head, 0);
@@ -562,7 +681,11 @@ static void attend_block(const inputs *in, const block *b, int64_t key_head, con
     for (int64_t first = 0; first < b->tokens * in->group; first += LINE) {
         part p;
         begin(in, &p, b, key_head, first);
-        take_queries(in, &p, in->softcap ? in->scale / in->softcap : in->scale * LOG2E, s->query);
+#if PAIRS
+        if (in_pairs(in)) take_pairs(in, &p, (uint32_t *)s->query);
+        else
+#endif
+            take_queries(in, &p, factor(in), s->query);
         memset(s->out, 0, in->value_width * p.vectors * LANES * sizeof(float));
         read_keys(in, &p, s, in->shared_slots + b->shared, b->shares, NULL);
         read_keys(in, &p, s, in->own_slots + b->own, b->owns, in->masks + b->own);
@@ -638,7 +761,7 @@ static void take_part(const gradients *g, const part *p, workings *w) {
     const inputs *in = &g->in;
     const int64_t width = in->width, value_width = in->value_width, heads = in->key_heads * in->group;
     const int64_t line = p->vectors * LANES;
-    take_queries(in, p, in->softcap ? in->scale / in->softcap : in->scale * LOG2E, w->query);
+    take_queries(in, p, factor(in), w->query);
     memset(w->back, 0, width * line * sizeof(float));
     for (int64_t lane = 0; lane < line; lane++) {
         const int64_t from = p->head[lane] * in->query_head + p->token[lane] * in->query_token;

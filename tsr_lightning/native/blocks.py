@@ -66,7 +66,7 @@ def _grouped(segments: Sequence[Segment]) -> Iterator[list[_Piece]]:
     for segment in segments:
         begin, end = len(segment.path) - segment.length, len(segment.path)
         while begin < end:
-            length = min(MOST, end - begin)
+            length = _share(end - begin)
             path = segment.path[: begin + length]
             common = _common(pieces[-1].path, path) if pieces else 0
             together = _cost(tokens + length, keys + len(path) - common)
@@ -76,6 +76,12 @@ def _grouped(segments: Sequence[Segment]) -> Iterator[list[_Piece]]:
             pieces.append(_Piece(path, length, common))
             tokens, keys, begin = tokens + length, keys + len(path) - common, begin + length
     yield pieces
+
+
+def _share(tokens: int) -> int:
+    """The first of about equal pieces, of whole lanes: a small rest would read all its keys for a few queries."""
+    parts = -(-tokens // MOST)
+    return min(-(-tokens // (parts * _LANES)) * _LANES, tokens)
 
 
 def _cost(tokens: int, keys: int) -> int:
