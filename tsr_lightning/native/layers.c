@@ -27,7 +27,7 @@ INLINE uint16_t narrowed(float x) {
 /* out = x / sqrt(mean(x^2) + epsilon) * weight, row by row [rows][width] (arXiv 1910.07467); the factor of each row goes
    to `scales`, if there is one. In bfloat16 the row is rounded before it meets the weight, as transformers does. */
 void norm(const void *x, const void *weight, void *out, float *scales, int64_t rows, int64_t width, float epsilon,
-          int32_t kind, int32_t threads) {
+          int64_t kind, int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         float sum = 0;
@@ -54,7 +54,7 @@ void norm(const void *x, const void *weight, void *out, float *scales, int64_t r
 
 /* The gradients of x, and of the weight if asked for, in float32. */
 void norm_back(const float *gradient, const float *x, const float *weight, const float *scales, float *back,
-               float *weight_back, int64_t rows, int64_t width, int32_t threads) {
+               float *weight_back, int64_t rows, int64_t width, int64_t threads) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
@@ -84,7 +84,7 @@ void norm_back(const float *gradient, const float *x, const float *weight, const
 /* Turns pairs of numbers of each head by its row's angles (arXiv 2104.09864, in transformers' order: a head's first half
    with its second): x [rows][heads][width] to out, cosines and sines [rows][width]. `back` turns the other way. */
 void rotate(const void *x, void *out, const void *cosines, const void *sines, int64_t rows, int64_t heads,
-            int64_t width, int32_t back, int32_t kind, int32_t threads) {
+            int64_t width, int64_t back, int64_t kind, int64_t threads) {
     const int64_t half = width / 2;
     const float sign = back ? -1.0f : 1.0f;
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -138,13 +138,13 @@ INLINE float sigmoid(float x) {
 }
 
 /* gate * sigmoid(gate) * up (arXiv 2002.05202), of `count` numbers each. */
-void gated(const float *gate, const float *up, float *out, int64_t count, int32_t threads) {
+void gated(const float *gate, const float *up, float *out, int64_t count, int64_t threads) {
 #pragma omp parallel for simd num_threads(threads) schedule(static)
     for (int64_t i = 0; i < count; i++) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
 }
 
 void gated_back(const float *gradient, const float *gate, const float *up, float *gate_back, float *up_back,
-                int64_t count, int32_t threads) {
+                int64_t count, int64_t threads) {
 #pragma omp parallel for simd num_threads(threads) schedule(static)
     for (int64_t i = 0; i < count; i++) {
         const float share = sigmoid(gate[i]), opened = gate[i] * share;

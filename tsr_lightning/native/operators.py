@@ -71,10 +71,10 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "
 
 
 def _call(name: str, *arguments: int | float | Tensor | None) -> None:
-    """The number of threads comes last."""
+    """Of layers.c, whose numbers are all int64 or float; that of threads comes last."""
     kernels = library()
     assert kernels is not None
-    kernels[name](*(_told(argument) for argument in arguments), ctypes.c_int32(torch.get_num_threads()))
+    kernels[name](*map(_told, (*arguments, torch.get_num_threads())))
 
 
 def _told(argument: int | float | Tensor | None) -> Any:
