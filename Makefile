@@ -29,8 +29,6 @@ endif
 
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 
-WORKERS := --numprocesses auto --maxprocesses 4
-
 .PHONY: help setup quickstart test fast lint format types bench wheel clean FORCE
 
 help: ## say what each target does
@@ -60,10 +58,10 @@ quickstart: setup ## train the embedded Sokoban policy with beam search on this 
 
 test: lint types ## everything that must be green: style, types, fast tests, then the slow ones
 	@echo "tests: the fast ones, then the slow ones"
-	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest $(ARGS)
 
 fast: setup ## the fast tests alone
-	@$(BIN)/python -m pytest $(WORKERS) -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 lint: setup ## check style and format with ruff
 	@echo "style: ruff"

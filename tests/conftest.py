@@ -1,4 +1,4 @@
-"""What every test shares: no hub, few threads, the fast ones first."""
+"""What every test shares: no hub, two threads, the fast ones first."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,10 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads and a fork do not go together
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # lightning 2.6 uses what its version 5 removes
-# Two threads, or one in each of several workers: threads of processes that fight for cores are slower than none.
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else str(min(2, os.cpu_count() or 1))
-)
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
 import hypothesis
 import pytest

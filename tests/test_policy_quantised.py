@@ -9,6 +9,7 @@ import torch
 from bitsandbytes.nn import Linear4bit
 from torch import Tensor
 
+from tsr_lightning import bodies
 from tsr_lightning.packing import Packed, pack
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
@@ -117,15 +118,18 @@ def test_evaluation_says_what_training_says(build):
 
 def test_reference_is_the_quantised_base(build):
     policy = build()
-    base = policy.outputs(rows(), 1.0).logprobs.detach()  # B of LoRA is zero at first
+    with torch.no_grad():  # with gradients other operators are taken
+        base = policy.outputs(rows(), 1.0).logprobs  # B of LoRA is zero at first
     update(policy, optimizer_of(policy))
     with policy.as_reference():
         assert torch.equal(policy.outputs(rows(), 1.0).logprobs, base)
     assert not torch.equal(policy.outputs(rows(), 1.0).logprobs, base)
 
 
-def test_recomputed_activations_give_the_same_gradients(build):
-    """Under gradient checkpointing too, every layer is handed what tells it which tokens belong together."""
+def test_recomputed_activations_give_the_same_gradients(build, monkeypatch):
+    """Under gradient checkpointing too, every layer is handed what tells it which tokens belong together. Both go
+    transformers' way here: four bits round anew what another order of sums has moved."""
+    monkeypatch.setattr(bodies, "is_ours", lambda body: False)
     kept = build()
     spec = replace(kept.spec, gradient_checkpointing=True)
     recomputed = Policy(spec, TOKENIZER, critic=True, seed=1)
