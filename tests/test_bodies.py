@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import test_attention
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_attention import Row, tree
+from test_attention import Row, read_one_by_one, tree
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -39,14 +40,9 @@ from tsr_lightning.training_attention import PackedReader
 CPU = torch.device("cpu")
 LAYERS = 3
 SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 32,
+    **test_attention.SIZES,
     "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "intermediate_size": 56,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
     "pad_token_id": 0,
     "bos_token_id": 0,
     "eos_token_id": 0,
@@ -84,14 +80,6 @@ def read(model: PreTrainedModel, rows: Sequence[Row]) -> Tensor:
     places = np.unique(batch.reads.numpy())
     hidden, _ = bodies.run(model.base_model, batch.ids, batch.positions, reader, Reads(places, reader.narrowed(places)))
     return hidden[torch.from_numpy(np.searchsorted(places, batch.reads.numpy()))][batch.places]
-
-
-def read_one_by_one(model: PreTrainedModel, rows: Sequence[Row]) -> Tensor:
-    found = []
-    for ids, mask in rows:
-        hidden = model.base_model(input_ids=torch.from_numpy(ids)[None], use_cache=False).last_hidden_state[0]
-        found.append(hidden[mask.nonzero()[0] - 1])
-    return torch.cat(found)
 
 
 def _checkpointed(model: PreTrainedModel) -> None:

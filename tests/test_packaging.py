@@ -170,7 +170,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
     expected = {f"tsr_lightning/configs/{name}" for name in SHIPPED}
     expected |= {str(path.relative_to(ROOT)) for path in python_files("tsr_lightning", "callbacks")}
     expected |= {str(path.relative_to(ROOT)) for path in embedded.rglob("*.*") if "__pycache__" not in path.parts}
-    expected |= {"tsr_lightning/native/attention.c", "tsr_lightning/native/layers.c"}
+    expected |= {f"tsr_lightning/native/{name}" for name in ("attention.c", "layers.c", "numbers.h")}
     assert expected - names == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tsr_lightning", "callbacks"}
 

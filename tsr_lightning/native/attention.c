@@ -20,6 +20,8 @@
 #include <immintrin.h>
 #endif
 
+#include "numbers.h"
+
 /* As many floats as two multipliers of one core take at once; not more where AVX-512 is, since few queries are common
    and a vector's idle lanes are lost (on Zen 4 wider vectors are no faster either). */
 #ifdef __AVX__
@@ -31,8 +33,6 @@
 #define KEYS 64  /* of a tile */
 #define LOG2E 1.44269504088896340736f
 #define LOWEST -1e30f  /* below every score and above what is hidden; differences of it stay finite */
-
-#define INLINE static inline __attribute__((always_inline))
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
@@ -264,8 +264,6 @@ static void scored_in_pairs(float *scores, const uint32_t *keys, const uint32_t 
 
 /* -- what is read -------------------------------------------------------------------------------------------------- */
 
-enum { FLOAT32, BFLOAT16 };
-
 typedef struct {
     int64_t token, tokens;   /* the packed queries, at most 64 */
     int64_t shared, shares;  /* keys that all of them see: so many, from there in the list of shared slots */
@@ -287,19 +285,6 @@ typedef struct {
     int32_t kind, threads;
     float scale, softcap;  /* softcap: 0 for none */
 } inputs;
-
-INLINE float widened(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float out;
-    memcpy(&out, &bits, sizeof out);
-    return out;
-}
-
-INLINE uint16_t narrowed(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  /* to the nearest, ties to even */
-}
 
 INLINE float number(const void *from, int32_t kind, int64_t at) {
     return kind == FLOAT32 ? ((const float *)from)[at] : widened(((const uint16_t *)from)[at]);

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c"))
+HEADER = Path(__file__).with_name("numbers.h")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 SWITCH = "TSR_NATIVE"  # 0: PyTorch's attention, whatever there is
 _SECONDS = 120.0  # a build takes one

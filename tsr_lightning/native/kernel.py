@@ -13,7 +13,7 @@ from tsr_lightning.attention import Scores
 from tsr_lightning.native.blocks import Blocks
 from tsr_lightning.native.building import library
 
-_KINDS = {torch.float32: 0, torch.bfloat16: 1}
+KINDS = {torch.float32: 0, torch.bfloat16: 1}  # as in numbers.h
 
 
 class _Inputs(ctypes.Structure):
@@ -43,7 +43,7 @@ class _Gradients(ctypes.Structure):
 
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether there is a kernel for such tensors."""
-    return device.type == "cpu" and dtype in _KINDS and library() is not None
+    return device.type == "cpu" and dtype in KINDS and library() is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _inputs(
         width=width,
         value_width=value_width,
         count=len(blocks.table),
-        kind=_KINDS[query.dtype],
+        kind=KINDS[query.dtype],
         threads=torch.get_num_threads(),
         scale=scores.scale,
         softcap=scores.softcap or 0.0,

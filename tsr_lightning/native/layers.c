@@ -3,26 +3,10 @@
    them. */
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
-enum { FLOAT32, BFLOAT16 };
+#include "numbers.h"
 
-#define INLINE static inline __attribute__((always_inline))
 #define COLUMNS 64  /* of a weight's gradient that one thread adds up */
-
-INLINE float widened(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float out;
-    memcpy(&out, &bits, sizeof out);
-    return out;
-}
-
-INLINE uint16_t narrowed(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  /* to the nearest, ties to even */
-}
 
 /* out = x / sqrt(mean(x^2) + epsilon) * weight, row by row [rows][width] (arXiv 1910.07467); the factor of each row goes
    to `scales`, if there is one. In bfloat16 the row is rounded before it meets the weight, as transformers does. */

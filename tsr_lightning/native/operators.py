@@ -10,11 +10,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.profiler import record_function
 
 from tsr_lightning.native import kernel
 from tsr_lightning.native.building import library
-
-_KINDS = {torch.float32: 0, torch.bfloat16: 1}
 
 
 def serves(tensor: Tensor) -> bool:
@@ -74,7 +73,8 @@ def _call(name: str, *arguments: int | float | Tensor | None) -> None:
     """Of layers.c, whose numbers are all int64 or float; that of threads comes last."""
     kernels = library()
     assert kernels is not None
-    kernels[name](*map(_told, (*arguments, torch.get_num_threads())))
+    with record_function(f"native::{name}"):
+        kernels[name](*map(_told, (*arguments, torch.get_num_threads())))
 
 
 def _told(argument: int | float | Tensor | None) -> Any:
@@ -89,13 +89,13 @@ def _told(argument: int | float | Tensor | None) -> Any:
 def _normed(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) -> Tensor:
     x = x.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
-    _call("norm", x, weight, out, scales, x.numel() // width, width, epsilon, _KINDS[x.dtype])
+    _call("norm", x, weight, out, scales, x.numel() // width, width, epsilon, kernel.KINDS[x.dtype])
     return out
 
 
 def _rotated(x: Tensor, out: Tensor, cosines: Tensor, sines: Tensor, *, back: bool) -> Tensor:
     rows, heads, width = x.shape
-    _call("rotate", x, out, cosines, sines, rows, heads, width, int(back), _KINDS[x.dtype])
+    _call("rotate", x, out, cosines, sines, rows, heads, width, int(back), kernel.KINDS[x.dtype])
     return out
 
 
