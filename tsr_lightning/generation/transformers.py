@@ -12,7 +12,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tsr_lightning.attention import Reader, Reads, Scores, Segment, dot_product
@@ -20,17 +19,13 @@ from tsr_lightning.draws import uniforms
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.generation.drawing import draw
 from tsr_lightning.generation.engine import Prompt, Response
-from tsr_lightning.generation.families import OnBench
 from tsr_lightning.generation.growing import Family, Fresh, Row, Talk, columns_of, unpacked
-from tsr_lightning.generation.readers import Readers, Steps
-from tsr_lightning.generation.store import Shape, Store, Workbench
-from tsr_lightning.generation.stored import InStore
+from tsr_lightning.generation.memory import Memory
+from tsr_lightning.generation.readers import Steps
+from tsr_lightning.generation.store import Shape
 from tsr_lightning.generation.trie import Place, Trie
-from tsr_lightning.native import kernel
 from tsr_lightning.search.ledger import Ledger
 
-_MIB = 2**20
-_BENCH = 1 / 3  # of the memory is for what is being extended, where that needs any; the rest keeps prefixes
 _PASS = 4096  # tokens of prompts in one forward pass: enough to fill two cores, few enough for activations to stay warm
 _LOGITS = 2**24  # drawn from at once: 128 MiB in float64
 _SHRINK_AT = 0.75  # finished families leave a wave's steps once no more than this share of them still talks
@@ -103,7 +98,7 @@ class TransformersEngine:
         self.max_rows = max_rows
         self._costs = Ledger()
         self._version: object = None
-        self._memory: _Memory | None = None
+        self._memory: Memory | None = None
 
     def take_costs(self) -> Ledger:
         costs, self._costs = self._costs, Ledger()
@@ -146,12 +141,12 @@ class TransformersEngine:
     # -- memory -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _at_work(self) -> Iterator["_Memory"]:
+    def _at_work(self) -> Iterator[Memory]:
         """The memory, emptied if the weights have changed."""
         with self.model.playing():
             precision, version = self.model.precision(), self.model.version()
             if self._memory is None or self._memory.precision != precision:
-                self._memory = _Memory(*self._seen(), precision, self.cache_mib, self.longest, self.model.device)
+                self._memory = Memory(*self._seen(), precision, self.cache_mib, self.longest, self.model.device)
             elif version != self._version:
                 self._memory.trie.clear()
             self._version = version
@@ -175,7 +170,7 @@ class TransformersEngine:
         shape = Shape(self.model.layers, heads, key_width, value_width, hidden.shape[-1], dtype, hidden.dtype)
         return shape, self.model.logits(hidden).shape[-1]
 
-    def _chunks(self, families: Sequence[Family], memory: "_Memory") -> Iterator[list[Family]]:
+    def _chunks(self, families: Sequence[Family], memory: Memory) -> Iterator[list[Family]]:
         """Families of like length together, as many as memory and `max_rows` allow; a large family is cut."""
         chunk: list[Family] = []
         longest = columns = tokens = rows = 0
@@ -193,7 +188,7 @@ class TransformersEngine:
         if chunk:
             yield chunk
 
-    def _cut(self, families: Sequence[Family], memory: "_Memory") -> Iterator[Family]:
+    def _cut(self, families: Sequence[Family], memory: Memory) -> Iterator[Family]:
         """Families in parts, each of which fits alone."""
         for family in families:
             part = Family(family.ids)
@@ -208,7 +203,7 @@ class TransformersEngine:
 
     # -- one chunk --------------------------------------------------------------------------------------------------
 
-    def _prefill(self, chunk: Sequence[Family], memory: "_Memory") -> list[Place]:
+    def _prefill(self, chunk: Sequence[Family], memory: Memory) -> list[Place]:
         """Computes what the chunk's prompts have that the trie does not."""
         trie = memory.trie
         trie.begin()
@@ -232,7 +227,7 @@ class TransformersEngine:
             self._read(pending, memory)
         return places
 
-    def _read(self, new: Sequence[tuple[Family, Place]], memory: "_Memory") -> None:
+    def _read(self, new: Sequence[tuple[Family, Place]], memory: Memory) -> None:
         """One forward pass over the unknown ends of prompts."""
         device = self.model.device
         segments = [Segment(len(place.slots) - place.known, place.slots) for _, place in new]
@@ -256,7 +251,7 @@ class TransformersEngine:
             scores_computed=reader.scored,
         )
 
-    def _hidden(self, slots: Sequence[int], memory: "_Memory") -> Tensor:
+    def _hidden(self, slots: Sequence[int], memory: Memory) -> Tensor:
         """Last hidden states [N, H]. Where a token was computed as a part of something longer, its last layer is
         finished now."""
         late = [slot for slot in slots if not memory.finished[slot]]
@@ -267,7 +262,7 @@ class TransformersEngine:
             memory.keep(np.array(late), self.model.finish(memory.take(late), positions, reader), finished=True)
         return memory.take(slots)
 
-    def _respond(self, chunk: Sequence[Family], memory: "_Memory", temperature: float) -> None:
+    def _respond(self, chunk: Sequence[Family], memory: Memory, temperature: float) -> None:
         """The responses to a chunk of prompts, a token at a time for all that still talk."""
         places = self._prefill(chunk, memory)
         wave = [Talk(family, row) for family in chunk for row in family.rows]
@@ -289,7 +284,7 @@ class TransformersEngine:
             if fresh:
                 self._advance(fresh, present, steps, memory)
 
-    def _draw(self, wave: Sequence[Talk], said: int, memory: "_Memory", temperature: float) -> None:
+    def _draw(self, wave: Sequence[Talk], said: int, memory: Memory, temperature: float) -> None:
         """The next token of everyone; what stands at the same prefix shares its distribution."""
         size = max(1, _LOGITS // memory.vocabulary)
         for start in range(0, len(wave), size):
@@ -317,7 +312,7 @@ class TransformersEngine:
             talk.slot = slot
         return fresh
 
-    def _advance(self, fresh: Sequence[Fresh], present: Sequence[Family], steps: Steps, memory: "_Memory") -> None:
+    def _advance(self, fresh: Sequence[Fresh], present: Sequence[Family], steps: Steps, memory: Memory) -> None:
         """One forward pass over the new tokens of responses."""
         number = {id(family): i for i, family in enumerate(present)}
         brought: list[tuple[int, int, int]] = []
@@ -341,39 +336,6 @@ class TransformersEngine:
             scores_needed=int(positions.sum()) + len(fresh),
             scores_computed=steps.scored,
         )
-
-
-class _Memory:
-    """Trie and store of a stated size, and what reads them."""
-
-    def __init__(
-        self, shape: Shape, vocabulary: int, precision: object, cache_mib: int, longest: int, device: torch.device
-    ) -> None:
-        self.vocabulary = vocabulary
-        self.precision = precision
-        native = kernel.serves(device, shape.dtype)
-        share = 0.0 if native else _BENCH
-        bench = int(cache_mib * _MIB * share) // shape.token_bytes
-        slots = int(cache_mib * _MIB * (1 - share)) // shape.slot_bytes
-        if slots < longest or (not native and bench < longest):
-            least = longest * max(shape.slot_bytes / (1 - share), shape.token_bytes / share if share else 0) / _MIB
-            raise ConfigError(
-                f"data.cache_mib is {cache_mib}, in which a prompt and response of {longest} tokens of this model do "
-                f"not fit: give {int(least) + 1} or more, or lower data.context_tokens"
-            )
-        self.trie = Trie(slots)
-        self.store = Store(shape, slots, device)
-        self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the last layer's
-        self.readers: Readers = InStore() if native else OnBench(Workbench(shape, bench, device))
-
-    def take(self, slots: Sequence[int]) -> Tensor:
-        """What is kept at slots [N, H]."""
-        return self.store.hidden.index_select(0, torch.tensor(slots, device=self.store.hidden.device))
-
-    def keep(self, slots: NDArray[np.int64], hidden: Tensor, *, finished: bool) -> None:
-        """Hidden states [N, H] at slots [N]: those of the last layer, or what they will be made from."""
-        self.store.hidden.index_copy_(0, torch.from_numpy(slots).to(hidden.device), hidden)
-        self.finished[slots] = finished
 
 
 class _Probe:
