@@ -54,6 +54,9 @@ CASES = {
         "Expert.*no oracle.*another strategy",
     ),
     "CriticValue without a critic": Case((*BEAM, f"{STRATEGY}.scorer", "CriticValue"), "critic.*GRPO.*PPO"),
+    "fewer workers than none": Case(
+        ("--data.env_workers", "-1"), r"data\.env_workers is -1: give 0 to step environments in turn"
+    ),
     "searches that never start": Case(("--data.concurrency", "0"), r"data\.concurrency is 0: give 1 or more"),
     "no minibatch": Case(("--data.updates.minibatches", "0"), r"data\.updates\.minibatches is 0: give 1 or more"),
     "no instance": Case(("--data.instances", "0"), r"data\.instances is 0: give 1 or more"),

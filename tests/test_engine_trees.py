@@ -28,7 +28,8 @@ from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.player import Player
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
-from tsr_lightning.search.driver import Driver, Limits
+from tsr_lightning.search.driver import Driver
+from tsr_lightning.search.moves import Limits
 from tsr_lightning.search.scorers import CriticValue
 from tsr_lightning.search.strategies import Beam, BestOfN, Lookahead, Sample, Strategy
 
@@ -147,15 +148,15 @@ def of(spec: PolicySpec) -> Policy:
 
 
 def played(
-    policy: Policy, spec: PolicySpec, strategy: Strategy, context: Context, searches: int
+    policy: Policy, spec: PolicySpec, strategy: Strategy, context: Context, searches: int, workers: int = 0
 ) -> tuple[Recording, int]:
     """What the engine was asked and answered, and the tokens that a hook saw."""
     chat = Chat(load_tokenizer(spec, ()), context)
     engine = TransformersEngine(Player(policy), chat.end_ids, 512, cache_mib=64)
     engine.open()
     player = Recording(engine)
-    env = make_env("tsr/FrozenLake-v0", wording="brief", max_turns=4)
-    driver = Driver(env, chat, player, Sampling(1.0, 8), Limits(512), concurrency=5)
+    env, *others = (make_env("tsr/FrozenLake-v0", wording="brief", max_turns=4) for _ in range(1 + workers))
+    driver = Driver(env, chat, player, Sampling(1.0, 8), Limits(512), concurrency=5, workers=others)
     with metered(policy) as meter:
         driver.run([replace(task, instance=task.instance // 3) for task in tasks(strategy, searches)])
     assert driver.costs.tokens_computed == meter.everything
@@ -169,6 +170,15 @@ def test_every_strategy_in_every_context(embedded: Policy, strategy: Strategy, c
     player, computed = played(embedded, spec, strategy, context, 7)
     assert computed == player.floor()
     ends = frozenset(Chat(load_tokenizer(spec, ()), context).end_ids)
+    assert assert_all_drawn(embedded, player, 1.0, ends) >= 7
+
+
+def test_two_halves_share_what_is_computed(embedded: Policy) -> None:
+    """Where environments step beside generation, the halves of the searches find each other's prefixes."""
+    spec = PolicySpec("embedded/frozen_lake")
+    player, computed = played(embedded, spec, Beam(2, 4), Full(), 7, workers=2)
+    assert computed == player.floor()
+    ends = frozenset(Chat(load_tokenizer(spec, ()), Full()).end_ids)
     assert assert_all_drawn(embedded, player, 1.0, ends) >= 7
 
 

@@ -21,6 +21,7 @@ from benchmarks.performance.report import Measured, Ratio, rollout_table
 from benchmarks.performance.rivals import generate
 from benchmarks.performance.rollouts import roll_out
 from benchmarks.performance.trie import Trie, grown
+from benchmarks.performance.waiting import compare
 from benchmarks.performance.workload import LADDER, Shape, Workload, make_model, play, tokenizer_of
 from benchmarks.performance.world import ID, Pages
 from tsr_lightning.draws import Key
@@ -277,6 +278,14 @@ def test_a_point_of_growth_is_measured_in_a_process_of_its_own() -> None:
 
 
 @pytest.mark.slow
+def test_environments_that_wait_are_waited_for_less_where_they_step_beside_generation() -> None:
+    """By figures that no clock can spoil: as many steps, and all of their waiting told only where nothing hides it."""
+    in_turn, beside = compare(replace(TINY, wait=0.01), (0, 4), laps=1)
+    assert in_turn.env_steps == beside.env_steps > 0
+    assert in_turn.seconds_environment >= 0.01 * in_turn.env_steps
+    assert beside.seconds_environment < in_turn.seconds_environment
+
+
 def test_participants_take_turns_in_processes_of_their_own(tmp_path: Path) -> None:
     rules = Rules(laps=2, threads=1, log=tmp_path)
     results = Comparison(comparisons.searched, TINY, (Participant("generate", TINY, sys.executable),)).run(rules)

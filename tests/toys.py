@@ -5,8 +5,9 @@ from typing import Any
 
 from tsr_lightning.draws import Key
 from tsr_lightning.generation.engine import Prompt, Response, Sampling
-from tsr_lightning.search.driver import Driver, Limits, Task
+from tsr_lightning.search.driver import Driver, Task
 from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.search.moves import Limits
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.trajectory import Turn
 
@@ -143,11 +144,11 @@ def driver(
     limits: Limits = Limits(1000),  # noqa: B008  (frozen)
     max_response_tokens: int = 64,
     keep_trees: bool = False,
+    workers: Sequence[Any] = (),
 ) -> Driver:
     sampling = Sampling(1.0, max_response_tokens)
-    return Driver(
-        Walk() if env is None else env, Letters(), engine or Scripted(), sampling, limits, concurrency, keep_trees
-    )
+    env = Walk() if env is None else env
+    return Driver(env, Letters(), engine or Scripted(), sampling, limits, concurrency, keep_trees, workers)
 
 
 def tasks(strategy: Strategy, count: int = 40, run: int = 7) -> list[Task]:

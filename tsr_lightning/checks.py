@@ -47,6 +47,11 @@ def _check_numbers(data: RolloutDataModule) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"data.{name} is {count}: give 1 or more")
+    if data.env_workers < 0:
+        raise ConfigError(
+            f"data.env_workers is {data.env_workers}: give 0 to step environments in turn with generation, or the "
+            "number of them that step beside it"
+        )
     if data.sampling.temperature <= 0:
         raise ConfigError(
             f"data.sampling.temperature is {data.sampling.temperature}, at which nothing is sampled and no "

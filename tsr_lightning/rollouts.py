@@ -33,8 +33,9 @@ from tsr_lightning.memory import peak
 from tsr_lightning.metrics import rollout_metrics, update_metrics
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rows import Batch, Row, Updates, rows_of, schedule, with_credit
-from tsr_lightning.search.driver import Driver, Limits, Task, Watch
+from tsr_lightning.search.driver import Driver, Task, Watch
 from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.search.moves import Limits
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.strategies import Sample, Strategy
 from tsr_lightning.trajectory import Group
@@ -91,6 +92,8 @@ class RolloutDataModule(LightningDataModule):
         concurrency: searches that run side by side; changes speed and memory, and no draw.
         max_rows: responses that the engine draws side by side; changes speed and memory, and no draw.
         cache_mib: memory of the engine for keys and values, in MiB; what does not fit is computed again.
+        env_workers: environments that step in threads of their own, while responses are drawn for the other half of
+            the searches: for those that wait for something, such as a page, a tool or a program; 0 steps in turn.
         seed: names every draw of the run; set by `seed_everything`.
     """
 
@@ -110,6 +113,7 @@ class RolloutDataModule(LightningDataModule):
         concurrency: int = 256,
         max_rows: int = 512,
         cache_mib: int = 4096,
+        env_workers: int = 0,
         seed: int = 1,
     ) -> None:
         super().__init__()
@@ -128,9 +132,11 @@ class RolloutDataModule(LightningDataModule):
         self.concurrency = concurrency
         self.max_rows = max_rows
         self.cache_mib = cache_mib
+        self.env_workers = env_workers
         self.key = Key(0).fold("run", seed)
         self.seed = seed
         self._env: Branchable | None = None
+        self._workers: list[Branchable] = []
         self._instances: Instances | None = None
         self._accumulation = 1  # micro-batches per step that the Trainer was asked for
 
@@ -149,6 +155,13 @@ class RolloutDataModule(LightningDataModule):
         if self._env is None:
             self._env = make_env(self.env_id, **self.env_kwargs)
         return self._env
+
+    @property
+    def workers(self) -> list[Branchable]:
+        """The environments that step beside generation."""
+        while len(self._workers) < self.env_workers:
+            self._workers.append(make_env(self.env_id, **self.env_kwargs))
+        return self._workers
 
     def texts(self) -> Iterator[str]:
         """What the environment says and is told."""
@@ -185,6 +198,7 @@ class RolloutDataModule(LightningDataModule):
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
             limits=Limits(longest, self.episode_tokens),
             concurrency=self.concurrency,
+            workers=self.workers,
         )
 
     # -- training ---------------------------------------------------------------------------------------------------

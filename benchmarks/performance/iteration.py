@@ -67,7 +67,7 @@ class Stopwatch(Callback):
 def data_of(work: Workload) -> RolloutDataModule:
     return RolloutDataModule(
         env=ID,
-        env_kwargs={"words": work.words, "turns": work.turns},
+        env_kwargs={"words": work.words, "turns": work.turns, "wait": work.wait},
         plan=Uniform(work.strategy, work.members),
         instances=work.groups,
         held_out=HeldOut(instances=1),
@@ -79,6 +79,7 @@ def data_of(work: Workload) -> RolloutDataModule:
         concurrency=work.trajectories,
         max_rows=work.rows,
         cache_mib=work.cache_mib,
+        env_workers=work.env_workers,
     )
 
 

@@ -19,8 +19,9 @@ from tsr_lightning.draws import Key
 from tsr_lightning.generation.engine import Engine, Sampling
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import make_tokenizer
-from tsr_lightning.search.driver import Driver, Limits, Task
+from tsr_lightning.search.driver import Driver, Task
 from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.search.moves import Limits
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
 from tsr_lightning.trajectory import Turn
 
@@ -78,6 +79,8 @@ class Workload:
     response_tokens: int = 32
     past_turns: int | None = None  # that a prompt shows; null for all
     cache_mib: int = 4096  # our engine's memory for prefixes
+    wait: float = 0.0  # seconds that a step of the environment waits
+    env_workers: int = 0  # environments that step beside generation
 
     @property
     def strategy(self) -> Strategy:
@@ -151,13 +154,15 @@ class Figures:
 def play(work: Workload, engine: Engine, tokenizer: PreTrainedTokenizerFast, lap: int = 0) -> Figures:
     """Rolls out once. Each `lap` has instances and draws of its own, so that no cache knows them already."""
     recorder = Recorder(engine)
+    env, *workers = (Pages(work.words, work.turns, work.wait) for _ in range(1 + work.env_workers))
     driver = Driver(
-        Pages(work.words, work.turns),
+        env,
         Chat(tokenizer, work.context),
         recorder,
         Sampling(1.0, work.response_tokens),
         Limits(work.longest),
         concurrency=work.trajectories,
+        workers=workers,
     )
     tasks = _tasks(work, lap)
     started = time.perf_counter()

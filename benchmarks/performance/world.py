@@ -4,6 +4,7 @@ Pages are drawn by what was answered so far, so no two branches read the same; a
 never before, and never with a success. Knows no torch and no tokenizer.
 """
 
+import time
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -25,15 +26,17 @@ class Pages(gymnasium.Env[str, str]):
     Args:
         words: of a page; each is one token of `workload.make_vocabulary`.
         turns: answers of an episode.
+        wait: seconds that a step waits, as it would for a page from elsewhere.
     """
 
     instructions = "read the page and answer with words every answer opens another page some pages are better"
     metadata = {"render_modes": []}  # noqa: RUF012  (gymnasium's)
     observation_space = action_space = gymnasium.spaces.Text(100_000, min_length=0, charset=CHARSET)
 
-    def __init__(self, words: int = 190, turns: int = 5) -> None:
+    def __init__(self, words: int = 190, turns: int = 5, wait: float = 0.0) -> None:
         self.words = words
         self.turns = turns
+        self.wait = wait
         self.page, self.turn = Key(0), 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -43,6 +46,8 @@ class Pages(gymnasium.Env[str, str]):
         return self._read(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self.wait:
+            time.sleep(self.wait)
         before = self.score()
         self.page, self.turn = self.page.fold(action), self.turn + 1
         ended = self.turn >= self.turns

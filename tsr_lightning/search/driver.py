@@ -5,41 +5,22 @@ side nor their order changes any of them.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from itertools import islice
+from typing import Any
 
 from tsr_lightning.draws import Key, Stream
-from tsr_lightning.envs.branchable import Branchable, Solvable
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.envs.branchable import Branchable
 from tsr_lightning.generation.engine import Engine, Prompt, Response, Sampling
 from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.search.moves import Limits, Moves, Speaker
+from tsr_lightning.search.stages import InTurn, Job, Pending, Stage, beside
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, Expand, Node, Request, Search
-from tsr_lightning.trajectory import Trajectory, Turn
-
-
-class Speaker(Protocol):
-    """Text to token ids and back, for search, which knows no tokenizer."""
-
-    def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]: ...
-
-    def read(self, response: Sequence[int]) -> str: ...
-
-    def write(self, text: str) -> tuple[int, ...]: ...
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What may be said. A node whose budget is used up has ended, truncated.
-
-    Args:
-        context: the most tokens of a prompt and its response together: the model's own, or less.
-        episode: the most tokens that all responses of an episode may say; null for no limit.
-    """
-
-    context: int
-    episode: int | None = None
+from tsr_lightning.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +44,19 @@ class _Running:
     request: Request | None = None
 
 
+@dataclass(slots=True)
+class _Crew:
+    """Searches that make their waves together."""
+
+    searches: list[_Running]
+    stepping: Pending  # of their last wave
+
+
 Watch = Callable[[int, int, Ledger], None]  # (searches ended, of how many, costs so far)
 
 
 class Driver:
-    """Plays searches on one environment object by restoring states.
+    """Plays searches by restoring states.
 
     Args:
         env: the environment, already made.
@@ -77,6 +66,8 @@ class Driver:
         limits: the other budgets.
         concurrency: searches that run side by side.
         keep_trees: keep every node that was proposed as `children` of its parent.
+        workers: further environments, made like the first. Where there are any, they step in threads of their own
+            while responses are drawn for the other half of the searches.
     """
 
     def __init__(
@@ -88,15 +79,15 @@ class Driver:
         limits: Limits,
         concurrency: int = 256,
         keep_trees: bool = False,
+        workers: Sequence[Branchable] = (),
     ) -> None:
-        self.env = env
-        self.speaker = speaker
         self.engine = engine
-        self.sampling = sampling
-        self.limits = limits
+        self.temperature = sampling.temperature
         self.concurrency = concurrency
         self.keep_trees = keep_trees
         self.costs = Ledger()
+        self._moves = Moves(env, speaker, sampling, limits)
+        self._workers = [replace(self._moves, env=worker) for worker in workers]
         self._start: tuple[int, Node] | None = None  # the members of a group begin alike
 
     def run(self, tasks: Sequence[Task], watch: Watch | None = None) -> list[Trajectory]:
@@ -107,50 +98,46 @@ class Driver:
         """The leaf that each search chose."""
         chosen: dict[int, Node] = {}
         waiting = list(reversed(list(enumerate(tasks))))
-        running: list[_Running] = []
-        while waiting or running:
-            while waiting and len(running) < self.concurrency:
-                index, task = waiting.pop()
-                root = self.root(task)
-                self._resume(_Running(index, task, root, task.strategy(root)), None, running, chosen)
-            wave, running = running, []
-            for search, answer in zip(wave, self._answers(wave), strict=True):
-                self._resume(search, answer, running, chosen)
-            self.costs += self.engine.take_costs()
-            if watch is not None:
-                watch(len(chosen), len(tasks), self.costs)
+        with self._stage() as stage:
+            crews = [_Crew([], list) for _ in range(stage.crews)]
+            side_by_side = max(1, min(self.concurrency // stage.crews, -(-len(tasks) // stage.crews)))
+            while waiting or any(crew.searches for crew in crews):
+                for crew in crews:
+                    if crew.searches:
+                        self._hear(crew, chosen)
+                        if watch is not None:
+                            watch(len(chosen), len(tasks), self.costs)
+                    while waiting and len(crew.searches) < side_by_side:
+                        index, task = waiting.pop()
+                        root = self.root(task)
+                        self._resume(_Running(index, task, root, task.strategy(root)), None, crew.searches, chosen)
+                    if crew.searches:
+                        crew.stepping = self._begin(crew.searches, stage)
         return [chosen[index] for index in range(len(tasks))]
 
     def root(self, task: Task) -> Node:
-        """The first moment of an instance."""
-        if self._start is not None and self._start[0] == task.instance:
-            return replace(self._start[1], key=task.key, children=[])
-        observation, _ = self.env.reset(seed=task.instance)
-        root = Node(self.env.get_state(), observation, task.key, self.env.state_key(), self.env.remaining())
-        if self._allowance(root) < 1:
-            raise ConfigError(
-                f"the first prompt has {len(root.prompt)} tokens, which leaves no room for a response within "
-                f"{self.limits.context}: use a model or data.context_tokens with a longer context"
-            )
-        self._start = (task.instance, replace(root))
-        return root
+        """The first moment of a search."""
+        if self._start is None or self._start[0] != task.instance:
+            self._start = (task.instance, self._moves.root(task.instance, task.key))
+        return replace(self._start[1], key=task.key, children=[])
 
     def trajectory(self, task: Task, leaf: Node) -> Trajectory:
         """The chosen path as what is trained on."""
-        kept = leaf.turns
         self.costs += Ledger(tokens_kept=leaf.generated)
-        final = self.speaker.prompt(self.env.instructions, kept, leaf.observation) if leaf.truncated else ()
         return Trajectory(
             instance=task.instance,
             member=task.member,
             strategy=type(task.strategy).__name__,
             searched=task.strategy.selects,
-            turns=kept,
+            turns=leaf.turns,
             succeeded=leaf.succeeded,
             truncated=leaf.truncated,
-            final_prompt=final if len(final) < self.limits.context else (),
+            final_prompt=self._moves.final_prompt(leaf),
             final_observation=leaf.observation,
         )
+
+    def _stage(self) -> AbstractContextManager[Stage]:
+        return beside(self._workers) if self._workers else nullcontext(InTurn(self._moves))
 
     def _resume(self, search: _Running, answer: Any, running: list[_Running], chosen: dict[int, Node]) -> None:
         try:
@@ -159,31 +146,36 @@ class Driver:
         except StopIteration as stop:
             chosen[search.index] = stop.value
 
-    def _answers(self, wave: Sequence[_Running]) -> list[Any]:
-        """What each search of the wave asked for."""
+    def _begin(self, wave: Sequence[_Running], stage: Stage) -> Pending:
+        """Draws the responses of a wave, and lets the environments begin to step."""
         proposals = self._propose(wave)
+        jobs = [job for search in wave for job in _jobs(search, proposals.get(search.index, []))]
         started = time.perf_counter()
-        answers: list[Any] = []
-        steps = 0
-        for search in wave:
-            match search.request:
-                case Expand(nodes=nodes):
-                    scored = search.task.strategy.scored_by is not None
-                    families = [
-                        [self._child(node, response, scored) for response in responses]
-                        for node, responses in zip(nodes, proposals[search.index], strict=True)
-                    ]
-                    steps += sum(len(family) for family in families)
-                    answers.append(families)
-                case Commit(node=node):
-                    steps += 1
-                    answers.append(self._realise(search, node))
-                case Demonstrate(node=node, noise=noise):
-                    steps += 1
-                    answers.append(self._demonstrate(node, noise))
-        self.costs += Ledger(env_steps=steps, seconds_environment=time.perf_counter() - started)
+        stepping = stage.start(jobs)
+        self.costs += Ledger(env_steps=len(jobs), seconds_environment=time.perf_counter() - started)
+        return stepping
+
+    def _hear(self, crew: _Crew, chosen: dict[int, Node]) -> None:
+        """What came of the crew's wave, told to its searches, which go on."""
+        started = time.perf_counter()
+        nodes = iter(crew.stepping())
+        self.costs += Ledger(seconds_environment=time.perf_counter() - started)
+        wave, crew.searches = crew.searches, []
+        answers = [self._answer(search, nodes) for search in wave]
         self._score(wave, answers)
-        return answers
+        for search, answer in zip(wave, answers, strict=True):
+            self._resume(search, answer, crew.searches, chosen)
+        self.costs += self.engine.take_costs()
+
+    def _answer(self, search: _Running, nodes: Iterator[Node]) -> Any:
+        """What a search asked for, of the nodes of its wave."""
+        if not isinstance(search.request, Expand):
+            return next(nodes)
+        families = [list(islice(nodes, search.request.count)) for _ in search.request.nodes]
+        if self.keep_trees:
+            for node, family in zip(search.request.nodes, families, strict=True):
+                node.children += family
+        return families
 
     def _propose(self, wave: Sequence[_Running]) -> dict[int, list[list[Response]]]:
         """One engine call for every `Expand` of the wave."""
@@ -193,88 +185,18 @@ class Driver:
             if isinstance(search.request, Expand):
                 for node in search.request.nodes:
                     keys = [node.key.fold(node.expanded + i) for i in range(search.request.count)]
-                    allowance = self._allowance(node)
+                    allowance = self._moves.allowance(node)
                     prompts.append(Prompt(node.prompt, tuple(k.fold(Stream.POLICY).value for k in keys), allowance))
                     owners.append(search.index)
         if not prompts:
             return {}
         started = time.perf_counter()
-        responses = self.engine.generate(prompts, self.sampling.temperature)
+        responses = self.engine.generate(prompts, self.temperature)
         self.costs += Ledger(waves=1, seconds_generation=time.perf_counter() - started)
         proposals: dict[int, list[list[Response]]] = {}
         for owner, family in zip(owners, responses, strict=True):
             proposals.setdefault(owner, []).append(family)
         return proposals
-
-    def _child(self, node: Node, response: Response, scored: bool) -> Node:
-        """What search imagines to come of a response: a branch with noise of its own."""
-        key = node.key.fold(node.expanded)
-        node.expanded += 1
-        child = self._step(node, response, key, key.fold(Stream.BRANCH), self.speaker.read(response.ids))
-        if scored:
-            child.feedback = self.env.score()
-        if self.keep_trees:
-            node.children.append(child)
-        return child
-
-    def _realise(self, search: _Running, imagined: Node) -> Node:
-        """What does come of a response in the real episode."""
-        turn, parent = imagined.turn, imagined.parent
-        if turn is None or parent is None:
-            raise ValueError("a root cannot be committed: it has no response to play")
-        real = search.root.key.fold(Stream.REAL, parent.depth)
-        response = Response(turn.response, turn.logprobs, turn.finished)
-        return self._step(parent, response, real.fold("path"), real, turn.text)
-
-    def _demonstrate(self, node: Node, noise: float) -> Node:
-        """One turn of the oracle."""
-        if not isinstance(self.env, Solvable):
-            raise ConfigError(f"the strategy Expert needs an oracle, and {type(self.env).__name__} has none")
-        key = node.key.fold(node.expanded)
-        node.expanded += 1
-        self._allowance(node)  # builds the prompt
-        self.env.set_state(node.state)
-        text = self.env.oracle(noise, key.fold(Stream.ORACLE))
-        ids = self.speaker.write(text)
-        child = self._step(node, Response(ids, (0.0,) * len(ids), True), key, key.fold(Stream.BRANCH), text)
-        child.generated = node.generated
-        return child
-
-    def _step(self, node: Node, response: Response, key: Key, noise: Key, text: str) -> Node:
-        self.env.set_state(node.state)
-        self.env.reseed(noise)
-        observation, reward, terminated, truncated, info = self.env.step(text)
-        turn = Turn(
-            prompt=node.prompt,
-            response=response.ids,
-            logprobs=response.logprobs,
-            finished=response.finished,
-            observation=node.observation,
-            text=text,
-            reward=float(reward),
-            valid=bool(info["action_is_valid"]),
-            effective=bool(info["action_is_effective"]),
-        )
-        child = Node(
-            state=self.env.get_state(),
-            observation=observation,
-            key=key,
-            state_key=self.env.state_key(),
-            remaining=self.env.remaining(),
-            depth=node.depth + 1,
-            total=node.total + float(reward),
-            done=terminated or truncated,
-            succeeded=bool(info["success"]),
-            truncated=truncated and not terminated,
-            parent=node,
-            turn=turn,
-            said=node.said + len(response.ids),
-            generated=node.generated + len(response.ids),
-            tie=key.fold(Stream.TIES).uniform(),
-        )
-        if not child.done and not self._has_room(child):
-            child.done = child.truncated = True
-        return child
 
     def _score(self, wave: Sequence[_Running], answers: Sequence[Any]) -> None:
         """Sets the scores of all children of the wave, one call per scorer, so that a critic sees one batch."""
@@ -290,25 +212,29 @@ class Driver:
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
         for node in nodes:
-            self._allowance(node)
+            self._moves.allowance(node)
         return self.engine.values([node.prompt for node in nodes])
 
-    def _has_room(self, node: Node) -> bool:
-        """Whether another response fits. A prompt is built only where a bound on its length leaves that open: every
-        token is at least a byte of text, or one of the template's."""
-        parent = node.parent
-        bound = len(node.observation.encode()) + 64
-        if parent is not None and node.turn is not None:
-            bound += len(parent.prompt) + len(node.turn.response)
-        if bound + 1 <= self.limits.context and self.limits.episode is None:
-            return True
-        return self._allowance(node) >= 1
 
-    def _allowance(self, node: Node) -> int:
-        """How many tokens the next response may have; builds the prompt."""
-        if not node.prompt:
-            node.prompt = self.speaker.prompt(self.env.instructions, node.turns, node.observation)
-        room = self.limits.context - len(node.prompt)
-        if self.limits.episode is not None:
-            room = min(room, self.limits.episode - node.said)
-        return min(room, self.sampling.max_response_tokens)
+def _jobs(search: _Running, proposals: Sequence[Sequence[Response]]) -> list[Job]:
+    """The steps that a search asked for."""
+    match search.request:
+        case Expand(nodes=nodes):
+            scored = search.task.strategy.scored_by is not None
+            return [
+                partial(Moves.imagined, node=node, number=_next(node), response=response, scored=scored)
+                for node, responses in zip(nodes, proposals, strict=True)
+                for response in responses
+            ]
+        case Commit(node=node):
+            return [partial(Moves.realised, root=search.root, imagined=node)]
+        case Demonstrate(node=node, noise=noise):
+            return [partial(Moves.demonstrated, node=node, number=_next(node), noise=noise)]
+        case None:
+            raise ValueError("a search that asked for nothing is not under way")
+
+
+def _next(node: Node) -> int:
+    """The number of a node's next child."""
+    node.expanded += 1
+    return node.expanded - 1

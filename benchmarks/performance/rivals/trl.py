@@ -30,8 +30,9 @@ from benchmarks.performance.world import Pages
 from tsr_lightning.draws import Key
 from tsr_lightning.generation.engine import Sampling
 from tsr_lightning.policy.chat import Chat
-from tsr_lightning.search.driver import Driver, Limits, Task
+from tsr_lightning.search.driver import Driver, Task
 from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.search.moves import Limits
 from tsr_lightning.trajectory import Trajectory
 
 PROMPTS = 10_000  # more than will be asked for
