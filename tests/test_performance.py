@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.pyplot import imread
 
 from benchmarks.performance import comparisons, floor, growth, profiling
 from benchmarks.performance.alternate import Participant, Record, alternate
 from benchmarks.performance.comparisons import Comparison, Invited, Rules
+from benchmarks.performance.growth_picture import draw
 from benchmarks.performance.line import Line
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.recording import Recorder
@@ -277,7 +279,19 @@ def test_a_point_of_growth_is_measured_in_a_process_of_its_own() -> None:
     assert growth.table("size", [point]).splitlines()[-1].startswith("| tiny |")
 
 
-@pytest.mark.slow
+def test_growth_is_drawn_a_panel_for_each_size(tmp_path: Path) -> None:
+    points = [
+        {"label": label, "seconds": 2.0 * size, "floor_seconds": 1.0 * size, "update_seconds": 3.0 * size}
+        for size, label in enumerate(("one", "two", "all"), start=1)
+    ]
+    sizes = []
+    for count in (1, 6):
+        draw({f"size {i}": points for i in range(count)}, tmp_path / "growth.png")
+        sizes.append(imread(tmp_path / "growth.png").shape)
+    assert sizes[1][0] == 2 * sizes[0][0]  # a second row
+    assert sizes[1][1] == sizes[0][1]
+
+
 def test_environments_that_wait_are_waited_for_less_where_they_step_beside_generation() -> None:
     """By figures that no clock can spoil: as many steps, and all of their waiting told only where nothing hides it."""
     in_turn, beside = compare(replace(TINY, wait=0.01), (0, 4), laps=1)
@@ -286,6 +300,7 @@ def test_environments_that_wait_are_waited_for_less_where_they_step_beside_gener
     assert beside.seconds_environment < in_turn.seconds_environment
 
 
+@pytest.mark.slow
 def test_participants_take_turns_in_processes_of_their_own(tmp_path: Path) -> None:
     rules = Rules(laps=2, threads=1, log=tmp_path)
     results = Comparison(comparisons.searched, TINY, (Participant("generate", TINY, sys.executable),)).run(rules)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.performance.floor import floor_seconds, measured
+from benchmarks.performance.growth_picture import draw
 from benchmarks.performance.iteration import Stopwatch, agent_of, data_of, trainer_of
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.report import machine
@@ -136,7 +137,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--axis", default="", help="measure only the axes whose name contains this")
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/performance"), help="folder of growth.md and growth.json"
+        "--out", type=Path, default=Path("runs/performance"), help="folder of growth.md, .json and .png"
     )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -152,6 +153,7 @@ def main() -> None:
             print(tables[-1], flush=True)
             (args.out / "growth.md").write_text("\n".join(tables), encoding="utf-8")
             (args.out / "growth.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+            draw(figures, args.out / "growth.png")
 
 
 if __name__ == "__main__":

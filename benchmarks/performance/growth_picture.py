@@ -1,7 +1,5 @@
-"""The tables of growth as a picture: `python -m benchmarks.performance.growth_picture GROWTH.JSON GROWTH.PNG`."""
+"""The tables of growth as a picture."""
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ LINES = {
 
 def draw(axes: dict[str, list[dict[str, Any]]], out: Path) -> None:
     """One panel per size that grows; the further the solid line lies above the dotted one, the more is left."""
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     rows = -(-len(axes) // COLUMNS)
     figure, panels = pyplot.subplots(rows, COLUMNS, figsize=(3 * COLUMNS, 2.6 * rows), squeeze=False)
@@ -30,6 +28,10 @@ def draw(axes: dict[str, list[dict[str, Any]]], out: Path) -> None:
         for key, (label, colour, style) in LINES.items():
             panel.plot(labels, [point[key] for point in points], style, color=colour, label=label, marker="o", ms=3)
         panel.set_yscale("log")
+        panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        panel.yaxis.set_minor_formatter(ticker.NullFormatter())
+        panel.tick_params(labelsize="small")
         panel.set_xlabel(name)
         panel.grid(alpha=0.3, which="both")
     for row in panels:
@@ -38,11 +40,3 @@ def draw(axes: dict[str, list[dict[str, Any]]], out: Path) -> None:
     figure.tight_layout()
     figure.savefig(out, dpi=110)
     pyplot.close(figure)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("figures", type=Path, help="growth.json")
-    parser.add_argument("out", type=Path, help="the picture")
-    args = parser.parse_args()
-    draw(json.loads(args.figures.read_text(encoding="utf-8")), args.out)
