@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from tsr_lightning.envs.arguments import one_of, whole
 from tsr_lightning.envs.webshop.goals import Asked, Part, Split, goals_of, part_of
@@ -47,7 +47,7 @@ def opened(
     if products is not None:
         whole("products", products)
     if data is None:
-        mall = Mall(_difficulties(difficulty or {}), catalogue_seed, shops)
+        mall = Mall(_difficulties(difficulty), catalogue_seed, shops)
         return ManyShops(mall, search_over, shows_attributes)
     path, attributes, human = published_files(Path(data))
     if asked == "human" and human is None:
@@ -92,16 +92,24 @@ def _beside(products: Path, stem: str) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _difficulties(given: Mapping[str, int] | Sequence[Mapping[str, int]]) -> tuple[Difficulty, ...]:
-    several = [given] if isinstance(given, Mapping) else given
-    return tuple(_difficulty(one) for one in several)
+def _difficulties(given: Any) -> tuple[Difficulty, ...]:
+    match given:
+        case None:
+            return (Difficulty(),)
+        case Mapping():
+            return (_difficulty(given),)
+        case [_, *_] as several if all(isinstance(one, Mapping) for one in several):
+            return tuple(_difficulty(one) for one in several)
+    raise ConfigError(
+        f"difficulty is {given!r}: give a mapping such as {{products: 40}}, a list of one or more of them, or null."
+    )
 
 
-def _difficulty(given: Mapping[str, int]) -> Difficulty:
+def _difficulty(given: Mapping[Any, Any]) -> Difficulty:
     known = [field.name for field in fields(Difficulty)]
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+            close = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
             hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}."
             raise ConfigError(f"difficulty has no {name!r}: {hint}")
     return Difficulty(**given)
