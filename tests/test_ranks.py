@@ -1,4 +1,4 @@
-"""Two processes under DDP do what one does: the same draws, steps and weights. Real runs of `tsr fit`."""
+"""Two processes under DDP do what this one does alone: the same draws, steps and weights. Real runs of `tsr fit`."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from commands import ROOT, in_folder, tsr
 
 from tsr_lightning.trajectory import Group, Turn
 
-ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 240  # a run takes about ten; one that takes so long waits for a rank that never comes
 # Ranks sum gradients in another order than one process does. AdamW divides by their size, so that an error of 1e-7 of
 # a gradient becomes one of a step; with steps of 1e-3 the weights, of size 0.02 to 1, come to differ by about 1e-6.
@@ -115,10 +115,19 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
 
 
 def fit(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> list[dict[str, Any]]:
-    """What each rank saw and became."""
+    """What each rank saw and became; one alone runs in this process."""
     folder.mkdir()
     (folder / "recording.py").write_text(RECORDING)
     (folder / "run.yaml").write_text(json.dumps(config(folder, objective, keep, ranks)))  # JSON is YAML
+    if ranks == 1:
+        with in_folder(folder):
+            tsr("fit", "--config", "run.yaml")
+    else:
+        fit_elsewhere(folder, ranks)
+    return [pickle.loads((folder / f"rank{rank}.pkl").read_bytes()) for rank in range(ranks)]
+
+
+def fit_elsewhere(folder: Path, ranks: int) -> None:
     run = subprocess.Popen(
         [sys.executable, "-m", "tsr_lightning", "fit", "--config", "run.yaml"],
         cwd=folder,
@@ -135,7 +144,6 @@ def fit(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> list[
         said, _ = run.communicate()
         pytest.fail(f"{ranks} ranks did not end within {SECONDS} seconds:\n{said}")
     assert run.returncode == 0, said
-    return [pickle.loads((folder / f"rank{rank}.pkl").read_bytes()) for rank in range(ranks)]
 
 
 CASES = {

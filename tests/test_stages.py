@@ -11,9 +11,12 @@ import pytest
 from tests.test_search import FEW
 from tests.toys import Guided, Scripted, Walk, driver, tasks
 from tsr_lightning.draws import Key
+from tsr_lightning.envs.branchable import Branchable
+from tsr_lightning.envs.making import make_env
 from tsr_lightning.generation.engine import Prompt, Response
 from tsr_lightning.search.driver import Task
-from tsr_lightning.search.strategies import Beam, Sample, Strategy
+from tsr_lightning.search.moves import Limits
+from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
 
 PATIENCE = 20.0  # seconds after which a wait is for ever
 
@@ -88,6 +91,19 @@ def test_workers_change_no_trajectory(strategy: Strategy, concurrency: int) -> N
         assert plays.run(searches) == expected
         assert plays.costs.env_steps == in_turn.costs.env_steps
         assert plays.costs.tokens_generated == in_turn.costs.tokens_generated
+
+
+@pytest.mark.parametrize("name", ["Sokoban", "FrozenLake", "WebShop"])
+def test_our_own_environments_share_nothing_that_threads_could_spoil(name: str) -> None:
+    """Their solvers too, which remember much."""
+
+    def made() -> Branchable:
+        return make_env(f"tsr/{name}-v0")
+
+    searches = tasks(Expert(0.3), 24)
+    expected = driver(made(), limits=Limits(10**6)).run(searches)
+    assert driver(made(), limits=Limits(10**6), workers=[made() for _ in range(4)]).run(searches) == expected
+    assert {trajectory.succeeded for trajectory in expected} == {True, False}
 
 
 def test_environments_step_while_the_other_half_generates() -> None:

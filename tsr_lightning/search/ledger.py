@@ -18,7 +18,7 @@ class Ledger:
     env_steps: int = 0
     waves: int = 0
     seconds_generation: float = 0.0
-    seconds_environment: float = 0.0
+    seconds_environment: float = 0.0  # that generation did not hide
 
     @property
     def tokens_discarded(self) -> int:
