@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import QUICK, in_folder, tsr, tsr_process
+from commands import QUICK, tsr_process
 
 EPOCHS, KILLED_IN = 4, 2
 CHECKPOINTS = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch}", "every_n_epochs": 1, '
@@ -43,7 +43,6 @@ def uninterrupted(tiny_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")  # a resumed run writes to a folder of its own
 @pytest.mark.parametrize("moment", ["rollout", "update", "checkpoint"])
 def test_killed_and_resumed_is_as_if_never_killed(moment: str, uninterrupted: Path, tiny_model, tmp_path: Path):
     killed = tsr_process(*fit(tiny_model("sokoban"), moment), cwd=tmp_path)
@@ -55,10 +54,10 @@ def test_killed_and_resumed_is_as_if_never_killed(moment: str, uninterrupted: Pa
     assert unfinished == ({".last.ckpt.unfinished"} if moment == "checkpoint" else set())
 
     (tmp_path / "rollouts.txt").unlink()
-    # what a user types: the configuration and the checkpoint that the killed run left; in a third process, this one
+    # what a user types: the configuration and the checkpoint that the killed run left
     last = ("--config", first / "config.yaml", "--ckpt_path", first / "checkpoints" / "last.ckpt")
-    with in_folder(tmp_path):
-        tsr("fit", *last, *callbacks("never"))
+    resumed = tsr_process("fit", *last, *callbacks("never"), cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
     assert rollouts(tmp_path) == list(range(KILLED_IN, EPOCHS))
 
     ours, theirs = result(tmp_path), result(uninterrupted)

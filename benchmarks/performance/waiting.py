@@ -9,17 +9,17 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import torch
 
+from benchmarks.performance.growth import BASE
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.report import machine
 from benchmarks.performance.workload import Workload, make_model, play, tokenizer_of
 
-BASE = Workload(groups=4, members=4, turns=4, prompt_tokens=100, response_tokens=8)
 WAITS = (0.0, 0.002, 0.01, 0.05)  # seconds
 WORKERS = (0, 1, 4, 16)
 HEAD = (
@@ -83,7 +83,7 @@ def main() -> None:
         found = compare(replace(BASE, wait=wait), WORKERS, args.laps)
         points += found
         text += "".join(point.line(found[0]) for point in found)
-        figures = [{**vars(point), "work": point.work.as_json()} for point in points]
+        figures = [asdict(point) for point in points]
         (args.out / "waiting.md").write_text(text, encoding="utf-8")
         (args.out / "waiting.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(text)
