@@ -27,7 +27,8 @@ class PPO(Objective):
         clip_low: The ratio to the policy that sampled is clipped at 1 - clip_low.
         clip_high: And at 1 + clip_high; wider than clip_low, it lets unlikely tokens grow.
         value_clip: The most that a value may move away from its old one before its loss stops following; null is off.
-        value_coefficient: The weight of the critic's loss, half the squared error.
+        value_coefficient: The weight of the critic's loss, half the squared error. The critic has parameters, a
+            clipping norm and a step size of its own, and AdamW divides by a gradient's scale, so it matters little.
         entropy_coefficient: The weight of the entropy bonus.
         kl_coefficient: The weight of the KL divergence from the reference; 0 needs no reference.
         gamma: The discount, of a token or of a turn as `gae` says.
