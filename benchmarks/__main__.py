@@ -1,9 +1,10 @@
-"""`python -m benchmarks`: the short version of the learning study; with `--full` or `--webshop`, the published ones."""
+"""`python -m benchmarks`: the short version of the learning study; with a flag, one of the published ones."""
 
 import argparse
 from pathlib import Path
 
 from benchmarks.report import STUDY, WEBSHOP_STUDY, write_report
+from benchmarks.stability import STABILITY, write_stability
 from benchmarks.study import FULL, SHORT, WEBSHOP, run_study
 
 
@@ -12,10 +13,17 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--full", action="store_true", help="all cells and seeds, as published in docs/study.md")
     which.add_argument("--webshop", action="store_true", help="WebShop, as published in docs/webshop_study.md")
+    which.add_argument(
+        "--stability", action="store_true", help="does a run ever end below its start: docs/stability.md"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, each on one thread")
     parser.add_argument("--runs", type=Path, default=Path("runs/study"), help="where runs lie; finished ones are kept")
     parser.add_argument("--out", type=Path, default=None, help="folder of the table; docs/ for the published ones")
     args = parser.parse_args()
+    if args.stability:
+        runs = args.runs / "stability"
+        write_stability(run_study(STABILITY, runs, args.jobs), runs, args.out or Path("docs"))
+        return
     name, cells, report = "short", SHORT, STUDY
     if args.full:
         name, cells = "full", FULL

@@ -22,7 +22,7 @@ def draw(runs: Path, out: Path) -> None:
 
     figure, axis = pyplot.subplots(figsize=(7, 4))
     for (name, label), colour in zip(LABELS.items(), COLOURS, strict=True):
-        curves = [_curve(folder) for folder in sorted((runs / name).glob("seed*"))]
+        curves = [success_curve(folder, "sampled") for folder in sorted((runs / name).glob("seed*"))]
         by_epoch: dict[int, list[float]] = defaultdict(list)
         for curve in curves:
             for epoch, rate in curve.items():
@@ -43,10 +43,11 @@ def draw(runs: Path, out: Path) -> None:
     figure.savefig(out, dpi=120)
 
 
-def _curve(folder: Path) -> dict[int, float]:
+def success_curve(folder: Path, trial: str) -> dict[int, float]:
+    """Success on held-out instances by the epochs trained, of the run in a folder."""
     events = EventAccumulator(str(folder))
     events.Reload()
-    return {event.step: event.value for event in events.Scalars("val/sampled/success_rate")}
+    return {event.step: event.value for event in events.Scalars(f"val/{trial}/success_rate")}
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ WEBSHOP_STUDY = Report("webshop_study", _WEBSHOP_STUDY)
 
 def write_report(report: Report, finished: Sequence[Finished], folder: Path) -> None:
     """Writes the table, a JSON and a picture under the report's name, and prints the table."""
-    rows = [_row(runs, trial) for runs in _by_cell(finished).values() for trial in TRIALS]
+    rows = [_row(runs, trial) for runs in by_cell(finished).values() for trial in TRIALS]
     folder.mkdir(parents=True, exist_ok=True)
     table = _table(rows)
     picture = f"\n![Success after training, each seed a dot]({report.name}.png)\n"
@@ -94,7 +94,8 @@ def write_report(report: Report, finished: Sequence[Finished], folder: Path) -> 
     print(table)
 
 
-def _by_cell(finished: Sequence[Finished]) -> dict[str, list[Finished]]:
+def by_cell(finished: Sequence[Finished]) -> dict[str, list[Finished]]:
+    """The runs of each cell, which differ in their seed."""
     cells: dict[str, list[Finished]] = defaultdict(list)
     for run in finished:
         cells[run.cell.name].append(run)
@@ -103,8 +104,8 @@ def _by_cell(finished: Sequence[Finished]) -> dict[str, list[Finished]]:
 
 def _row(runs: Sequence[Finished], trial: str) -> dict[str, Any]:
     """Figures of one cell: the seeds' episodes pooled per instance, so that intervals go over instances."""
-    before = _pooled([run.results["trials"][trial]["before"] for run in runs])
-    after = _pooled([run.results["trials"][trial]["after"] for run in runs])
+    before = pooled([run.results["trials"][trial]["before"] for run in runs])
+    after = pooled([run.results["trials"][trial]["after"] for run in runs])
     difference = paired_difference(before, after)
     if difference is None:
         raise ValueError(f"{runs[0].cell.name} was not evaluated")
@@ -117,7 +118,7 @@ def _row(runs: Sequence[Finished], trial: str) -> dict[str, Any]:
         "before": success_rate(before),
         "after": success_rate(after),
         "after_interval": list(success_interval(after)),
-        "after_by_seed": [success_rate(_pooled([run.results["trials"][trial]["after"]])) for run in runs],
+        "after_by_seed": [success_rate(pooled([run.results["trials"][trial]["after"]])) for run in runs],
         "difference": difference.value,
         "difference_interval": list(difference.interval),
         "epochs": fmean(run.epochs for run in runs),
@@ -128,13 +129,14 @@ def _row(runs: Sequence[Finished], trial: str) -> dict[str, Any]:
     }
 
 
-def _pooled(measured: Sequence[dict[str, Any]]) -> Outcomes:
-    pooled: dict[int, tuple[int, int]] = {}
+def pooled(measured: Sequence[dict[str, Any]]) -> Outcomes:
+    """The episodes of several evaluations by instance."""
+    outcomes: dict[int, tuple[int, int]] = {}
     for one in measured:
         for played in one["instances"]:
-            successes, episodes = pooled.get(played["instance"], (0, 0))
-            pooled[played["instance"]] = (successes + played["successes"], episodes + played["episodes"])
-    return pooled
+            successes, episodes = outcomes.get(played["instance"], (0, 0))
+            outcomes[played["instance"]] = (successes + played["successes"], episodes + played["episodes"])
+    return outcomes
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

@@ -22,8 +22,23 @@ SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
+class Levels:
+    """Sokoban levels by the length of their shortest solution, in moves.
+
+    Args:
+        name: of the range.
+        shortest: `min_solution` of the environment.
+        longest: `max_solution`.
+    """
+
+    name: str
+    shortest: int
+    longest: int
+
+
+@dataclass(frozen=True)
 class Cell:
-    """One run of the study."""
+    """One run of a study."""
 
     task: str
     objective: str
@@ -31,15 +46,12 @@ class Cell:
     seed: int
     epochs: int = EPOCHS
     seconds_of: str | None = None  # the search whose run of the same seed says how long this control may take
+    levels: Levels | None = None  # instead of the configuration's own
+    evaluate_every: int | None = None  # epochs; None: at the end alone
 
     @property
     def name(self) -> str:
-        return f"{self.task}-{self.label}"
-
-    @property
-    def has_curve(self) -> bool:
-        """Whether it is evaluated on its way too, for the picture in the README."""
-        return self.task == "sokoban" and self.is_grpo and not self.seconds_of
+        return "-".join([self.task, *([self.levels.name] if self.levels else []), self.label])
 
     @property
     def is_grpo(self) -> bool:
@@ -61,7 +73,8 @@ class Finished:
 
 TASKS = ("sokoban", "frozen_lake")
 GRID = [
-    Cell(task, objective, search, seed)
+    # GRPO on Sokoban is evaluated on its way too, for the picture in the README
+    Cell(task, objective, search, seed, evaluate_every=5 if (task, objective) == ("sokoban", "grpo") else None)
     for task in TASKS
     for seed in SEEDS
     for objective in ("grpo", "ppo")
@@ -75,7 +88,7 @@ CONTROLS = [
 ]
 FULL = [*GRID, *CONTROLS]
 WEBSHOP = [Cell("webshop", "grpo", search, seed, epochs=30) for seed in SEEDS for search in ("sample", "beam")]
-SHORT = [Cell("sokoban", "grpo", search, 1, epochs=10) for search in ("sample", "beam")]
+SHORT = [Cell("sokoban", "grpo", search, 1, epochs=10, evaluate_every=5) for search in ("sample", "beam")]
 
 
 def run_study(cells: Sequence[Cell], folder: Path, jobs: int) -> list[Finished]:
@@ -130,13 +143,16 @@ def _command(cell: Cell, epochs: int, folder: Path) -> list[str]:
     settings = {
         "seed_everything": cell.seed,
         "trainer.max_epochs": epochs,
-        "trainer.check_val_every_n_epoch": 5 if cell.has_curve else epochs,
+        "trainer.check_val_every_n_epoch": cell.evaluate_every or epochs,
         "trainer.accelerator": "cpu",
         "trainer.enable_progress_bar": "false",
         "trainer.logger.init_args.save_dir": folder,
         "trainer.logger.init_args.name": cell.name,
         "trainer.logger.init_args.version": f"seed{cell.seed}",
     }
+    if cell.levels:
+        settings["data.env_kwargs.min_solution"] = cell.levels.shortest
+        settings["data.env_kwargs.max_solution"] = cell.levels.longest
     flags = [f"--{key}={value}" for key, value in settings.items()]
     return [sys.executable, "-m", "tsr_lightning", "fit", *(f"--config={path}" for path in overlays), *flags]
 
