@@ -82,10 +82,10 @@ def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:
 def in_markdown(trajectory: Trajectory) -> str:
     """Observations and responses stand in code blocks, so that a grid keeps its shape and a tag shows as written."""
     end = "success" if trajectory.succeeded else "stopped by a limit" if trajectory.truncated else "failure"
-    searched = ", searched" if trajectory.searched else ""
     heading = (
         f"**{end}**, return {trajectory.total:g}, {len(trajectory.turns)} turns, {trajectory.trained_tokens} response "
-        f"tokens; instance {trajectory.instance}, member {trajectory.member}, strategy {trajectory.strategy}{searched}"
+        f"tokens; instance {trajectory.instance}, member {trajectory.member}, strategy {trajectory.strategy}, "
+        f"{trajectory.origin.value}"
     )
     turns = [_turn_in_markdown(number, turn) for number, turn in enumerate(trajectory.turns, start=1)]
     return "\n\n".join([heading, *turns, "**end**", code_block(trajectory.final_observation)])

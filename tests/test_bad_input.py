@@ -43,6 +43,23 @@ CASES = {
         ("--data.trials", '[{"search": {"class_path": "Beam", "init_args": {"width": 8}}}]'), r"width is 8.*at most 4"
     ),
     "group of 1 with GRPO": Case(("--data.plan.init_args.count", "1"), r"groups of 1.*GRPO.*at least 2"),
+    "lone member with nothing to be compared with": Case(
+        MINE,
+        r"groups of 8, of which GRPO compares 1 in epoch 0.*at least 2, or none",
+        overlay(
+            data={
+                "plan": {
+                    "class_path": "Mixed",
+                    "init_args": {
+                        "members": [
+                            {"strategy": {"class_path": "Sample"}, "count": 1},
+                            {"strategy": {"class_path": "Beam"}, "count": 7},
+                        ]
+                    },
+                }
+            }
+        ),
+    ),
     "level file with no player": Case(
         ("--data.env_kwargs.levels", "levels.txt"), r"levels\.txt.*player", {"levels.txt": "####\n#.$#\n#  #\n####\n"}
     ),

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tsr_lightning.evaluation import Played, Trial
 from tsr_lightning.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
 from tsr_lightning.search.ledger import Ledger
-from tsr_lightning.trajectory import Group, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 SAMPLED = Trial("sampled", temperature=1.0, samples=1)
 GREEDY = Trial("greedy", temperature=0.0, samples=1)
@@ -37,7 +37,7 @@ def trajectory(instance: int, member: int = 0, *turns: Turn, succeeded: bool = F
         instance=instance,
         member=member,
         strategy="sample",
-        searched=False,
+        origin=Origin.SAMPLED,
         turns=turns or (turn(),),
         succeeded=succeeded,
         truncated=not succeeded,

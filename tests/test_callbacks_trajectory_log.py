@@ -22,7 +22,7 @@ from callbacks import InstanceFilter, TrajectoryLog
 from callbacks.trajectory_log import code_block, in_markdown
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.hooks import FiltersGroups
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Group, Origin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 
@@ -76,7 +76,9 @@ def test_it_runs_without_a_tensorboard(tmp_path, monkeypatch):
 
 def test_a_trajectory_reads_well():
     first = dataclasses.replace(turn(-0.1, valid=False, effective=False, text="<answer>Fly</answer>"), finished=False)
-    whole = dataclasses.replace(trajectory(7, 2, first, turn(1.0), succeeded=True), strategy="beam", searched=True)
+    whole = dataclasses.replace(
+        trajectory(7, 2, first, turn(1.0), succeeded=True), strategy="beam", origin=Origin.SEARCHED
+    )
     assert in_markdown(whole) == (
         "**success**, return 0.9, 2 turns, 6 response tokens; instance 7, member 2, strategy beam, searched\n\n"
         "**turn 1**\n\n```\n####\n#P_#\n####\n```\n\n"

@@ -21,7 +21,7 @@ from tsr_lightning.objectives import (
     SuccessesOnly,
     TokenMean,
 )
-from tsr_lightning.trajectory import Group, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 ARRAYS = ("advantages", "returns", "weights", "shares", "value_weights")
 
@@ -41,14 +41,14 @@ def turn(tokens: int, reward: float) -> Turn:
 
 
 def trajectory(
-    *turns: tuple[int, float], searched: bool = False, succeeded: bool = False, truncated: bool = False
+    *turns: tuple[int, float], origin: Origin = Origin.SAMPLED, succeeded: bool = False, truncated: bool = False
 ) -> Trajectory:
     """From (trained tokens, reward) of each turn."""
     return Trajectory(
         instance=0,
         member=0,
         strategy="Sample",
-        searched=searched,
+        origin=origin,
         turns=tuple(turn(tokens, reward) for tokens, reward in turns),
         succeeded=succeeded,
         truncated=truncated,
@@ -79,8 +79,8 @@ def close(actual: Tensor, expected: list[float]) -> None:
 MIXED = group(
     trajectory((2, 1.0)),
     trajectory((1, 0.0), (2, 3.0)),
-    trajectory((2, 50.0), searched=True, succeeded=True),
-    trajectory((1, -50.0), searched=True),
+    trajectory((2, 50.0), origin=Origin.SEARCHED, succeeded=True),
+    trajectory((1, -50.0), origin=Origin.SEARCHED),
 )
 
 
@@ -210,7 +210,7 @@ def test_successes_only_under_ppo():
 
 @pytest.mark.parametrize("objective", [PPO(searched=SuccessesOnly()), GRPO(searched=SuccessesOnly())])
 def test_a_group_of_searched_failures_weighs_nothing(objective: Objective):
-    (failures,) = credit(objective, group(*[trajectory((2, 0.0), searched=True)] * 3))
+    (failures,) = credit(objective, group(*[trajectory((2, 0.0), origin=Origin.SEARCHED)] * 3))
     assert all(each.shares.sum() == each.weights.sum() == 0 for each in failures)
     assert all(getattr(each, name).isfinite().all() for each in failures for name in ARRAYS)
 
@@ -244,7 +244,7 @@ def test_needs():
     assert GRPO().needs == Needs()
     assert GRPO(kl_coefficient=0.1).needs == Needs(reference=True)
     assert Likelihood().needs == Needs(logprobs=False)
-    assert [objective.minimum_group_size for objective in (PPO(), GRPO(), Likelihood())] == [1, 2, 1]
+    assert [objective.minimum_compared for objective in (PPO(), GRPO(), Likelihood())] == [1, 2, 1]
 
 
 def test_an_objective_is_frozen():

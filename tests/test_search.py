@@ -20,7 +20,7 @@ from tsr_lightning.search.plan import Annealed, Mixed, Share, Uniform
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
 from tsr_lightning.search.tree import Node, best, distinct
-from tsr_lightning.trajectory import Trajectory, Turn
+from tsr_lightning.trajectory import Origin, Trajectory, Turn
 
 ROOMY = Limits(1000)
 SCORERS: list[Scorer] = [
@@ -46,6 +46,13 @@ STRATEGIES: list[Strategy] = [
     ),
     *(Expert(noise) for noise in (0.0, 0.4, 1.0)),
 ]
+ORIGINS = {  # of strategies that have alternatives to choose from
+    Sample: Origin.SAMPLED,
+    BestOfN: Origin.SEARCHED,
+    Beam: Origin.SEARCHED,
+    Lookahead: Origin.SEARCHED,
+    Expert: Origin.DEMONSTRATED,
+}
 FEW: list[Strategy] = [
     Sample(),
     BestOfN(3),
@@ -115,7 +122,7 @@ class Reference:
             self.task.instance,
             self.task.member,
             type(strategy).__name__,
-            not isinstance(strategy, Sample | Expert),
+            ORIGINS[type(strategy)],
             end.turns,
             end.succeeded,
             end.truncated,
@@ -511,4 +518,20 @@ def test_annealed_search_fades_out_linearly_in_groups_of_one_size() -> None:
         [Share(Sample(), 8)],
         [Share(Sample(), 8)],
     ]
-    assert (plan.group_size, plan.strategies) == (8, [Beam(), Sample()])
+    assert (plan.group_size, plan.strategies, plan.settled) == (8, [Beam(), Sample()], 4)
+
+
+@pytest.mark.parametrize(
+    ("count", "epochs", "plain"),
+    [
+        # 4 · epoch / 8 = 0, 0.5, 1, 1.5, 2, …: a lone plain sample is rounded down below 1 and up from there on
+        (4, 8, [0, 0, 2, 2, 2, 2, 3, 4, 4]),
+        (2, 4, [0, 0, 2, 2, 2]),
+        (1, 4, [0, 0, 1, 1, 1]),  # a group of one cannot do better
+    ],
+)
+def test_annealed_search_leaves_no_plain_sample_alone(count: int, epochs: int, plain: list[int]) -> None:
+    plan = Annealed(Beam(), count, epochs)
+    shares = [plan.shares(epoch) for epoch in range(epochs + 1)]
+    assert [sum(s.count for s in of_epoch if s.strategy == Sample()) for of_epoch in shares] == plain
+    assert all(sum(s.count for s in of_epoch) == count for of_epoch in shares)

@@ -9,6 +9,7 @@ from tsr_lightning.agent import Agent, check_identity
 from tsr_lightning.envs.branchable import Solvable
 from tsr_lightning.envs.making import check_env_spec
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.plan_check import check_plan
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.spec import check as check_policy
 from tsr_lightning.policy.spec import context_length
@@ -63,13 +64,8 @@ def _check_numbers(data: RolloutDataModule) -> None:
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
-    smallest = agent.objective.minimum_group_size
+    check_plan(agent.objective, data.plan)
     name = type(agent.objective).__name__
-    if data.plan.group_size < smallest:
-        raise ConfigError(
-            f"data.plan makes groups of {data.plan.group_size}, but {name} compares the trajectories of a group: "
-            f"set data.plan's count to at least {smallest}, or use PPO"
-        )
     strategies = [*data.plan.strategies, *(trial.search for trial in data.trials if trial.search)]
     for strategy in strategies:
         scorer = strategy.scored_by

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from tsr_lightning.rows import Batch
 from tsr_lightning.search.ledger import Ledger
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ItemT = TypeVar("ItemT")
 
@@ -26,8 +26,9 @@ def rollout_metrics(
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_outcomes("rollout/", trajectories),
-        **_outcomes("rollout/searched/", [t for t in trajectories if t.searched]),
-        **_outcomes("rollout/plain/", [t for t in trajectories if not t.searched]),
+        **_outcomes("rollout/plain/", [t for t in trajectories if t.origin is Origin.SAMPLED]),
+        **_outcomes("rollout/searched/", [t for t in trajectories if t.origin is Origin.SEARCHED]),
+        **_outcomes("rollout/demonstrated/", [t for t in trajectories if t.origin is Origin.DEMONSTRATED]),
         "rollout/groups": len(groups),
         "rollout/groups_kept": len(kept),
         "rollout/return_std_in_group": _mean(groups, lambda group: pstdev(group.returns)),

@@ -31,6 +31,7 @@ from tsr_lightning.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
 from tsr_lightning.instances import HeldOut, Instances
 from tsr_lightning.memory import peak
 from tsr_lightning.metrics import rollout_metrics, update_metrics
+from tsr_lightning.plan_check import check_plan
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rows import Batch, Row, Updates, rows_of, schedule, with_credit
 from tsr_lightning.search.driver import Driver, Task, Watch
@@ -142,6 +143,7 @@ class RolloutDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
+            check_plan(self.agent.objective, self.plan)  # for those who come without `tsr`, which has checked it
             self._accumulation = self._trainer.accumulate_grad_batches
 
     def teardown(self, stage: str) -> None:

@@ -1,6 +1,7 @@
 """What was lived and what is trained on: Turn, Trajectory, Group. Frozen, shapes beside the fields."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,14 @@ class Turn:
     effective: bool
 
 
+class Origin(Enum):
+    """Where a trajectory's responses come from."""
+
+    SAMPLED = "sampled"  # the policy, none of them chosen: what an on-policy gradient is defined on
+    SEARCHED = "searched"  # the policy, chosen among alternatives
+    DEMONSTRATED = "demonstrated"  # the environment's oracle
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode, from an instance's first observation to its end."""
@@ -25,7 +34,7 @@ class Trajectory:
     instance: int  # the seed of the initial state
     member: int  # which of its group
     strategy: str
-    searched: bool  # chosen among alternatives, so not a sample of the policy
+    origin: Origin
     turns: tuple[Turn, ...]  # [T]
     succeeded: bool
     truncated: bool  # ended by a budget and not by the task

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,30 @@ class Loss(NamedTuple):
 
 
 class Objective(ABC):
-    """Frozen dataclasses derive from it: their fields are the arguments in YAML."""
+    """Frozen dataclasses derive from it: their fields are the arguments in YAML.
+
+    What is made of a trajectory is declared here, so that a plan can be checked before a rollout and a filter knows
+    where there is something to learn: the return of some is compared with a baseline, others are imitated whatever they
+    returned, the rest has no part in the policy's terms.
+    """
 
     @property
     @abstractmethod
     def needs(self) -> Needs: ...
 
     @property
-    def minimum_group_size(self) -> int:
-        """The fewest trajectories of one instance that credit can be told from."""
+    def minimum_compared(self) -> int:
+        """The fewest compared trajectories of one instance that their credit can be told from; 1 where the baseline
+        does not come from the group."""
         return 1
+
+    def compares(self, origin: Origin) -> bool:
+        """Whether the return of a trajectory of this origin is compared with a baseline."""
+        return origin is not Origin.DEMONSTRATED
+
+    def imitates(self, trajectory: Trajectory) -> bool:
+        """Whether a trajectory that is not compared is made more likely."""
+        return False
 
     @abstractmethod
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:

@@ -12,7 +12,7 @@ from tsr_lightning.objectives.checks import require_clip, require_coefficient
 from tsr_lightning.objectives.credit import assemble, constant_advantage, impose
 from tsr_lightning.objectives.searched import AsSampled, Searched
 from tsr_lightning.objectives.terms import policy_loss
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,14 @@ class GRPO(Objective):
         return Needs(reference=self.kl_coefficient > 0)
 
     @property
-    def minimum_group_size(self) -> int:
+    def minimum_compared(self) -> int:
         return 2
+
+    def compares(self, origin: Origin) -> bool:
+        return self.searched.compares(origin)
+
+    def imitates(self, trajectory: Trajectory) -> bool:
+        return self.searched.imitates(trajectory)
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         return [self._group(group) for group in groups]

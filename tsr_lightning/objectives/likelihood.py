@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
 from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
 from tsr_lightning.objectives.credit import assemble, constant_advantage
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class Likelihood(Objective):
     @property
     def needs(self) -> Needs:
         return Needs(logprobs=False)
+
+    def compares(self, origin: Origin) -> bool:
+        return False
+
+    def imitates(self, trajectory: Trajectory) -> bool:
+        return True
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         return [

@@ -11,7 +11,7 @@ from tsr_lightning.objectives.checks import require, require_clip, require_coeff
 from tsr_lightning.objectives.credit import assemble, impose, regroup, whitened
 from tsr_lightning.objectives.searched import AsSampled, Searched
 from tsr_lightning.objectives.terms import policy_loss, value_loss
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ESTIMATORS: Mapping[str, Estimator] = {"token": token_gae, "turn": turn_gae}
 
@@ -71,6 +71,12 @@ class PPO(Objective):
     @property
     def needs(self) -> Needs:
         return Needs(values=True, reference=self.kl_coefficient > 0)
+
+    def compares(self, origin: Origin) -> bool:
+        return self.searched.compares(origin)
+
+    def imitates(self, trajectory: Trajectory) -> bool:
+        return self.searched.imitates(trajectory)
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]

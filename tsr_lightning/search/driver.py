@@ -128,7 +128,7 @@ class Driver:
             instance=task.instance,
             member=task.member,
             strategy=type(task.strategy).__name__,
-            searched=task.strategy.selects,
+            origin=task.strategy.origin,
             turns=leaf.turns,
             succeeded=leaf.succeeded,
             truncated=leaf.truncated,

@@ -28,6 +28,11 @@ class Plan(ABC):
 
     @property
     @abstractmethod
+    def settled(self) -> int:
+        """The first epoch from which on the shares stay as they are, for checks before the start."""
+
+    @property
+    @abstractmethod
     def strategies(self) -> list[Strategy]:
         """All that may be used, for checks before the start."""
 
@@ -53,6 +58,10 @@ class Uniform(Plan):
 
     def shares(self, epoch: int) -> list[Share]:
         return [Share(self.strategy, self.count)]
+
+    @property
+    def settled(self) -> int:
+        return 0
 
     @property
     def strategies(self) -> list[Strategy]:
@@ -83,6 +92,10 @@ class Mixed(Plan):
         return list(self.members)
 
     @property
+    def settled(self) -> int:
+        return 0
+
+    @property
     def strategies(self) -> list[Strategy]:
         return [share.strategy for share in self.members]
 
@@ -94,6 +107,9 @@ class Mixed(Plan):
 @dataclass(frozen=True)
 class Annealed(Plan):
     """Search that fades out: the searched members of a group fall linearly to none, plain ones take their place.
+
+    The number of plain ones is rounded to the nearest but one: a single plain sample among searched ones has nothing to
+    be compared with where the searched ones are only imitated, and would teach nothing for epochs on end.
 
     Args:
         strategy: builds the searched members.
@@ -111,9 +127,16 @@ class Annealed(Plan):
             raise ConfigError(f"plan.epochs is {self.epochs}: give the epochs over which search fades out, 1 or more")
 
     def shares(self, epoch: int) -> list[Share]:
-        searched = round(self.count * max(0.0, 1 - epoch / self.epochs))
-        shares = [Share(self.strategy, searched), Share(Sample(), self.count - searched)]
+        wanted = self.count * min(1.0, epoch / self.epochs)
+        plain = self.count - round(self.count - wanted)
+        if plain == 1 and self.count > 1:
+            plain = 2 if wanted >= 1 else 0
+        shares = [Share(self.strategy, self.count - plain), Share(Sample(), plain)]
         return [share for share in shares if share.count]
+
+    @property
+    def settled(self) -> int:
+        return self.epochs
 
     @property
     def strategies(self) -> list[Strategy]:

@@ -12,6 +12,7 @@ from typing import Literal
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
 from tsr_lightning.search.tree import Commit, Demonstrate, Expand, Node, Search, best, distinct, ended, flat, live
+from tsr_lightning.trajectory import Origin
 
 CommitMode = Literal["keep", "resample"]
 
@@ -24,9 +25,9 @@ class Strategy(ABC):
         """Yields requests, is sent their answers, returns the leaf of the chosen trajectory."""
 
     @property
-    def selects(self) -> bool:
-        """Whether it chooses among alternatives, so that what it returns is no plain sample of the policy."""
-        return True
+    def origin(self) -> Origin:
+        """What its trajectories count as. Settings that leave nothing to choose from are plain sampling."""
+        return Origin.SEARCHED
 
     @property
     def scored_by(self) -> Scorer | None:
@@ -45,8 +46,8 @@ class Sample(Strategy):
         return node
 
     @property
-    def selects(self) -> bool:
-        return False
+    def origin(self) -> Origin:
+        return Origin.SAMPLED
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,8 @@ class Expert(Strategy):
         return node
 
     @property
-    def selects(self) -> bool:
-        return False
+    def origin(self) -> Origin:
+        return Origin.DEMONSTRATED
 
 
 def _committed(plan: Callable[[Node], Search], root: Node, commit: CommitMode) -> Search:
