@@ -9,8 +9,10 @@ TRIALS = '[{"name": "sampled", "temperature": 1.0, "samples": 1, "search": null}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", ["sample", "beam"])
-@pytest.mark.parametrize("objective", ["grpo", "ppo"])
+@pytest.mark.parametrize(
+    ("objective", "search"),
+    [("grpo", "sample"), ("grpo", "beam"), ("ppo", "sample"), ("ppo", "beam"), ("raft", "sample")],
+)
 def test_it_learns(objective: str, search: str, tmp_path: Path) -> None:
     overlays = ("--config", f"search/{search}.yaml", "--config", f"objective/{objective}.yaml")
     settings = {

@@ -10,6 +10,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
     GRPO,
     PPO,
+    RAFT,
     AsSampled,
     Constant,
     Likelihood,
@@ -38,6 +39,9 @@ NAN = float("nan")
         (lambda: GRPO(clip_high=-0.28), "clip_high", -0.28),
         (lambda: GRPO(kl_coefficient=-0.1), "kl_coefficient", -0.1),
         (lambda: GRPO(entropy_coefficient=-0.1), "entropy_coefficient", -0.1),
+        (lambda: RAFT(clip_high=0.0), "clip_high", 0.0),
+        (lambda: RAFT(kl_coefficient=-0.1), "kl_coefficient", -0.1),
+        (lambda: RAFT(entropy_coefficient=NAN), "entropy_coefficient", NAN),
         (lambda: Constant(0), "aggregation.tokens", 0),
         (lambda: SuccessesOnly(advantage=0.0), "searched.advantage", 0.0),
     ],
@@ -65,7 +69,7 @@ def parsed(*arguments: str) -> Objective:
     return parser.instantiate(parser.parse_args(list(arguments))).objective
 
 
-@pytest.mark.parametrize("kind", [PPO, GRPO, Likelihood])
+@pytest.mark.parametrize("kind", [PPO, GRPO, RAFT, Likelihood])
 def test_a_short_name_alone_is_the_defaults(kind: type[Objective]):
     assert parsed("--objective", kind.__name__) == kind()
 

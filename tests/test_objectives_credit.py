@@ -10,6 +10,7 @@ from torch import Tensor
 from tsr_lightning.objectives import (
     GRPO,
     PPO,
+    RAFT,
     AsSampled,
     Constant,
     Credit,
@@ -215,6 +216,56 @@ def test_a_group_of_searched_failures_weighs_nothing(objective: Objective):
     assert all(getattr(each, name).isfinite().all() for each in failures for name in ARRAYS)
 
 
+def test_raft_by_hand():
+    # Successes of 3 and 2 tokens, one plain and one searched, weigh 1/3 and 1/2 a token; failures, whatever they
+    # returned, nothing.
+    found = group(
+        trajectory((1, 0.0), (2, 1.0), succeeded=True),
+        trajectory((2, 9.0)),
+        trajectory((2, -3.0), origin=Origin.SEARCHED, succeeded=True),
+        trajectory((1, 9.0), origin=Origin.SEARCHED),
+    )
+    ((plain, failure, searched, other),) = credit(RAFT(), found)
+    close(plain.advantages, [1.0] * 3)
+    close(plain.weights, [1 / 3] * 3)
+    close(plain.shares, [1 / 3] * 3)
+    close(searched.advantages, [1.0, 1.0])
+    close(searched.weights, [0.5, 0.5])
+    for left_out in (failure, other):
+        assert left_out.weights.sum() == left_out.shares.sum() == 0
+    assert all(each.value_weights.sum() == 0 for each in (plain, failure, searched, other))
+
+
+def test_raft_on_searched_ones_is_grpo_under_successes_only():
+    searched = group(*[dataclasses.replace(each, origin=Origin.SEARCHED) for each in MIXED.trajectories])
+    for ours, theirs in zip(
+        credit(RAFT(), searched)[0], credit(GRPO(searched=SuccessesOnly()), searched)[0], strict=True
+    ):
+        assert all(
+            torch.equal(getattr(ours, name) * ours.weights, getattr(theirs, name) * theirs.weights) for name in ARRAYS
+        )
+
+
+@pytest.mark.parametrize(
+    "objective", [PPO(), PPO(searched=SuccessesOnly()), GRPO(), GRPO(searched=SuccessesOnly()), RAFT(), Likelihood()]
+)
+def test_what_is_declared_is_what_credit_does(objective: Objective):
+    """A trajectory's return moves its advantage where it is compared, and no other; imitated ones have a positive
+    advantage, and those that are neither weigh nothing."""
+    kinds = [(origin, won) for origin in (Origin.SAMPLED, Origin.SEARCHED) for won in (False, True)]
+    members = [trajectory((1, 1.0), origin=origin, succeeded=won) for origin, won in kinds * 2]
+    (before,) = credit(objective, group(*members))
+    for i, member in enumerate(members):
+        raised = dataclasses.replace(member, turns=(turn(1, 4.0),))
+        (after,) = credit(objective, group(*members[:i], raised, *members[i + 1 :]))
+        compared, imitated = objective.compares(member.origin), objective.imitates(member)
+        assert not (compared and imitated)
+        assert (after[i].advantages > before[i].advantages).item() == compared
+        assert (before[i].weights > 0).item() == (compared or imitated)
+        if imitated:
+            assert before[i].advantages.item() == 1
+
+
 def test_likelihood_takes_every_trajectory_alike():
     (mixed,) = credit(Likelihood(), MIXED)
     for each in mixed:
@@ -223,7 +274,7 @@ def test_likelihood_takes_every_trajectory_alike():
         assert (each.value_weights == 0).all()
 
 
-@pytest.mark.parametrize("objective", [PPO(), PPO(gae="turn"), PPO(whiten=False), GRPO(), Likelihood()])
+@pytest.mark.parametrize("objective", [PPO(), PPO(gae="turn"), PPO(whiten=False), GRPO(), RAFT(), Likelihood()])
 def test_shapes_and_types(objective: Objective):
     groups = [MIXED, group(trajectory((3, 1.0)), trajectory((0, 1.0)))]
     given = credit(objective, *groups)
@@ -243,8 +294,10 @@ def test_needs():
     assert PPO(kl_coefficient=0.1).needs == Needs(values=True, reference=True)
     assert GRPO().needs == Needs()
     assert GRPO(kl_coefficient=0.1).needs == Needs(reference=True)
+    assert RAFT().needs == Needs()
+    assert RAFT(kl_coefficient=0.1).needs == Needs(reference=True)
     assert Likelihood().needs == Needs(logprobs=False)
-    assert [objective.minimum_compared for objective in (PPO(), GRPO(), Likelihood())] == [1, 2, 1]
+    assert [objective.minimum_compared for objective in (PPO(), GRPO(), RAFT(), Likelihood())] == [1, 2, 1, 1]
 
 
 def test_an_objective_is_frozen():

@@ -6,7 +6,7 @@ import pytest
 from commands import QUICK, TINY, tsr
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO, PPO, AsSampled, Likelihood, Objective, SuccessesOnly
+from tsr_lightning.objectives import GRPO, PPO, RAFT, AsSampled, Likelihood, Objective, SuccessesOnly
 from tsr_lightning.plan_check import check_plan
 from tsr_lightning.search.plan import Annealed, Mixed, Plan, Share, Uniform
 from tsr_lightning.search.strategies import Beam, Sample
@@ -31,6 +31,8 @@ def mixed(sampled: int, searched: int) -> Mixed:
         (COMPARING, mixed(1, 1)),  # all are compared, whoever chose them
         (PPO(), Uniform(Sample(), 1)),  # the critic is the baseline
         (PPO(searched=SuccessesOnly()), mixed(1, 3)),
+        (RAFT(), Uniform(Sample(), 1)),
+        (RAFT(), mixed(1, 1)),
         (Likelihood(), Uniform(Sample(), 1)),
     ],
     ids=repr,
@@ -44,6 +46,7 @@ def test_a_plan_from_which_there_is_something_to_learn(objective: Objective, pla
     [
         (COMPARING, Uniform(Beam(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
         (IMITATING, Uniform(Sample(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
+        (IMITATING, Uniform(Beam(1, 1), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),  # a plain sample
         (IMITATING, mixed(1, 7), "groups of 8, of which GRPO compares 1 in epoch 0"),
         (IMITATING, Annealed(Beam(), count=1, epochs=4), "groups of 1, of which GRPO compares 1 in epoch 2"),
     ],

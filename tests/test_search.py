@@ -53,6 +53,13 @@ ORIGINS = {  # of strategies that have alternatives to choose from
     Lookahead: Origin.SEARCHED,
     Expert: Origin.DEMONSTRATED,
 }
+NOTHING_TO_CHOOSE = [
+    strategy
+    for strategy in STRATEGIES
+    if (isinstance(strategy, BestOfN) and strategy.n == 1)
+    or (isinstance(strategy, Beam) and strategy.candidates == 1)
+    or (isinstance(strategy, Lookahead) and strategy.candidates == 1 and strategy.depth == 0)
+]
 FEW: list[Strategy] = [
     Sample(),
     BestOfN(3),
@@ -122,7 +129,7 @@ class Reference:
             self.task.instance,
             self.task.member,
             type(strategy).__name__,
-            ORIGINS[type(strategy)],
+            Origin.SAMPLED if strategy in NOTHING_TO_CHOOSE else ORIGINS[type(strategy)],
             end.turns,
             end.succeeded,
             end.truncated,
@@ -299,6 +306,32 @@ def test_a_budget_cuts_where_the_reference_cuts(strategy: Strategy, limits: Limi
         assert any(not turn.finished for t in played for turn in t.turns)
         assert all(t.trained_tokens <= (limits.episode or 100) for t in played)
         assert all(len(turn.prompt) + len(turn.response) <= limits.context for t in played for turn in t.turns)
+
+
+@pytest.mark.parametrize("strategy", NOTHING_TO_CHOOSE, ids=repr)
+def test_a_search_with_nothing_to_choose_from_is_a_plain_sample(strategy: Strategy) -> None:
+    assert strategy.origin is Origin.SAMPLED
+    if isinstance(strategy, Sample) or strategy.commit == "keep":  # under resample the real episode has its own draws
+        [searched, plain] = [driver().run(tasks(each)) for each in (strategy, Sample())]
+        assert [t.turns for t in searched] == [t.turns for t in plain]
+        assert {t.origin for t in searched} == {Origin.SAMPLED}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "origin"),
+    [
+        (BestOfN(2), Origin.SEARCHED),
+        (Beam(1, 2), Origin.SEARCHED),
+        (Lookahead(2, depth=0), Origin.SEARCHED),
+        (Lookahead(1, depth=1, width=1), Origin.SEARCHED),  # a success found while looking ahead is kept
+        (Lookahead(1, depth=1, width=2, commit="resample"), Origin.SAMPLED),  # the only candidate, and drawn anew
+        (Expert(), Origin.DEMONSTRATED),
+    ],
+    ids=repr,
+)
+def test_the_origin_of_trajectories(strategy: Strategy, origin: Origin) -> None:
+    assert strategy.origin is origin
+    assert {trajectory.origin for trajectory in driver(Guided()).run(tasks(strategy, 8))} == {origin}
 
 
 # -- what changes no draw ----------------------------------------------------------------------------------------------

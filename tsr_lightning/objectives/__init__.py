@@ -5,11 +5,13 @@ from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Object
 from tsr_lightning.objectives.grpo import GRPO
 from tsr_lightning.objectives.likelihood import Likelihood
 from tsr_lightning.objectives.ppo import PPO
+from tsr_lightning.objectives.raft import RAFT
 from tsr_lightning.objectives.searched import AsSampled, Searched, SuccessesOnly
 
 __all__ = [
     "GRPO",
     "PPO",
+    "RAFT",
     "Aggregation",
     "AsSampled",
     "Constant",

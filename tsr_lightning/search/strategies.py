@@ -26,7 +26,7 @@ class Strategy(ABC):
 
     @property
     def origin(self) -> Origin:
-        """What its trajectories count as. Settings that leave nothing to choose from are plain sampling."""
+        """What its trajectories are. Settings that leave nothing to choose from make plain samples."""
         return Origin.SEARCHED
 
     @property
@@ -75,6 +75,10 @@ class BestOfN(Strategy):
             leaves = ended(leaves) + flat((yield Expand(live(leaves), 1)))
         return max(leaves, key=lambda leaf: (leaf.total, leaf.tie))
 
+    @property
+    def origin(self) -> Origin:
+        return Origin.SAMPLED if self.n == 1 else Origin.SEARCHED
+
 
 @dataclass(frozen=True)
 class Beam(Strategy):
@@ -111,6 +115,10 @@ class Beam(Strategy):
             children = yield Expand(live(frontier), self.candidates)
             frontier = best(self.width, distinct(flat(children) + ended(frontier)))
         return frontier[0]
+
+    @property
+    def origin(self) -> Origin:
+        return Origin.SAMPLED if self.candidates == 1 else Origin.SEARCHED  # the width is at most as large
 
     @property
     def scored_by(self) -> Scorer:
@@ -160,6 +168,13 @@ class Lookahead(Strategy):
                 break
             leaves = ended(leaves) + flat((yield Expand(live(leaves), self.width if turn == 0 else 1)))
         return best(1, leaves)[0]
+
+    @property
+    def origin(self) -> Origin:
+        """A single candidate is still chosen where it is rolled on under `keep`: a success that was found on the way
+        becomes the trajectory, a failure is rolled again."""
+        chooses = self.candidates > 1 or (self.depth > 0 and self.commit == "keep")
+        return Origin.SEARCHED if chooses else Origin.SAMPLED
 
     @property
     def scored_by(self) -> Scorer:
