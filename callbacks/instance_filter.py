@@ -1,27 +1,32 @@
-"""Trains on the instances from which there is most to learn: those whose trajectories' returns differ most."""
+"""Trains on the instances from which the objective has most to learn."""
 
 from math import floor
 from statistics import fmean, pstdev
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 
 from callbacks.axis import epochs_at_rollout, log_figures
+from tsr_lightning.agent import Agent
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.objectives.base import Objective
 from tsr_lightning.trajectory import Group
 
 
 class InstanceFilter(Callback):
-    """Keeps the groups whose returns vary most, by the standard deviation within the group.
+    """Keeps the groups whose compared returns vary most, by the standard deviation within the group.
 
-    U(u) = Std[R(τ)] of TSR (arXiv 2602.11767) ranks on the outcome alone, never on what a search thought of it. All
-    ranks see the groups of all and choose alike. Uniform groups have no group-normalised advantage; under an objective
-    that trains on the successes alone they still teach, so `keep: 1.0` with `drop_uniform: false` keeps everything.
+    U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
+    in the paper. A group is uniform, and ranks last, where these returns are all equal (or there are none) and no
+    member is imitated either. So a group of searches with a success is not uniform under `SuccessesOnly`, and one of
+    failures is, however their returns differ. Among equals the spread of all returns decides, then the order.
+
+    It ranks on the outcome alone, never on what a search thought of it. All ranks see the groups of all and choose
+    alike.
 
     Args:
         keep: share of the groups that is kept, the top of the ranking, at least one; the paper's is 0.25, 1.0 is off.
-        drop_uniform: drop groups without spread even where the share would keep them. An epoch may then keep none.
-        minimum_std: up to this standard deviation a group counts as uniform; above 0, since equal returns may differ
-            by rounding.
+        drop_uniform: drop uniform groups even where the share would keep them. An epoch may then keep none.
+        minimum_std: up to this standard deviation returns count as equal; above 0, since they may differ by rounding.
     """
 
     def __init__(self, keep: float = 0.25, drop_uniform: bool = True, minimum_std: float = 1e-6) -> None:
@@ -34,25 +39,31 @@ class InstanceFilter(Callback):
         self.drop_uniform = drop_uniform
         self.minimum_std = minimum_std
 
-    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
-        kept = self.select(groups)
+    def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
+        kept = self.select(groups, agent.objective)
         if groups:
-            log_figures(trainer, self.figures(groups, kept), epochs=epochs_at_rollout(trainer))
+            log_figures(trainer, self.figures(groups, kept, agent.objective), epochs=epochs_at_rollout(trainer))
         return kept
 
-    def select(self, groups: list[Group]) -> list[Group]:
+    def select(self, groups: list[Group], objective: Objective) -> list[Group]:
         """The kept groups, in the order in which they came; among equals the earlier is kept."""
-        spread = [spread_of_returns(group) for group in groups]
+        uniform = [self.is_uniform(group, objective) for group in groups]
+        compared, overall = [spread(group, objective) for group in groups], [pstdev(group.returns) for group in groups]
         quota = max(1, floor(self.keep * len(groups) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
-        ranked = sorted(range(len(groups)), key=lambda i: (-spread[i], i))
-        chosen = {i for i in ranked[:quota] if not self.drop_uniform or spread[i] > self.minimum_std}
+        ranked = sorted(range(len(groups)), key=lambda i: (uniform[i], -compared[i], -overall[i], i))
+        chosen = {i for i in ranked[:quota] if not (self.drop_uniform and uniform[i])}
         return [group for i, group in enumerate(groups) if i in chosen]
 
-    def figures(self, groups: list[Group], kept: list[Group]) -> dict[str, float]:
+    def is_uniform(self, group: Group, objective: Objective) -> bool:
+        """Whether the objective's policy terms have nothing to learn from a group."""
+        imitated = any(objective.imitates(trajectory) for trajectory in group.trajectories)
+        return not imitated and spread(group, objective) <= self.minimum_std
+
+    def figures(self, groups: list[Group], kept: list[Group], objective: Objective) -> dict[str, float]:
         """What the filter saw and did; figures of the kept groups are left out where none was kept."""
         of_kept = (
             {
-                "rollout/filter/in_group_std_kept": fmean(map(spread_of_returns, kept)),
+                "rollout/filter/in_group_std_kept": fmean(spread(group, objective) for group in kept),
                 "rollout/filter/return_kept": fmean(total for group in kept for total in group.returns),
             }
             if kept
@@ -60,13 +71,14 @@ class InstanceFilter(Callback):
         )
         return {
             "rollout/filter/kept_share": len(kept) / len(groups),
-            "rollout/filter/uniform_share": fmean(spread_of_returns(g) <= self.minimum_std for g in groups),
-            "rollout/filter/in_group_std": fmean(map(spread_of_returns, groups)),
+            "rollout/filter/uniform_share": fmean(self.is_uniform(group, objective) for group in groups),
+            "rollout/filter/in_group_std": fmean(spread(group, objective) for group in groups),
             "rollout/filter/return": fmean(total for group in groups for total in group.returns),
             **of_kept,
         }
 
 
-def spread_of_returns(group: Group) -> float:
-    """The population's standard deviation: defined, and 0, for a group of one."""
-    return pstdev(group.returns)
+def spread(group: Group, objective: Objective) -> float:
+    """The population's standard deviation of the compared returns: 0 where there are fewer than two."""
+    returns = [trajectory.total for trajectory in group.trajectories if objective.compares(trajectory.origin)]
+    return pstdev(returns) if returns else 0.0

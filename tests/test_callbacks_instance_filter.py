@@ -1,11 +1,15 @@
 """Which groups the filter keeps, worked by hand, and what it writes."""
 
+from dataclasses import replace
+
 import pytest
-from test_callbacks_support import Agent, Data, events, points, returns, trainer
+from test_callbacks_support import Agent, Data, events, points, returns, trainer, trajectory, turn
 
 from callbacks import InstanceFilter
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.hooks import FiltersGroups, WatchesRollouts
+from tsr_lightning.objectives import GRPO, PPO, RAFT, Likelihood, SuccessesOnly
+from tsr_lightning.trajectory import Group, Origin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 
@@ -22,8 +26,17 @@ GROUPS = [
 ]
 
 
-def kept(groups, **settings):
-    return [group.instance for group in InstanceFilter(**settings).select(groups)]
+def kept(groups, objective=PPO(), **settings):  # noqa: B008  (frozen)
+    return [group.instance for group in InstanceFilter(**settings).select(groups, objective)]
+
+
+def mixed(instance, sampled, searched):
+    """A group of so many returns each; what is searched succeeded where it returned more than 0."""
+    members = [trajectory(instance, 0, turn(value)) for value in sampled]
+    members += [
+        replace(trajectory(instance, 0, turn(value), succeeded=value > 0), origin=Origin.SEARCHED) for value in searched
+    ]
+    return Group(instance, tuple(members))
 
 
 def test_it_keeps_the_top_share_in_the_order_of_the_groups():
@@ -47,9 +60,9 @@ def test_uniform_groups_are_dropped_or_kept_as_said():
 
 
 def test_off_is_off():
-    assert InstanceFilter(keep=1.0, drop_uniform=False).select(GROUPS) == GROUPS
+    assert InstanceFilter(keep=1.0, drop_uniform=False).select(GROUPS, PPO()) == GROUPS
     uniform = [returns(i, 1.0, 1.0) for i in range(4)]
-    assert InstanceFilter(keep=1.0, drop_uniform=False).select(uniform) == uniform
+    assert InstanceFilter(keep=1.0, drop_uniform=False).select(uniform, PPO()) == uniform
     assert kept(GROUPS, keep=1.0) == [1, 2, 4, 5, 7]
 
 
@@ -58,6 +71,39 @@ def test_rounding_is_no_spread():
     assert kept(noisy, keep=1.0) == [1]
     assert kept(noisy, keep=1.0, minimum_std=0.0) == [0, 1]
     assert kept(noisy, keep=1.0, minimum_std=0.5) == []  # the std of (0, 1) is 0.5, and that is not above it
+
+
+IMITATING = [GRPO(searched=SuccessesOnly()), PPO(searched=SuccessesOnly())]
+
+
+@pytest.mark.parametrize("objective", IMITATING, ids=["GRPO", "PPO"])
+def test_the_spread_of_what_is_compared_ranks_first(objective):
+    """All of them have a spread over all returns; by that alone, 0 and 2 would be kept and 1 dropped first."""
+    groups = [
+        mixed(0, [0.0, 0.0], [10.0, 10.0]),  # compared 0, overall 5; its successes are imitated
+        mixed(1, [0.0, 1.0], [1.0, 1.0]),  # compared 0.5, overall 0.43
+        mixed(2, [0.0, 0.0], [-4.0, -8.0]),  # compared 0, and failures are left out: nothing to learn
+        mixed(3, [1.0, 1.0], [2.0, 2.0]),  # compared 0, overall 0.5; imitated
+    ]
+    assert kept(groups, objective, keep=0.25) == [1]
+    assert kept(groups, objective, keep=0.5) == [0, 1]
+    assert kept(groups, objective, keep=0.75) == [0, 1, 3]
+    assert kept(groups, objective, keep=1.0) == [0, 1, 3]
+    assert kept(groups, objective, keep=1.0, drop_uniform=False) == [0, 1, 2, 3]
+    assert kept(groups, GRPO(), keep=0.25) == [0]  # where all are compared, the paper's: 5 is the largest spread
+    assert kept(groups, GRPO(), keep=1.0) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("objective", [*IMITATING, RAFT()], ids=["GRPO", "PPO", "RAFT"])
+def test_a_group_of_one_search_is_kept_where_it_succeeded(objective):
+    groups = [mixed(i, [], [value]) for i, value in enumerate([-0.5, 1.0, -0.1, 0.9])]
+    assert kept(groups, objective, keep=0.25) == [1]
+    assert kept(groups, objective, keep=0.5) == [1, 3]
+    assert kept(groups, objective, keep=1.0) == [1, 3]
+
+
+def test_all_demonstrations_teach_under_likelihood():
+    assert kept([returns(0, 1.0), returns(1, 0.0, 0.0)], Likelihood(), keep=1.0) == [0, 1]
 
 
 def test_no_groups_and_groups_of_one():

@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tsr_lightning.evaluation import Played, Trial
 from tsr_lightning.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
+from tsr_lightning.objectives import PPO
 from tsr_lightning.search.ledger import Ledger
 from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
@@ -62,6 +63,8 @@ def played(trial: Trial, *groups: Group, tokens: int = 0, steps: int = 0, second
 
 class Agent(LightningModule):
     """One weight, one update per epoch; a validation batch is a function of the updates so far."""
+
+    objective = PPO()
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 
+from tsr_lightning.agent import Agent
 from tsr_lightning.search.ledger import Ledger
 from tsr_lightning.trajectory import Group
 
@@ -24,7 +25,7 @@ class RolloutProgress:
 class FiltersGroups(Protocol):
     """Called between search and credit with the groups of all ranks; what it returns is trained on."""
 
-    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]: ...
+    def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]: ...
 
 
 @runtime_checkable
