@@ -70,6 +70,9 @@ CASES = {
         ("--config", "search/expert.yaml", "--data.env", "corridor:Corridor-v0", "--data.env_kwargs", "null"),
         "Expert.*no oracle.*another strategy",
     ),
+    "demonstrations under a policy gradient": Case(
+        ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*Likelihood"
+    ),
     "CriticValue without a critic": Case((*BEAM, f"{STRATEGY}.scorer", "CriticValue"), "critic.*GRPO.*PPO"),
     "fewer workers than none": Case(
         ("--data.env_workers", "-1"), r"data\.env_workers is -1: give 0 to step environments in turn"

@@ -9,7 +9,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, PPO, RAFT, AsSampled, Likelihood, Objective, SuccessesOnly
 from tsr_lightning.plan_check import check_plan
 from tsr_lightning.search.plan import Annealed, Mixed, Plan, Share, Uniform
-from tsr_lightning.search.strategies import Beam, Sample
+from tsr_lightning.search.strategies import Beam, Expert, Sample
 
 IMITATING = GRPO(searched=SuccessesOnly())
 COMPARING = GRPO(searched=AsSampled())
@@ -56,6 +56,20 @@ def test_a_lone_member_with_nothing_to_be_compared_with_is_refused(objective: Ob
     with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
         check_plan(objective, plan)
     assert "at least 2, or none" in str(refusal.value)
+
+
+@pytest.mark.parametrize("objective", [GRPO(), IMITATING, PPO(), PPO(searched=SuccessesOnly())], ids=repr)
+@pytest.mark.parametrize(
+    "plan", [Uniform(Expert(), 8), Annealed(Expert()), Mixed([Share(Sample(), 7), Share(Expert(), 1)])]
+)
+def test_a_policy_gradient_refuses_demonstrations(objective: Objective, plan: Plan):
+    with pytest.raises(ConfigError, match="uses Expert.*no samples of the policy.*the objective Likelihood"):
+        check_plan(objective, plan)
+
+
+@pytest.mark.parametrize("objective", [Likelihood(), RAFT()], ids=repr)
+def test_imitation_takes_demonstrations(objective: Objective):
+    check_plan(objective, Uniform(Expert(), 1))
 
 
 def test_one_search_per_instance_trains(empty_folder):

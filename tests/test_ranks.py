@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ TOLERANCE = 2e-5
 # Written beside the runs, and found by the class path `recording.Recorder` in every process.
 RECORDING = '''
 import pickle
+import shutil
 from lightning.pytorch.callbacks import Callback
 
 class Recorder(Callback):
@@ -71,9 +73,9 @@ STRATEGIES = "tsr_lightning.search.strategies"
 
 
 def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> dict[str, Any]:
-    """Three instances, so that one rank of two has more than the other; the expert among the members of a group makes
-    returns differ, which a policy that has learned nothing could not."""
-    shares = [("Sample", {}, 2), ("Beam", {"width": 2, "candidates": 2}, 1), ("Expert", {"noise": 0.2}, 1)]
+    """Three instances, so that one rank of two has more than the other, of a task in which the returns of a policy
+    that has learned nothing differ."""
+    shares = [("Sample", {}, 3), ("Beam", {"width": 2, "candidates": 2}, 1)]
     members = [
         {"strategy": {"class_path": f"{STRATEGIES}.{name}", "init_args": arguments}, "count": count}
         for name, arguments, count in shares
@@ -103,13 +105,12 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
             "optimizer": {"learning_rate": 1e-3, "critic_learning_rate": 1e-3, "warmup_updates": 2},
         },
         "data": {
-            "env": "tsr/FrozenLake-v0",
-            "env_kwargs": {"wording": "brief", "max_turns": 3},
+            "env": "corridor:Corridor-v0",
             "plan": {"class_path": "tsr_lightning.search.plan.Mixed", "init_args": {"members": members}},
             "instances": 3,
-            "held_out": {"instances": 3},
+            "held_out": {"instances": 2},
             "sampling": {"max_response_tokens": 8},
-            "updates": {"epochs": 2, "minibatches": 2, "micro_tokens": 150},
+            "updates": {"epochs": 2, "minibatches": 2, "micro_tokens": 60},
         },
     }
 
@@ -118,6 +119,7 @@ def fit(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> list[
     """What each rank saw and became; one alone runs in this process."""
     folder.mkdir()
     (folder / "recording.py").write_text(RECORDING)
+    shutil.copy(ROOT / "tests" / "corridor.py", folder)
     (folder / "run.yaml").write_text(json.dumps(config(folder, objective, keep, ranks)))  # JSON is YAML
     if ranks == 1:
         with in_folder(folder):

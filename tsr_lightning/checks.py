@@ -64,7 +64,6 @@ def _check_numbers(data: RolloutDataModule) -> None:
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
-    check_plan(agent.objective, data.plan)
     name = type(agent.objective).__name__
     strategies = [*data.plan.strategies, *(trial.search for trial in data.trials if trial.search)]
     for strategy in strategies:
@@ -76,6 +75,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
             )
         if isinstance(strategy, Expert) and not isinstance(data.env, Solvable):
             raise ConfigError(f"data.plan uses Expert, but {data.env_id} has no oracle: choose another strategy")
+    check_plan(agent.objective, data.plan)
 
 
 def _check_context(agent: Agent, data: RolloutDataModule) -> None:

@@ -3,6 +3,7 @@
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.search.plan import Plan
+from tsr_lightning.trajectory import Origin
 
 
 def check_plan(objective: Objective, plan: Plan) -> None:
@@ -12,6 +13,12 @@ def check_plan(objective: Objective, plan: Plan) -> None:
     none, so groups of one search are fine where successes are imitated.
     """
     name, least = type(objective).__name__, objective.minimum_compared
+    demonstrating = [s for s in plan.strategies if s.origin is Origin.DEMONSTRATED]
+    if demonstrating and not objective.takes_demonstrations:
+        raise ConfigError(
+            f"data.plan uses {type(demonstrating[0]).__name__}, whose demonstrations are no samples of the policy, and "
+            f"{name} learns from samples: train on them with the objective Likelihood, before or instead"
+        )
     for epoch in range(plan.settled + 1):
         compared = sum(s.count for s in plan.shares(epoch) if objective.compares(s.strategy.origin))
         if 0 < compared < least:

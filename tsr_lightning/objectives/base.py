@@ -95,6 +95,12 @@ class Objective(ABC):
         does not come from the group."""
         return 1
 
+    @property
+    def takes_demonstrations(self) -> bool:
+        """Whether it can train on what the policy did not sample at all. A policy gradient cannot: the ratio to the
+        policy that sampled is not 1 there, and a baseline would push the weaker demonstrations down."""
+        return False
+
     def compares(self, origin: Origin) -> bool:
         """Whether the return of a trajectory of this origin is compared with a baseline."""
         return origin is not Origin.DEMONSTRATED

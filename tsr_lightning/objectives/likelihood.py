@@ -25,6 +25,10 @@ class Likelihood(Objective):
     def needs(self) -> Needs:
         return Needs(logprobs=False)
 
+    @property
+    def takes_demonstrations(self) -> bool:
+        return True
+
     def compares(self, origin: Origin) -> bool:
         return False
 

@@ -46,6 +46,10 @@ class RAFT(Objective):
     def needs(self) -> Needs:
         return Needs(reference=self.kl_coefficient > 0)
 
+    @property
+    def takes_demonstrations(self) -> bool:
+        return True
+
     def compares(self, origin: Origin) -> bool:
         return False
 
