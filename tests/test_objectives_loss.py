@@ -86,6 +86,15 @@ def test_clipped_value_by_hand():
     torch.testing.assert_close(values.grad, torch.tensor([0.0, -3.0, -1.8]))
 
 
+def test_values_that_rounding_alone_moves_are_not_clipped():
+    """In float32, old + (value - old) may miss the value by a rounding, on either side; none of these moves by 0.5."""
+    old = torch.linspace(-3, 3, 4001)
+    values = old + torch.linspace(-0.49, 0.49, 4001).flip(0)
+    clipped = clipped_value(values, old, torch.full_like(old, 7.0), clip=0.5)
+    assert ((old + (values - old)) != values).any()  # or nothing was tried
+    assert not clipped.acts.any()
+
+
 def test_value_without_clip_is_half_the_squared_error():
     plain = clipped_value(torch.tensor([1.0, -1.0]), torch.zeros(2), torch.full((2,), 2.0), clip=None)
     torch.testing.assert_close(plain.terms, torch.tensor([0.5, 4.5]))

@@ -53,8 +53,10 @@ def clipped_value(values: Tensor, old: Tensor, returns: Tensor, *, clip: float |
     free = (values - returns).square()
     if clip is None:
         return Clipped(free / 2, torch.zeros_like(free, dtype=torch.bool))
-    kept = (old + (values - old).clamp(-clip, clip) - returns).square()
-    return Clipped(torch.maximum(free, kept) / 2, kept > free)
+    moved = values - old
+    kept = (old + moved.clamp(-clip, clip) - returns).square()
+    # old + (values - old) is off by a rounding where nothing is clipped, so `kept > free` alone does not tell.
+    return Clipped(torch.maximum(free, kept) / 2, (moved.abs() > clip) & (kept > free))
 
 
 def policy_loss(
