@@ -60,10 +60,10 @@ def test_a_lone_member_with_nothing_to_be_compared_with_is_refused(objective: Ob
 
 @pytest.mark.parametrize("objective", [GRPO(), IMITATING, PPO(), PPO(searched=SuccessesOnly())], ids=repr)
 @pytest.mark.parametrize(
-    "plan", [Uniform(Expert(), 8), Annealed(Expert()), Mixed([Share(Sample(), 7), Share(Expert(), 1)])]
+    "plan", [Uniform(Expert(), 8), Annealed(Expert()), Mixed([Share(Sample(), 7), Share(Expert(), 1)])], ids=repr
 )
 def test_a_policy_gradient_refuses_demonstrations(objective: Objective, plan: Plan):
-    with pytest.raises(ConfigError, match="uses Expert.*no samples of the policy.*the objective Likelihood"):
+    with pytest.raises(ConfigError, match=r"uses Expert.*no samples of the policy.*the objective Likelihood"):
         check_plan(objective, plan)
 
 

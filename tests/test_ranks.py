@@ -25,7 +25,6 @@ TOLERANCE = 2e-5
 # Written beside the runs, and found by the class path `recording.Recorder` in every process.
 RECORDING = '''
 import pickle
-import shutil
 from lightning.pytorch.callbacks import Callback
 
 class Recorder(Callback):
