@@ -291,6 +291,7 @@ def test_shapes_and_types(objective: Objective):
 
 def test_needs():
     assert PPO().needs == Needs(values=True)
+    assert PPO(bootstrap_truncated=True).needs == Needs(values=True, final_values=True)
     assert PPO(kl_coefficient=0.1).needs == Needs(values=True, reference=True)
     assert GRPO().needs == Needs()
     assert GRPO(kl_coefficient=0.1).needs == Needs(reference=True)

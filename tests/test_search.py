@@ -123,7 +123,7 @@ class Reference:
         observation, _ = env.reset(seed=self.task.instance)
         self.root = Point(env.get_state(), observation, self.task.key, env.state_key(), env.remaining())
         end = self.end()
-        final = end.ids if end.truncated and len(end.ids) < self.limits.context else ()
+        final = end.ids if end.truncated and len(end.ids) <= (self.limits.model or self.limits.context) else ()
         strategy = self.task.strategy
         return Trajectory(
             self.task.instance,
@@ -292,7 +292,9 @@ def test_a_strategy_chooses_what_the_reference_chooses(strategy: Strategy) -> No
     assert len({(t.succeeded, t.total) for t in played}) > 3  # no two strategies could agree by default
 
 
-@pytest.mark.parametrize("limits", [Limits(26), Limits(1000, episode=4), Limits(24, episode=3)], ids=str)
+@pytest.mark.parametrize(
+    "limits", [Limits(26), Limits(26, model=30), Limits(1000, episode=4), Limits(24, episode=3)], ids=str
+)
 @pytest.mark.parametrize("strategy", FEW, ids=repr)
 def test_a_budget_cuts_where_the_reference_cuts(strategy: Strategy, limits: Limits) -> None:
     """A turn of two letters, an episode of few, a short context: responses are cut to fit, then a node has ended."""
@@ -332,6 +334,16 @@ def test_a_search_with_nothing_to_choose_from_is_a_plain_sample(strategy: Strate
 def test_the_origin_of_trajectories(strategy: Strategy, origin: Origin) -> None:
     assert strategy.origin is origin
     assert {trajectory.origin for trajectory in driver(Guided()).run(tasks(strategy, 8))} == {origin}
+
+
+@pytest.mark.parametrize("room", [26, 28, 1000])
+def test_the_final_context_is_kept_as_long_as_the_model_sees_it(room: int) -> None:
+    """For the critic, whose value needs no room for a response: not `context_tokens` but the model's limit decides."""
+    cut = [t for t in driver(limits=Limits(26, model=room)).run(tasks(Sample())) if t.truncated]
+    letters = Letters()
+    contexts = [letters.prompt("walk", t.turns, t.final_observation) for t in cut]
+    assert [t.final_prompt for t in cut] == [ids if len(ids) <= room else () for ids in contexts]
+    assert any(len(ids) > 26 for ids in contexts)  # or nothing was tried
 
 
 # -- what changes no draw ----------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ class Agent(LightningModule):
         before any update, so that the first update's ratio is 1."""
         needs = self.objective.needs
         rows = [row for _, own in played for row in own]
-        ends = [i for i, (trajectory, _) in enumerate(played) if needs.values and trajectory.final_prompt]
+        ends = [i for i, (trajectory, _) in enumerate(played) if needs.final_values and trajectory.final_prompt]
         asked = [*rows, *(_end(played[i][0]) for i in ends)]
         seen = self._outputs(asked, micro_tokens) if needs.logprobs or needs.values else list(map(_unseen, asked))
         logprobs, values = [one.logprobs for one in seen], [one.values for one in seen]

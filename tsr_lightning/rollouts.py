@@ -52,6 +52,18 @@ class Rollout:
     skipped: int  # draws of training instances that fell on a held-out state
 
 
+def _without_final_value(groups: Sequence[Group], epoch: int) -> dict[str, float]:
+    """How many truncated trajectories end in a context that the model does not see, so that 0 stands for its value."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    count = sum(trajectory.truncated and not trajectory.final_prompt for trajectory in trajectories)
+    if count:
+        rank_zero_info(
+            f"epoch {epoch}: {count} of {len(trajectories)} trajectories were cut in a context longer than the model "
+            "sees; objective.bootstrap_truncated continues them with a value of 0"
+        )
+    return {"rollout/truncated_without_value": count}
+
+
 class Epochs:
     """The training data: iterating over it once plays one epoch."""
 
@@ -143,8 +155,18 @@ class RolloutDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            check_plan(self.agent.objective, self.plan)  # for those who come without `tsr`, which has checked it
+            self._check_agent()
             self._accumulation = self._trainer.accumulate_grad_batches
+
+    def _check_agent(self) -> None:
+        """For those who come without `tsr`, which checks the plan before and sets the temperature."""
+        check_plan(self.agent.objective, self.plan)
+        if self.agent.temperature != self.sampling.temperature:
+            raise ConfigError(
+                f"model.temperature is {self.agent.temperature}, and data.sampling.temperature is "
+                f"{self.sampling.temperature}: give both the same, since the log-probabilities that are trained on are "
+                "those that were sampled from"
+            )
 
     def teardown(self, stage: str) -> None:
         if stage == "fit":
@@ -198,7 +220,7 @@ class RolloutDataModule(LightningDataModule):
             speaker=agent.chat(self.context),
             engine=agent.engine(self.context, longest, self.cache_mib, self.max_rows),
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
-            limits=Limits(longest, self.episode_tokens),
+            limits=Limits(longest, self.episode_tokens, own),
             concurrency=self.concurrency,
             workers=self.workers,
         )
@@ -223,6 +245,8 @@ class RolloutDataModule(LightningDataModule):
         rows = self.credited(groups)
         metrics = rollout_metrics(rollout.groups, groups, rollout.costs, rollout.seconds, rollout.skipped)
         self._log(epoch, {**metrics, "cost/rollout_peak_mib": memory.highest_mib})
+        if agent.objective.needs.final_values:
+            self._log(epoch, _without_final_value(groups, epoch))
         agent.begin_updates(epoch)
         if not rows:
             rank_zero_info(

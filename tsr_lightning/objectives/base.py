@@ -20,6 +20,7 @@ class Needs:
 
     logprobs: bool = True  # old log-probabilities, for ratios
     values: bool = False  # a critic
+    final_values: bool = False  # its value after the last turn of truncated trajectories
     reference: bool = False  # log-probabilities under the reference
 
 
@@ -30,7 +31,7 @@ class Estimates:
     logprobs: Tensor  # [N]
     values: Tensor  # [N] V of the context that each token was sampled in; zeros without a critic
     reference: Tensor  # [N]; zeros where not needed
-    final_value: float  # V of the context after the last turn; 0 without a critic
+    final_value: float  # V of the context after the last turn; 0 where not needed, or longer than the model sees
 
 
 @dataclass(frozen=True, slots=True)

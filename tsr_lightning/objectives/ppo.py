@@ -70,7 +70,7 @@ class PPO(Objective):
 
     @property
     def needs(self) -> Needs:
-        return Needs(values=True, reference=self.kl_coefficient > 0)
+        return Needs(values=True, final_values=self.bootstrap_truncated, reference=self.kl_coefficient > 0)
 
     def compares(self, origin: Origin) -> bool:
         return self.searched.compares(origin)

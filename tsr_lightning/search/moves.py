@@ -33,10 +33,12 @@ class Limits:
     Args:
         context: the most tokens of a prompt and its response together: the model's own, or less.
         episode: the most tokens that all responses of an episode may say; null for no limit.
+        model: the most tokens that the model itself sees, for a critic's value after the end; null as `context`.
     """
 
     context: int
     episode: int | None = None
+    model: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,12 @@ class Moves:
         return min(room, self.sampling.max_response_tokens)
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
-        """What a truncated episode would have gone on from; empty where it has ended, or where there is no room."""
+        """What a truncated episode would have gone on from, even where no response would fit behind it any more; empty
+        where it has ended, or where the model itself does not see so much."""
         if not leaf.truncated:
             return ()
         prompt = self.speaker.prompt(self.env.instructions, leaf.turns, leaf.observation)
-        return prompt if len(prompt) < self.limits.context else ()
+        return prompt if len(prompt) <= (self.limits.model or self.limits.context) else ()
 
     def _step(self, node: Node, response: Response, key: Key, noise: Key, text: str) -> Node:
         self.env.set_state(node.state)
