@@ -16,15 +16,17 @@ class InstanceFilter(Callback):
     """Keeps the groups whose compared returns vary most, by the standard deviation within the group.
 
     U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
-    in the paper. A group is uniform, and ranks last, where these returns are all equal (or there are none) and no
-    member is imitated either. So a group of searches with a success is not uniform under `SuccessesOnly`, and one of
-    failures is, however their returns differ. Among equals the spread of all returns decides, then the order.
+    in the paper. A group with a member that the objective imitates (a searched success under `SuccessesOnly`) needs no
+    comparison, so it takes no part in the ranking and is kept. A group is uniform, and ranks last, where the compared
+    returns are all equal (or there are none) and no member is imitated: so a group of failed searches is, however
+    their returns differ. Among equals the spread of all returns decides, then the order.
 
     It ranks on the outcome alone, never on what a search thought of it. All ranks see the groups of all and choose
     alike.
 
     Args:
-        keep: share of the groups that is kept, the top of the ranking, at least one; the paper's is 0.25, 1.0 is off.
+        keep: share of the ranked groups that is kept, the top of the ranking, at least one; the paper's is 0.25, 1.0
+            is off.
         drop_uniform: drop uniform groups even where the share would keep them. An epoch may then keep none.
         minimum_std: up to this standard deviation returns count as equal; above 0, since they may differ by rounding.
     """
@@ -49,15 +51,16 @@ class InstanceFilter(Callback):
         """The kept groups, in the order in which they came; among equals the earlier is kept."""
         uniform = [self.is_uniform(group, objective) for group in groups]
         compared, overall = [spread(group, objective) for group in groups], [pstdev(group.returns) for group in groups]
-        quota = max(1, floor(self.keep * len(groups) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
-        ranked = sorted(range(len(groups)), key=lambda i: (uniform[i], -compared[i], -overall[i], i))
-        chosen = {i for i in ranked[:quota] if not (self.drop_uniform and uniform[i])}
+        imitated = {i for i, group in enumerate(groups) if is_imitated(group, objective)}
+        candidates = [i for i in range(len(groups)) if i not in imitated]
+        quota = max(1, floor(self.keep * len(candidates) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
+        ranked = sorted(candidates, key=lambda i: (uniform[i], -compared[i], -overall[i], i))
+        chosen = imitated | {i for i in ranked[:quota] if not (self.drop_uniform and uniform[i])}
         return [group for i, group in enumerate(groups) if i in chosen]
 
     def is_uniform(self, group: Group, objective: Objective) -> bool:
         """Whether the objective's policy terms have nothing to learn from a group."""
-        imitated = any(objective.imitates(trajectory) for trajectory in group.trajectories)
-        return not imitated and spread(group, objective) <= self.minimum_std
+        return not is_imitated(group, objective) and spread(group, objective) <= self.minimum_std
 
     def figures(self, groups: list[Group], kept: list[Group], objective: Objective) -> dict[str, float]:
         """What the filter saw and did; figures of the kept groups are left out where none was kept."""
@@ -76,6 +79,11 @@ class InstanceFilter(Callback):
             "rollout/filter/return": fmean(total for group in groups for total in group.returns),
             **of_kept,
         }
+
+
+def is_imitated(group: Group, objective: Objective) -> bool:
+    """Whether the objective imitates a member of the group."""
+    return any(objective.imitates(trajectory) for trajectory in group.trajectories)
 
 
 def spread(group: Group, objective: Objective) -> float:
