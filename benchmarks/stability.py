@@ -24,7 +24,8 @@ HARD = RANGES[1]
 
 
 def _cell(levels: Levels, objective: str, search: str, seed: int) -> Cell:
-    return Cell("sokoban", objective, search, seed, EPOCHS, levels=levels, evaluate_every=EVERY)
+    first = (objective, search, seed) == ("grpo", "sample", SEEDS[0])
+    return Cell("sokoban", objective, search, seed, EPOCHS, levels=levels, evaluate_every=EVERY, measure_start=first)
 
 
 STABILITY = [
@@ -56,7 +57,12 @@ sampled and 0.03 greedy. The settings were chosen on other seeds and other held-
 
 def write_stability(finished: Sequence[Finished], runs: Path, folder: Path) -> None:
     """Writes the verdict, the table, a JSON and a picture, and prints the first two."""
-    rows = [_row(cell_runs, trial, runs) for cell_runs in by_cell(finished).values() for trial in TRIALS]
+    starts = {run.cell.levels: run for run in finished if run.cell.measure_start}
+    rows = [
+        _row(cell_runs, starts[cell_runs[0].cell.levels], trial, runs)
+        for cell_runs in by_cell(finished).values()
+        for trial in TRIALS
+    ]
     rows.sort(key=lambda row: [level.name for level in RANGES].index(row["levels"]))
     folder.mkdir(parents=True, exist_ok=True)
     text = _verdict(rows) + _table(rows)
@@ -67,12 +73,16 @@ def write_stability(finished: Sequence[Finished], runs: Path, folder: Path) -> N
     print(text)
 
 
-def _row(runs: Sequence[Finished], trial: str, folder: Path) -> dict[str, Any]:
-    """Figures of one cell."""
+def _row(runs: Sequence[Finished], start: Finished, trial: str, folder: Path) -> dict[str, Any]:
+    """Figures of one cell. All of a range start with the same policy on the same levels, which one run measured."""
     cell = runs[0].cell
-    curves = [success_curve(folder / cell.name / f"seed{run.cell.seed}", trial) for run in runs]
-    trials = [run.results["trials"][trial] for run in runs]
-    difference = paired_difference(pooled([t["before"] for t in trials]), pooled([t["after"] for t in trials]))
+    before = start.results["trials"][trial]["before"]
+    curves = [
+        {0: before["figures"]["success_rate"], **success_curve(folder / cell.name / f"seed{run.cell.seed}", trial)}
+        for run in runs
+    ]
+    after = pooled([run.results["trials"][trial]["after"] for run in runs])
+    difference = paired_difference(pooled([before] * len(runs)), after)
     if difference is None:
         raise ValueError(f"{cell.name} was not evaluated")
     costs = [run.results["run"] for run in runs]

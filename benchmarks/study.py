@@ -48,6 +48,7 @@ class Cell:
     seconds_of: str | None = None  # the search whose run of the same seed says how long this control may take
     levels: Levels | None = None  # instead of the configuration's own
     evaluate_every: int | None = None  # epochs; None: at the end alone
+    measure_start: bool = True  # not needed where another cell begins with the same policy on the same instances
 
     @property
     def name(self) -> str:
@@ -144,6 +145,7 @@ def _command(cell: Cell, epochs: int, folder: Path) -> list[str]:
         "seed_everything": cell.seed,
         "trainer.max_epochs": epochs,
         "trainer.check_val_every_n_epoch": cell.evaluate_every or epochs,
+        "trainer.num_sanity_val_steps": -1 if cell.measure_start else 0,
         "trainer.accelerator": "cpu",
         "trainer.enable_progress_bar": "false",
         "trainer.logger.init_args.save_dir": folder,
