@@ -19,7 +19,7 @@ from tsr_lightning.packing import cut, dealt, in_order
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
 from tsr_lightning.rows import Batch, Row, Updates, batched, collate, rows_of, schedule, with_credit
-from tsr_lightning.trajectory import Trajectory, Turn
+from tsr_lightning.trajectory import Origin, Trajectory, Turn
 
 # drops the thoughts of earlier turns
 REWRITES = CHATML.replace("message['content'] +", "message['content'].split('</think>')[-1] +")
@@ -55,7 +55,7 @@ def lived(chat: Chat, said: list[tuple[list[int], str]]) -> Trajectory:
         prompt = chat.prompt("rules", turns, observation)
         text = chat.read(response)
         turns.append(Turn(prompt, response, (-1.0,) * len(response), finished, observation, text, 0.0, True, True))
-    return Trajectory(0, 0, "Sample", False, tuple(turns), False, False, (), "")
+    return Trajectory(0, 0, "Sample", Origin.SAMPLED, tuple(turns), False, False, (), "")
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
