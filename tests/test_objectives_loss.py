@@ -87,12 +87,12 @@ def test_clipped_value_by_hand():
 
 
 def test_values_that_rounding_alone_moves_are_not_clipped():
-    """In float32, old + (value - old) may miss the value by a rounding, on either side; none of these moves by 0.5."""
-    old = torch.linspace(-3, 3, 4001)
-    values = old + torch.linspace(-0.49, 0.49, 4001).flip(0)
-    clipped = clipped_value(values, old, torch.full_like(old, 7.0), clip=0.5)
-    assert ((old + (values - old)) != values).any()  # or nothing was tried
-    assert not clipped.acts.any()
+    """In float32, old + (value - old) may miss the value by a rounding; none here moves by 0.5."""
+    old = torch.linspace(-0.2, 0.2, 4001)
+    values = torch.linspace(-0.25, 0.25, 4001).flip(0)
+    rounded = (old + (values - old) - 0.3).square()
+    assert (rounded > (values - 0.3).square()).any()  # or nothing was tried
+    assert not clipped_value(values, old, torch.full_like(old, 0.3), clip=0.5).acts.any()
 
 
 def test_value_without_clip_is_half_the_squared_error():
