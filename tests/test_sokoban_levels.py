@@ -108,3 +108,11 @@ def test_boxoban_loads_and_no_level_is_called_lost(shared_data: Path, name: str)
     for level in levels:
         assert (level.layout.rows, level.layout.cols, len(level.boxes)) == (10, 10, 4)
         assert 0 < score(*level) < 1
+
+
+@pytest.mark.parametrize("name", ["marked.txt", "marked.txt.gz"])
+def test_a_byte_order_mark_at_the_head_of_a_file_is_no_symbol(name: str, tmp_path: Path) -> None:
+    text = "\ufeff; 0\n#####\n#@$.#\n#####\n".encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    (level,) = read_levels(tmp_path / name)
+    assert (level.player, level.boxes, level.layout.targets) == (6, (7,), (8,))

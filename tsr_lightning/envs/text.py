@@ -25,8 +25,8 @@ class Wording:
     system: str  # {rules} {symbols} {actions} {limit}
     turn: str  # {reward} {warning} {turn} {state} {left}
     reward: str  # {reward}: how the last turn's reward is told; "" keeps it untold
-    answer: re.Pattern[str]  # one group: the actions
-    reply: str  # {actions}: an answer that `answer` reads
+    marks: tuple[re.Pattern[str], ...]  # what stands around an answer: see `find_answer`
+    reply: str  # {actions}: an answer that `find_answer` reads
     form: str  # what an answer must look like, for a warning
     terse: bool  # environments say rules and states in as few tokens as they can
 
@@ -42,7 +42,7 @@ PAPER = Wording(
         "Strictly follow this format."
     ),
     reward="Reward:\n{reward}\n",
-    answer=re.compile(r"<think>.*?</think>\s*<answer>(.*?)</answer>", re.DOTALL),
+    marks=(re.compile("<think>"), re.compile(r"</think>\s*+<answer>"), re.compile("</answer>")),
     reply="<think></think><answer>{actions}</answer>",
     form="<think>...</think><answer>...</answer>",
     terse=False,
@@ -52,7 +52,7 @@ BRIEF = Wording(
     system="{rules}",
     turn="{warning}{state}\n{left} left",
     reward="",
-    answer=re.compile(r"<answer>(.*?)</answer>", re.DOTALL),
+    marks=(re.compile("<answer>"), re.compile("</answer>")),
     reply="<answer>{actions}</answer>",
     form="<answer>...</answer>",
     terse=True,
@@ -75,6 +75,26 @@ class Answer(Generic[ActionT]):
         return not self.problem
 
 
+def find_answer(text: str, wording: Wording) -> str | None:
+    """The text between the last two marks, where all marks last stood in their order; None where they never did.
+
+    Without marks the whole response is the answer. With marks A, B and C it is the group of the last match of
+    `A.*?B(.*?)C`, found in time linear in the text: that pattern looks for B and C anew behind every A, but where one
+    of them is missing behind the first A, it is missing behind the later ones too.
+    """
+    if not wording.marks:
+        return text
+    answer, end = None, 0
+    while True:
+        start = end
+        for mark in wording.marks:
+            found = mark.search(text, end)
+            if found is None:
+                return answer
+            start, end = end, found.end()
+        answer = text[start : found.start()]
+
+
 def read_answer(text: str, wording: Wording, names: Mapping[str, ActionT], limit: int) -> Answer[ActionT]:
     """The actions of a response: those of its last answer, the first `limit` of them.
 
@@ -86,10 +106,10 @@ def read_answer(text: str, wording: Wording, names: Mapping[str, ActionT], limit
         names: lower-case names of the actions.
         limit: the most actions a turn may play.
     """
-    found = wording.answer.findall(text)
-    if not found:
+    answer = find_answer(text, wording)
+    if answer is None:
         return Answer((), f"no {wording.form} in the response")
-    said = [part.strip() for part in found[-1].split(SEPARATOR)]
+    said = [part.strip() for part in answer.split(SEPARATOR)]
     if said == [""]:
         return Answer((), "the answer is empty")
     unknown = [part for part in said[:limit] if part.lower() not in names]

@@ -40,7 +40,7 @@ def read_levels(path: str | Path) -> tuple[Level, ...]:
 def _read(path: Path, changed: int) -> tuple[Level, ...]:
     """`changed` is the time of the last change, so that an edited file is read anew."""
     raw = path.read_bytes()
-    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
     levels = tuple(parse_level(rows, f"{path}, level {name}") for name, rows in _split(text))
     if not levels:
         raise ConfigError(f"{path}: holds no level; give a file with rows of # around each level.")

@@ -11,7 +11,6 @@ follows, checked step by step against its records. What is odd there and kept he
 - a random listing (`<r>`) is drawn anew each time that it is shown.
 """
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -35,7 +34,6 @@ ATTRIBUTES = "Attributes"  # a sub page that has a button only where the shop sh
 
 _BACK, _PREV, _NEXT, _BUY = BACK.lower(), PREV.lower(), NEXT.lower(), BUY.lower()
 _SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
-_ACTION = re.compile(r"(.+)\[(.+)\]")  # greedy and unanchored at the end, as the original's
 
 
 class Page(NamedTuple):
@@ -61,11 +59,16 @@ _BUTTON = Target()
 
 
 def read(action: str) -> tuple[str, str] | None:
-    """Verb and argument, the argument in lower case; None for anything but `search[...]` and `click[...]`."""
-    found = _ACTION.match(action)
-    if found is None or found[1] not in (SEARCH, CLICK):
-        return None
-    return found[1], found[2].lower()
+    """Verb and argument, the argument in lower case; None for anything but `search[...]` and `click[...]`.
+
+    What the original's pattern `(.+)\\[(.+)\\]` matches at the head of the action, in linear time: on its first line, up
+    to the last bracket that closes, apart at the last one that opens with something behind it.
+    """
+    line = action.partition("\n")[0]
+    end = line.rfind("]")
+    middle = line.rfind("[", 0, max(0, end - 1))
+    verb, argument = line[: max(0, middle)], line[middle + 1 : end]
+    return (verb, argument.lower()) if verb in (SEARCH, CLICK) else None
 
 
 def act(shop: Shop, page: Page, action: str, draw: int = 0) -> Page | None:

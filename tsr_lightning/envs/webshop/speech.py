@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
-from tsr_lightning.envs.text import SEPARATOR, WORDINGS, Wording, say_rules
+from tsr_lightning.envs.text import SEPARATOR, WORDINGS, Wording, find_answer, say_rules
 from tsr_lightning.envs.webshop.pages import (
     BACK,
     CLICK,
@@ -35,7 +35,7 @@ ORIGINAL = Wording(
     system="",
     turn="{state}",
     reward="",
-    answer=re.compile(r"\A(.*)\Z", re.DOTALL),
+    marks=(),
     reply="{actions}",
     form="search[...] or click[...]",
     terse=False,
@@ -154,10 +154,9 @@ def heard(response: str, wording: Wording) -> tuple[str, str]:
 
     Of several actions the first is played and the others are left, not punished (RAGEN).
     """
-    found = wording.answer.findall(response)
-    if not found:
+    whole = find_answer(response, wording)
+    if whole is None:
         return "", f"no {wording.form} in the response"
-    whole = found[-1]
     if wording is not ORIGINAL:  # which takes what is said as it is
         whole = whole.strip()
         first = whole.split(SEPARATOR)[0].strip()

@@ -24,9 +24,10 @@ STOP_WORDS: Final = frozenset(
 )
 _POSSESSIVES: Final = ("'s", "’s", "＇s")
 
-# All that UAX #29 says of ASCII: letters and digits with what may stand between two letters or two digits.
+# All that UAX #29 says of ASCII: letters and digits with what may stand between two letters or two digits. A word takes
+# all underscores that touch it, so none begins behind one; to try there too would be quadratic in a run of them.
 _ascii_words = re.compile(
-    r"_*[a-z0-9][a-z0-9_]*(?:(?:(?<=[a-z])[:.'](?=[a-z])|(?<=[0-9])[,;.'](?=[0-9]))[a-z0-9_]+)*"
+    r"(?<!_)_*[a-z0-9][a-z0-9_]*(?:(?:(?<=[a-z])[:.'](?=[a-z])|(?<=[0-9])[,;.'](?=[0-9]))[a-z0-9_]+)*"
 ).findall
 
 # Emoji as of Lucene's Unicode: later versions took some of these signs out again, ★ and ♥ among them.
@@ -44,7 +45,7 @@ _EMOJI: Final = (
 
 
 def _grammar() -> str:
-    """The tokens of one piece of text; to every character cling the marks behind it."""
+    """The tokens of one piece of text, as the pattern's group; to every character cling the marks behind it."""
     marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
     letter = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{marks}"
     digit = rf"\p{{WB=Numeric}}{marks}"
@@ -68,7 +69,9 @@ def _grammar() -> str:
     flag = rf"\p{{WB=Regional_Indicator}}{marks}"
     asian = rf"(?:\p{{LB=SA}}{marks})+"
     single = rf"[\p{{Script=Han}}\p{{Script=Hiragana}}]{marks}"
-    return "|".join((word, keycap, emoji, flag + flag, asian, single))
+    # runs that begin no token, passed over in one go: tried from each of their characters, they would be quadratic
+    idle = r"\p{WB=ExtendNumLet}++|\u200d++"
+    return f"({'|'.join((word, keycap, emoji, flag + flag, asian, single))})|{idle}"
 
 
 _words = regex.compile(_grammar(), regex.V0).findall
@@ -78,7 +81,7 @@ def words(text: str) -> list[str]:
     """The words of a text in lower case, in its order, stop words and possessives still there."""
     found: list[str] = []
     for piece in (text,) if text.isascii() else text.split():  # no word reaches over a blank
-        found += _ascii_words(piece) if piece.isascii() else _words(piece)
+        found += _ascii_words(piece) if piece.isascii() else filter(None, _words(piece))
     if max(map(len, found), default=0) <= LONGEST:
         return found
     return [word[at : at + LONGEST] for word in found for at in range(0, len(word), LONGEST)]
