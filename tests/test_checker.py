@@ -7,14 +7,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from corridor import Corridor
 from gymnasium.envs.registration import registry
 from gymnasium.utils.env_checker import check_env
 
 import tsr_lightning.envs
+from tests.toys import Walk
 from tsr_lightning.draws import Key
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
 from tsr_lightning.envs.making import make_env
+from tsr_lightning.envs.sokoban import SokobanEnv
 
 OURS = sorted(id for id in registry if id.startswith("tsr/"))
 
@@ -337,6 +340,263 @@ def test_an_environment_of_ones_own_by_dotted_path(tmp_path: Path, monkeypatch: 
         assert report.skipped == ()
     finally:
         registry.pop("ponds/Pond-v0", None)
+
+
+# ---- noise that reseed does not replace, scores, caches, counters and keys, each named for what it is
+
+
+class DrawnInAdvance(Lake):
+    """The noise of the next turn is drawn in advance and kept in the state, where reseed leaves it."""
+
+    ahead = 0
+
+    def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        begun = super().reset(**kwargs)
+        self.ahead = Key(super().get_state().key).fold("first").value
+        return begun
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        stream = super().get_state().key
+        self._moment = super().get_state()._replace(key=self.ahead, draws=0)
+        stepped = super().step(action)
+        self.ahead = Key(stream).fold("ahead").value
+        self._moment = super().get_state()._replace(key=Key(stream).fold("stream").value, draws=0)
+        return stepped
+
+    def get_state(self) -> Any:
+        return super().get_state(), self.ahead
+
+    def set_state(self, state: Any, /) -> None:
+        super().set_state(state[0])
+        self.ahead = state[1]
+
+    def reseed(self, key: Key, /) -> None:
+        self._moment = super().get_state()._replace(key=key.value, draws=0)
+
+
+class DrawnInAdvanceAndAnew(DrawnInAdvance):
+    """Correct: reseed draws anew what is kept."""
+
+    def reseed(self, key: Key, /) -> None:
+        super().reseed(key)
+        self.ahead = key.fold("first").value
+
+
+class DeafAfterReset(Lake):
+    """reseed does nothing before the first turn."""
+
+    def reseed(self, key: Key, /) -> None:
+        if self.get_state().turns:
+            super().reseed(key)
+
+
+class SeesTheNoise(Lake):
+    """The score knows the next draw."""
+
+    def score(self) -> float:
+        moment, score = self.get_state(), super().score()
+        return score if score == 1 else score * Key(moment.key).uniform(moment.draws)
+
+
+class NotANumber(Lake):
+    def score(self) -> float:
+        return float("nan")
+
+
+class WrongAtReset(Lake):
+    """The score at the beginning, and only there."""
+
+    def score(self) -> float:
+        return super().score() if self.get_state().turns else -1.0
+
+
+class ToldAtReset(Lake):
+    """The first observation tells the score."""
+
+    def __init__(self) -> None:
+        super().__init__(desc=None)
+
+    def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        observation, info = super().reset(**kwargs)
+        return f"{observation}\nYou will win with {self.score():.4f}", info
+
+
+class StaleScore(Lake):
+    """The score is remembered, and set_state does not forget it."""
+
+    remembered: float | None = None
+
+    def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        self.remembered = None
+        return super().reset(**kwargs)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.remembered = None
+        return super().step(action)
+
+    def score(self) -> float:
+        if self.remembered is None:
+            self.remembered = super().score()
+        return self.remembered
+
+
+class StaleCell(Lake):
+    """The next step goes on from where the last one ended, wherever set_state went."""
+
+    last: int | None = None
+
+    def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        begun = super().reset(**kwargs)
+        self.last = self.get_state().cell
+        return begun
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        from_here, self.last = self.last, None
+        if from_here is not None and not self._over(self.get_state()._replace(cell=from_here)):
+            self._moment = self.get_state()._replace(cell=from_here)
+        stepped = super().step(action)
+        self.last = self.get_state().cell
+        return stepped
+
+
+class HiddenStepCounter(Lake):
+    """The n-th step since the reset slips as number n says, and n is no part of the state."""
+
+    stepped = 0
+
+    def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        self.stepped = 0
+        return super().reset(**kwargs)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.stepped += 1
+        self._moment = self.get_state()._replace(draws=2 * self.stepped)
+        return super().step(action)
+
+
+class Living(Held):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("cannot pickle 'generator' object")
+
+
+class StateThatLives(Lake):
+    def get_state(self) -> Any:
+        return Living(super().get_state())
+
+    def set_state(self, state: Any, /) -> None:
+        super().set_state(state.moment)
+
+
+class WithoutTheCell(Lake):
+    """The situation leaves out where the player stands."""
+
+    def state_key(self) -> Hashable:
+        return self.get_state().rows
+
+
+class WithoutTheBoxes(SokobanEnv):
+    """The situation leaves out where the boxes stand."""
+
+    def state_key(self) -> Any:
+        return super().state_key()[:-1]
+
+
+class WithTheTurn(Lake):
+    def state_key(self) -> Hashable:
+        return super().state_key(), self.get_state().turns
+
+
+class WithTheBudget(SokobanEnv):
+    def state_key(self) -> Any:
+        return (*super().state_key(), self.remaining())
+
+
+class WithTheNoise(Lake):
+    def state_key(self) -> Hashable:
+        return super().state_key(), self.get_state().key
+
+
+@pytest.mark.parametrize(
+    ("mutant", "said"),
+    [
+        (DrawnInAdvance, "reseed: the noise of before shows after it, so a branch sees what .* draws in advance"),
+        (DeafAfterReset, r"reseed: it is not heeded here: .* after the reset\)"),
+        (SeesTheNoise, "score: reseed changes it, so it knows the noise to come"),
+        (NotANumber, r"score: nan is not in \[0, 1\]"),
+        (WrongAtReset, r"score: -1\.0 is not in \[0, 1\]"),
+        (ToldAtReset, r"score: 0\.\d+ stands in the observation"),
+        (StaleScore, "restore: set_state does not bring a moment back exactly, perhaps for a cache gone stale: score"),
+        (StaleCell, "restore: set_state .*does not bring a moment back exactly, perhaps for a cache gone stale"),
+        (HiddenStepCounter, "counters: something counts the steps outside the state"),
+        (StateThatLives, "state: it cannot be copied .*cannot pickle 'generator' object"),
+        (WithoutTheCell, "state_key: it is one and the same after .* put into it what makes them differ"),
+        (WithoutTheBoxes, "state_key: it is one and the same after .* put into it what makes them differ"),
+        (WithTheTurn, r"state_key: it went from .* which info calls not effective: leave the turn and the budget out"),
+        (WithTheBudget, r"state_key: it went from .* which info calls not effective: leave the turn and the budget"),
+        (WithTheNoise, "state_key: reseed changes it, so it holds the noise"),
+    ],
+)
+def test_what_is_hard_to_see_is_named_for_what_it_is(mutant: type[Any], said: str) -> None:
+    with pytest.raises(BranchabilityError, match=said):
+        check_branchable(mutant)
+
+
+# ---- what looks wrong and is right
+
+
+class ManyNumbers(Lake):
+    """Numbers that share digits with scores, a table that holds scores, and nan."""
+
+    def score(self) -> float:
+        return 1.0 if super().score() == 1.0 and self._letter(self.get_state()) == "G" else 1 / (41 + self.remaining())
+
+    def _say(self, *, reward: float | None, problem: str) -> str:
+        table = " ".join(f"{1 / number:.6f}" for number in range(41, 60))
+        return f"{super()._say(reward=reward, problem=problem)}\n-0.024242 {table}"
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        *rest, info = super().step(action)
+        return *rest, {**info, "distance": float("nan")}  # type: ignore[return-value]
+
+
+class TellsTheWay(Lake):
+    """The observation tells the cells visited, which are no part of the situation."""
+
+    visited: tuple[int, ...] = ()
+
+    def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        self.visited = ()
+        return super().reset(**kwargs)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.visited = (*self.visited, super().get_state().cell)
+        observation, *rest = super().step(action)
+        return f"{observation}\nbefore: {self.visited}", *rest  # type: ignore[return-value]
+
+    def get_state(self) -> Any:
+        return super().get_state(), self.visited
+
+    def set_state(self, state: Any, /) -> None:
+        super().set_state(state[0])
+        self.visited = state[1]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        DrawnInAdvanceAndAnew,
+        ManyNumbers,
+        TellsTheWay,
+        lambda: Lake(success_rate=1.0),  # whose score is 1 at the beginning
+        lambda: Lake(success_rate=0.99),  # in which chance hardly shows
+        lambda: Lake(max_turns=9, max_actions=5),  # a budget of two parts
+        lambda: Lake(desc=None, size=3, wording="paper"),
+        Corridor,
+        lambda: Walk(),
+    ],
+)
+def test_what_looks_wrong_and_is_right_passes(right: Any) -> None:
+    check_branchable(right)
 
 
 # ---- every registered environment

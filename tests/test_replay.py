@@ -149,7 +149,9 @@ def test_a_replay_that_goes_another_way_says_where() -> None:
 
 
 def test_the_checker_rejects_it() -> None:
-    with pytest.raises(BranchabilityError, match="shared noise: a seed gave two episodes"):
+    with pytest.raises(
+        BranchabilityError, match="reset: something of the episode before is left, so a seed gave two episodes"
+    ):
         check_branchable(lambda: Replayed(ForgetfulUrn(), actions=ANSWERS, max_turns=8))
 
 

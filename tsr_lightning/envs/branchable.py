@@ -41,7 +41,10 @@ class Branchable(Protocol):
         ...
 
     def reseed(self, key: Key, /) -> None:
-        """From here on, the noise of `key` and of nothing else: a branch must not see the real episode's future."""
+        """From here on, the noise of `key` and of nothing else: a branch must not see the real episode's future.
+
+        What the state holds of noise drawn in advance is drawn anew; score and situation stay as they are.
+        """
         ...
 
     def score(self) -> float:
@@ -52,7 +55,13 @@ class Branchable(Protocol):
         ...
 
     def state_key(self) -> Hashable:
-        """Equal for equal situations, whatever budget is left; made of numbers, strings and tuples alone."""
+        """Equal for equal situations, whatever budget is left; made of numbers, strings and tuples alone.
+
+        Search keeps one of the states of an episode with equal keys. So equal keys promise, but for what the budget
+        decides, equal legal actions, and after equal reseeds and actions equal rewards, ends, flags in `info` and keys;
+        with an equal budget and return, equal scores too. What leaves the situation as it is (`action_is_effective`
+        False, a reseed) leaves the key as it is.
+        """
         ...
 
     def remaining(self) -> int:

@@ -86,13 +86,13 @@ def find_answer(text: str, wording: Wording) -> str | None:
         return text
     answer, end = None, 0
     while True:
-        start = end
+        start = stop = end
         for mark in wording.marks:
             found = mark.search(text, end)
             if found is None:
                 return answer
-            start, end = end, found.end()
-        answer = text[start : found.start()]
+            start, stop, end = end, found.start(), found.end()
+        answer = text[start:stop]
 
 
 def read_answer(text: str, wording: Wording, names: Mapping[str, ActionT], limit: int) -> Answer[ActionT]:

@@ -61,8 +61,8 @@ _BUTTON = Target()
 def read(action: str) -> tuple[str, str] | None:
     """Verb and argument, the argument in lower case; None for anything but `search[...]` and `click[...]`.
 
-    What the original's pattern `(.+)\\[(.+)\\]` matches at the head of the action, in linear time: on its first line, up
-    to the last bracket that closes, apart at the last one that opens with something behind it.
+    That is what the original's pattern `(.+)[(.+)]`, its brackets escaped, matches at the head of the action, in linear
+    time: on the first line, up to the last bracket that closes, parted at the last that opens with something behind it.
     """
     line = action.partition("\n")[0]
     end = line.rfind("]")

@@ -11,7 +11,7 @@ from types import FunctionType
 from gymnasium.envs.registration import EnvSpec
 
 from tsr_lightning.envs.branchable import Branchable
-from tsr_lightning.envs.source import BranchabilityError, Source, made_anew
+from tsr_lightning.envs.checker.source import BranchabilityError, Source, made_anew
 
 CHILD_SECONDS = 300
 
