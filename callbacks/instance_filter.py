@@ -16,10 +16,10 @@ class InstanceFilter(Callback):
     """Keeps the groups whose compared returns vary most, by the standard deviation within the group.
 
     U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
-    in the paper. A group with a member that the objective imitates (a searched success under `SuccessesOnly`) needs no
-    comparison, so it takes no part in the ranking and is kept. A group is uniform, and ranks last, where the compared
-    returns are all equal (or there are none) and no member is imitated: so a group of failed searches is, however
-    their returns differ. Among equals the spread of all returns decides, then the order.
+    in the paper. A group is uniform, and ranks last, where these returns are all equal and no member is imitated. Among
+    equals the spread of all returns decides, then the order. A group of which nothing is compared (searches alone,
+    under `SuccessesOnly`) takes no part in the ranking: it is kept where a member is imitated, and uniform otherwise,
+    however its returns differ.
 
     It ranks on the outcome alone, never on what a search thought of it. All ranks see the groups of all and choose
     alike.
@@ -51,16 +51,17 @@ class InstanceFilter(Callback):
         """The kept groups, in the order in which they came; among equals the earlier is kept."""
         uniform = [self.is_uniform(group, objective) for group in groups]
         compared, overall = [spread(group, objective) for group in groups], [pstdev(group.returns) for group in groups]
-        imitated = {i for i, group in enumerate(groups) if is_imitated(group, objective)}
-        candidates = [i for i in range(len(groups)) if i not in imitated]
+        unranked = {i for i, group in enumerate(groups) if not compared_returns(group, objective)}
+        candidates = [i for i in range(len(groups)) if i not in unranked]
         quota = max(1, floor(self.keep * len(candidates) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
         ranked = sorted(candidates, key=lambda i: (uniform[i], -compared[i], -overall[i], i))
-        chosen = imitated | {i for i in ranked[:quota] if not (self.drop_uniform and uniform[i])}
+        chosen = {i for i in [*unranked, *ranked[:quota]] if not (self.drop_uniform and uniform[i])}
         return [group for i, group in enumerate(groups) if i in chosen]
 
     def is_uniform(self, group: Group, objective: Objective) -> bool:
         """Whether the objective's policy terms have nothing to learn from a group."""
-        return not is_imitated(group, objective) and spread(group, objective) <= self.minimum_std
+        imitated = any(objective.imitates(trajectory) for trajectory in group.trajectories)
+        return not imitated and spread(group, objective) <= self.minimum_std
 
     def figures(self, groups: list[Group], kept: list[Group], objective: Objective) -> dict[str, float]:
         """What the filter saw and did; figures of the kept groups are left out where none was kept."""
@@ -81,12 +82,12 @@ class InstanceFilter(Callback):
         }
 
 
-def is_imitated(group: Group, objective: Objective) -> bool:
-    """Whether the objective imitates a member of the group."""
-    return any(objective.imitates(trajectory) for trajectory in group.trajectories)
+def compared_returns(group: Group, objective: Objective) -> list[float]:
+    """The returns that the objective compares with one another."""
+    return [trajectory.total for trajectory in group.trajectories if objective.compares(trajectory.origin)]
 
 
 def spread(group: Group, objective: Objective) -> float:
     """The population's standard deviation of the compared returns: 0 where there are fewer than two."""
-    returns = [trajectory.total for trajectory in group.trajectories if objective.compares(trajectory.origin)]
+    returns = compared_returns(group, objective)
     return pstdev(returns) if returns else 0.0

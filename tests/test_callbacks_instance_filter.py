@@ -96,10 +96,12 @@ def test_the_spread_of_what_is_compared_ranks_first(objective):
 
 @pytest.mark.parametrize("objective", [*IMITATING, RAFT()], ids=["GRPO", "PPO", "RAFT"])
 def test_a_group_of_one_search_is_kept_where_it_succeeded(objective):
+    """Nothing is compared, so the share, which is of the ranked groups, drops none."""
     groups = [mixed(i, [], [value]) for i, value in enumerate([-0.5, 1.0, -0.1, 0.9])]
-    assert kept(groups, objective, keep=0.25) == [1]
-    assert kept(groups, objective, keep=0.5) == [1, 3]
-    assert kept(groups, objective, keep=1.0) == [1, 3]
+    assert kept(groups, objective, keep=0.25) == kept(groups, objective, keep=1.0) == [1, 3]
+    assert kept(groups, objective, keep=0.25, drop_uniform=False) == [0, 1, 2, 3]
+    ranked = [*groups, returns(4, 0.0, 1.0), returns(5, 0.0, 2.0)]
+    assert kept(ranked, objective, keep=0.5) == [1, 3, *([] if objective == RAFT() else [5])]
 
 
 def test_all_demonstrations_teach_under_likelihood():
