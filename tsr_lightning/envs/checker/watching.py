@@ -116,15 +116,16 @@ class Stage:
 
 
 def _standing_problem(standing: Standing) -> str:
-    score = standing.score
+    score: Any = standing.score  # an environment may break what its type says
+    remaining: Any = standing.remaining
     if not isinstance(score, numbers.Real):
         return f"score: {score!r} is no number"
-    if not 0.0 <= score <= 1.0:  # nor is nan
+    if not 0.0 <= float(score) <= 1.0:  # nor is nan
         return f"score: {score} is not in [0, 1]"
     if not _plain(standing.state_key):
         return f"state_key: {standing.state_key!r} is not made of numbers, strings and tuples alone"
-    if not isinstance(standing.remaining, numbers.Integral):
-        return f"budget: remaining() is {standing.remaining!r}, no whole number"
+    if not isinstance(remaining, numbers.Integral):
+        return f"budget: remaining() is {remaining!r}, no whole number"
     if not all(isinstance(action, str) for action in standing.legal):
         return f"contract: legal_actions() holds what is no string: {standing.legal}"
     return ""
