@@ -1,6 +1,7 @@
 """Our own pass through bodies of Llama's kind is transformers' pass: states, gradients, what is finished later."""
 
 import copy
+import re
 import warnings
 from collections.abc import Sequence
 
@@ -32,8 +33,8 @@ from tsr_lightning.generation.families import OnBench
 from tsr_lightning.generation.readers import Readers
 from tsr_lightning.generation.store import Shape, Store, Workbench
 from tsr_lightning.generation.stored import InStore
-from tsr_lightning.native import building, kernel
-from tsr_lightning.native.operators import Native
+from tsr_lightning.native import building, kernel, operators
+from tsr_lightning.native.operators import Native, rounded
 from tsr_lightning.packing import pack
 from tsr_lightning.training_attention import PackedReader
 
@@ -216,6 +217,57 @@ def test_with_checkpoints_of_activations_gradients_are_the_same() -> None:
         grads.append([p.grad for p in model.parameters() if p.grad is not None])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4 * float(one.abs().max()), rtol=0)
+
+
+@native
+def test_products_see_few_numbers_of_rows(capfd: pytest.CaptureFixture[str]) -> None:
+    """oneDNN says which products it runs: each number of rows is another one to compile and to keep."""
+    model = model_of("qwen2", torch.float32, ours=True)
+    capfd.readouterr()
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):
+        for tokens in range(257, 321, 4):
+            ids, segments = torch.arange(tokens) % 50, [Segment(tokens, np.arange(tokens))]
+            reads = np.arange(tokens % 7, tokens, 2)
+            for graded in (True, False):
+                reader = PackedReader(segments, CPU)
+                with torch.set_grad_enabled(graded):
+                    asked = Reads(reads, reader.narrowed(reads))
+                    hidden, _ = bodies.run(model.base_model, ids, ids, reader, asked)
+                    assert hidden.shape == (len(reads), 32)
+                    if graded:
+                        hidden.square().sum().backward()
+    said = capfd.readouterr().out
+    rows = {int(found) for found in re.findall(r",mb(\d+)ic\d+oc\d+,", said)}
+    assert rows == {128, 144, 160, 272, 288, 304, 320}
+
+
+@given(count=st.integers(0, 2**20))
+def test_few_rows_are_added_to_a_pass(count: int) -> None:
+    assert count <= rounded(count) == rounded(rounded(count))
+    assert rounded(count) - count < max(16, count / 16)
+
+
+def test_numbers_of_rows_are_few() -> None:
+    up_to_2_to_14 = {rounded(count) for count in range(1, 2**14 + 1)}
+    assert len(up_to_2_to_14) == 5 + 31 + 5 * 16  # powers of two; multiples of 16 up to 512; and each octave's
+
+
+@native
+def test_rows_that_are_added_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither hidden states nor gradients, the last bits of sums over tokens aside."""
+    found = []
+    for rows in (rounded, lambda count: count):
+        monkeypatch.setattr(operators, "rounded", rows)
+        model = model_of("llama", torch.float32, ours=True)  # with biases, which make rows of zeros others
+        hidden = read(model, rows_of(1))
+        hidden.square().sum().backward()
+        found.append((hidden, [p.grad for p in model.base_model.parameters()]))
+    (hidden, grads), (expected, expected_grads) = found
+    torch.testing.assert_close(hidden, expected, atol=1e-6, rtol=1e-6)
+    for one, other in zip(grads, expected_grads, strict=True):
+        assert one is not None
+        assert other is not None
+        torch.testing.assert_close(one, other, atol=1e-5 * float(other.abs().max()), rtol=0)
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------

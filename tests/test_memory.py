@@ -1,14 +1,22 @@
-"""Peaks are seen, also those that are over before the end."""
+"""Peaks are seen, also those that are over before the end; memory that is free goes back to the machine."""
 
+import platform
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from commands import QUICK, TINY, tsr
+from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tsr_lightning.memory import peak
+from tsr_lightning import memory
+from tsr_lightning.memory import Allocator, peak
+from tsr_lightning.trajectory import Group
 
 MIB = 2**20
+CPU = torch.device("cpu")
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's allocator")
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell a process's memory")
@@ -22,6 +30,72 @@ def test_a_peak_within_is_seen() -> None:
         time.sleep(0.02)
     assert little.added < 20 * MIB
     assert little.highest == little.before + little.added
+
+
+def held() -> int:
+    """What the process holds now."""
+    with peak(CPU) as seen:
+        pass
+    return seen.before
+
+
+def scattered() -> list[bytes]:
+    """What is left of 200 MiB in pieces when all but every hundredth are free: the others lie between them."""
+    return [b"1" * (100_000 + i) for i in range(2100)][::100]
+
+
+@glibc
+def test_free_memory_goes_back_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    allocator, before = Allocator(), held()
+    kept = scattered()
+    now += memory.PAUSE - 1
+    allocator.release()
+    assert held() - before > 150 * MIB
+    now += 1
+    allocator.release()
+    assert held() - before < 50 * MIB
+    assert len(kept) == 21
+
+
+class Scattering(Callback):
+    """Scatters memory in every rollout and every update, and sees what is held when they have ended."""
+
+    def __init__(self) -> None:
+        self.grown: dict[str, int] = {}  # in the last epoch
+        self._kept: list[bytes] = []
+        self._before = 0
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        self._scatter()
+        return groups
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        if batch_idx == 0:
+            self.grown["rollout"] = held() - self._before
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._scatter()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.grown["update"] = held() - self._before
+
+    def _scatter(self) -> None:
+        self._before = held()
+        self._kept += scattered()
+
+
+@glibc
+@pytest.mark.usefixtures("empty_folder")
+def test_a_run_gives_memory_back_between_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "PAUSE", 0.0)
+    config = ("--config", "warm_start/frozen_lake.yaml", "--model.policy.model", TINY, *QUICK)
+    scattering = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Scattering"}}]')
+    trainer = tsr("fit", *config, "--data.trials", "[]", *scattering).trainer
+    grown = next(callback.grown for callback in trainer.callbacks if isinstance(callback, Scattering))
+    assert grown.keys() == {"rollout", "update"}
+    assert max(grown.values()) < 100 * MIB
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -8,11 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import commands
 import pytest
 import torch
 from matplotlib.pyplot import imread
 
-from benchmarks.performance import comparisons, floor, growth, profiling
+from benchmarks.performance import comparisons, floor, growth, long_run, profiling
 from benchmarks.performance.alternate import Participant, Record, alternate
 from benchmarks.performance.comparisons import Comparison, Invited, Rules
 from benchmarks.performance.growth_picture import draw
@@ -290,6 +291,27 @@ def test_growth_is_drawn_a_panel_for_each_size(tmp_path: Path) -> None:
         sizes.append(imread(tmp_path / "growth.png").shape)
     assert sizes[1][0] == 2 * sizes[0][0]  # a second row
     assert sizes[1][1] == sizes[0][1]
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_long_run_is_seen_epoch_by_epoch() -> None:
+    config = ("--config", "warm_start/frozen_lake.yaml", "--model.policy.model", commands.TINY, *commands.QUICK)
+    footprint = f'[{{"class_path": "{long_run.__name__}.Footprint", "init_args": {{"file": "epochs.csv"}}}}]'
+    commands.tsr("fit", *config, "--data.trials", "[]", "--trainer.callbacks", footprint)
+    epochs = long_run.read(Path("epochs.csv"))
+    assert len(epochs) == 2
+    for epoch in epochs:
+        assert epoch.peak_mib >= epoch.end_mib > 100  # PyTorch alone takes that
+        assert epoch.seconds > 0
+        assert epoch.cpu_seconds > 0
+    long_run.draw({"one": epochs, "another": epochs}, Path("run.png"))
+    assert imread("run.png").std() > 0
+
+
+def test_a_long_run_is_compared_with_its_first_epochs() -> None:
+    peaks = [500.0, 900.0, 1000.0, 800.0, 900.0, 1250.0, 1100.0]
+    epochs = [long_run.Epoch(peak, peak - 100, 3.0, 2.0) for peak in peaks]
+    assert long_run.line("some", epochs) == "| some | 7 | 500 | 1,000 | 1,250 | 1.25 | 3.00 | 2.00 |\n"
 
 
 def test_environments_that_wait_are_waited_for_less_where_they_step_beside_generation() -> None:

@@ -17,7 +17,7 @@ from tsr_lightning.envs.branchable import fingerprint
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.evaluation import Exam, Played
 from tsr_lightning.generation.transformers import TransformersEngine
-from tsr_lightning.memory import Peak, peak
+from tsr_lightning.memory import Allocator, Peak, peak
 from tsr_lightning.objectives.base import Estimates, Objective, Outputs
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.model import Policy
@@ -88,6 +88,7 @@ class Agent(LightningModule):
         self._kl = 0.0
         self._watched = ExitStack()
         self._peak: Peak | None = None
+        self._allocator = Allocator()
         self._epoch = 0  # of the updates
 
     # -- model ------------------------------------------------------------------------------------------------------
@@ -175,6 +176,7 @@ class Agent(LightningModule):
         self._epoch = epoch
         for engine in self._engines.values():
             engine.rest()
+        self._allocator.release()
         self._watched.close()
         self._peak = self._watched.enter_context(peak(self.device))
         self._kl = 0.0
@@ -205,6 +207,9 @@ class Agent(LightningModule):
     def on_validation_start(self) -> None:
         self._end_updates()
 
+    def on_validation_end(self) -> None:
+        self._allocator.release()
+
     def on_train_epoch_end(self) -> None:
         self._end_updates()
 
@@ -215,6 +220,7 @@ class Agent(LightningModule):
             for logger in self.trainer.loggers:
                 logger.log_metrics({"cost/update_peak_mib": self._peak.highest_mib}, step=self._epoch)
             self._peak = None
+            self._allocator.release()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         norms = {

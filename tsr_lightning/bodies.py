@@ -49,6 +49,10 @@ _KINDS: dict[type[PreTrainedModel], Kind] = {
 class Operators(Protocol):
     """What a layer does beside attention, over N rows."""
 
+    def rows(self, count: int) -> int:
+        """How many rows a pass over so many tokens should have: more where that makes products of few shapes."""
+        ...
+
     def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
         """[N, I] -> [N, O]."""
         ...
@@ -66,12 +70,15 @@ class Operators(Protocol):
         ...
 
     def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        """[N, H, D] by angles of [N, D] (arXiv 2104.09864); x is not used again."""
+        """The first N of x [_, H, D] by angles of [N, D] (arXiv 2104.09864); x is not used again."""
         ...
 
 
 class Plain:
     """PyTorch's, on any device."""
+
+    def rows(self, count: int) -> int:
+        return count
 
     def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
         return layer(x)
@@ -129,7 +136,8 @@ def finish(body: nn.Module, entering: Tensor, positions: Tensor, reader: Reader)
     are there already, so the reader is given none."""
     if not is_ours(body):
         return entering
-    return _pass(body, entering, positions).last(entering, reader, None, keys=0)
+    way = _pass(body, entering, positions)
+    return way.last(way.filled(entering), reader, None, keys=0)
 
 
 def _forward(
@@ -145,13 +153,15 @@ def _forward(
         given = {} if reader is None else {"reader": reader}
         return type(body).forward(body, input_ids, **others, **given)
     x = body.embed_tokens(input_ids[0])
+    tokens = len(x)
     way = _pass(body, x, others["position_ids"][0])
+    x = way.filled(x)
     for layer in body.layers[:-1]:
-        x = way.layer(layer, x, reader, None, len(x))
+        x = way.layer(layer, x, reader, None, tokens)
     if reads is None:
-        return BaseModelOutputWithPast(last_hidden_state=way.last(x, reader, None, len(x))[None])
-    hidden = way.last(x, reads.reader, _on(reads.tokens, x), len(x))
-    return BaseModelOutputWithPast(last_hidden_state=hidden[None], hidden_states=(x[None],))
+        return BaseModelOutputWithPast(last_hidden_state=way.last(x, reader, None, tokens)[None])
+    hidden = way.last(x, reads.reader, _on(reads.tokens, x), tokens)
+    return BaseModelOutputWithPast(last_hidden_state=hidden[None], hidden_states=(x[None, :tokens],))
 
 
 def _pass(body: Any, x: Tensor, positions: Tensor) -> "_Pass":
@@ -162,7 +172,7 @@ def _pass(body: Any, x: Tensor, positions: Tensor) -> "_Pass":
 
 @dataclass(frozen=True)
 class _Pass:
-    """Over T tokens."""
+    """Over T tokens in P rows. Those beyond T are zeros at first; no token sees them, and no gradient comes of them."""
 
     body: Any
     use: Operators
@@ -170,16 +180,19 @@ class _Pass:
     sines: Tensor  # [T, D]
 
     def layer(self, layer: Any, x: Tensor, reader: Reader, reads: Tensor | None, keys: int) -> Tensor:
-        """x [T, H] -> [T, H], or [N, H] after `reads` [N] alone; the first `keys` tokens give keys and values."""
+        """x [P, H] -> [P, H], or after `reads` [N] alone, in so many rows as N take. `keys` tokens give keys and
+        values: all T, or none."""
         use, attention, mlp, kind = self.use, layer.self_attn, layer.mlp, _KINDS[type(self.body)]
         normed = self._norm(layer.input_layernorm, x)
-        asked = normed
+        asked, given = normed, normed if keys else normed[:0]
         cosines, sines = self.cosines, self.sines
         if reads is not None:
-            x, asked, cosines, sines = (part.index_select(0, reads) for part in (x, normed, cosines, sines))
+            cosines, sines = (part.index_select(0, reads) for part in (cosines, sines))
+            rows = self.filled(reads)  # any token will do for the rest
+            x, asked = (part.index_select(0, rows) for part in (x, normed))
         query = use.linear(attention.q_proj, asked).unflatten(-1, (-1, attention.head_dim))
-        key = use.linear(attention.k_proj, normed[:keys]).unflatten(-1, (-1, attention.head_dim))
-        value = use.linear(attention.v_proj, normed[:keys]).unflatten(-1, (-1, attention.head_dim))
+        key = use.linear(attention.k_proj, given).unflatten(-1, (-1, attention.head_dim))
+        value = use.linear(attention.v_proj, given).unflatten(-1, (-1, attention.head_dim))[:keys]
         if kind.norms_heads:
             query, key = self._norm(attention.q_norm, query), self._norm(attention.k_norm, key)
         query = use.rotate(query, cosines, sines)
@@ -187,13 +200,19 @@ class _Pass:
         scores = Scores(attention.scaling, kind.window(attention))
         query, key, value = (part.transpose(0, 1) for part in (query, key, value))
         seen = reader.attend(attention.layer_idx, query, key, value, scores)
-        x = use.linear_plus(attention.o_proj, seen.flatten(1), x)
+        x = use.linear_plus(attention.o_proj, self.filled(seen.flatten(1)), x)
         normed = self._norm(layer.post_attention_layernorm, x)
         return use.linear_plus(mlp.down_proj, use.gated(mlp.gate_proj, mlp.up_proj, normed), x)
 
     def last(self, x: Tensor, reader: Reader, reads: Tensor | None, keys: int) -> Tensor:
-        """The last layer and the last norm."""
-        return self._norm(self.body.norm, self.layer(self.body.layers[-1], x, reader, reads, keys))
+        """The last layer and the last norm -> [T, H], or [N, H]."""
+        x = self.layer(self.body.layers[-1], x, reader, reads, keys)
+        return self._norm(self.body.norm, x[: len(self.cosines if reads is None else reads)])
+
+    def filled(self, x: Tensor) -> Tensor:
+        """[N, ...] and zeros, as many rows as N take."""
+        missing = self.use.rows(len(x)) - len(x)
+        return functional.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) if missing else x
 
     def _norm(self, norm: Any, x: Tensor) -> Tensor:
         return self.use.norm(x, norm.weight, norm.variance_epsilon)

@@ -242,12 +242,12 @@ class RolloutDataModule(LightningDataModule):
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, FiltersGroups):
                 groups = callback.on_rollout_end(trainer, agent, groups)
-        rows = self.credited(groups)
         metrics = rollout_metrics(rollout.groups, groups, rollout.costs, rollout.seconds, rollout.skipped)
         self._log(epoch, {**metrics, "cost/rollout_peak_mib": memory.highest_mib})
         if agent.objective.needs.final_values:
             self._log(epoch, _without_final_value(groups, epoch))
         agent.begin_updates(epoch)
+        rows = self.credited(groups)
         if not rows:
             rank_zero_info(
                 f"epoch {epoch}: no update, because none of the {len(rollout.groups)} groups was left to train on"

@@ -2,6 +2,9 @@
 
 PyTorch has oneDNN's products for bfloat16 and for compiled graphs, and multiplies by MKL else, which in float32 is a
 seventh slower on a processor that is not Intel's. Gates and additions come with the product that they follow.
+
+oneDNN compiles a product anew for every number of rows, and keeps a thousand of them, of up to some MiB each. So a pass
+rounds its rows up to one of few numbers, a sixteenth more at most where it has more than 256.
 """
 
 import ctypes
@@ -23,8 +26,24 @@ def serves(tensor: Tensor) -> bool:
     return kernel.serves(tensor.device, tensor.dtype) and torch.backends.mkldnn.is_available()
 
 
+_STEP = 16  # the least between two numbers of rows from there on, and how many a power of two is away from the next
+
+
+def rounded(count: int) -> int:
+    """The next of few numbers of rows: the powers of two up to 16, the multiples of 16 up to 512, and 16 from each
+    power of two to the next from there on."""
+    below = 1 << max(count - 1, 0).bit_length() >> 1  # the largest power of two that is less
+    if below < _STEP:
+        return 2 * below or count
+    step = max(_STEP, below // _STEP)
+    return -(-count // step) * step
+
+
 class Native:
     """The operators, with gradients where they are on."""
+
+    def rows(self, count: int) -> int:
+        return rounded(count)
 
     def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
         if not _is_plain(layer):
@@ -55,7 +74,7 @@ class Native:
         """In place where there are no gradients."""
         if torch.is_grad_enabled():
             return _Rotate.apply(x, cosines, sines)
-        x = x.contiguous()
+        x = x[: len(cosines)].contiguous()
         return _rotated(x, x, cosines, sines, back=False)
 
 
@@ -94,7 +113,8 @@ def _normed(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) ->
 
 
 def _rotated(x: Tensor, out: Tensor, cosines: Tensor, sines: Tensor, *, back: bool) -> Tensor:
-    rows, heads, width = x.shape
+    """As many rows as there are angles of."""
+    rows, (_, heads, width) = len(cosines), x.shape
     _call("rotate", x, out, cosines, sines, rows, heads, width, int(back), kernel.KINDS[x.dtype])
     return out
 
@@ -161,12 +181,15 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         ctx.save_for_backward(cosines, sines)
+        ctx.rows = len(x)
         x = x.contiguous()
-        return _rotated(x, torch.empty_like(x), cosines, sines, back=False)
+        return _rotated(x, x.new_empty(len(cosines), *x.shape[1:]), cosines, sines, back=False)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         cosines, sines = ctx.saved_tensors
         gradient = gradient.contiguous()
-        return _rotated(gradient, torch.empty_like(gradient), cosines, sines, back=True), None, None
+        back = gradient.new_empty(ctx.rows, *gradient.shape[1:])
+        back[len(gradient) :].zero_()
+        return _rotated(gradient, back, cosines, sines, back=True), None, None
