@@ -20,10 +20,13 @@ from tsr_lightning.native.building import library
 
 
 def serves(tensor: Tensor) -> bool:
-    """Whether there is all of this for such a tensor: with gradients in float32 alone."""
-    if torch.is_grad_enabled() and tensor.dtype != torch.float32:
+    """Whether there is all of this for such a tensor: with gradients in float32 alone, in bfloat16 on processors for
+    which oneDNN has products of it."""
+    if not torch.backends.mkldnn.is_available() or not kernel.serves(tensor.device, tensor.dtype):
         return False
-    return kernel.serves(tensor.device, tensor.dtype) and torch.backends.mkldnn.is_available()
+    if tensor.dtype == torch.float32:
+        return True
+    return not torch.is_grad_enabled() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 _STEP = 16  # the least between two numbers of rows from there on, and how many a power of two is away from the next
