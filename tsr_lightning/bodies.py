@@ -212,7 +212,7 @@ class _Pass:
     def filled(self, x: Tensor) -> Tensor:
         """[N, ...] and zeros, as many rows as N take."""
         missing = self.use.rows(len(x)) - len(x)
-        return functional.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) if missing else x
+        return functional.pad(x, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else x
 
     def _norm(self, norm: Any, x: Tensor) -> Tensor:
         return self.use.norm(x, norm.weight, norm.variance_epsilon)

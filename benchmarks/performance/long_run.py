@@ -86,7 +86,7 @@ def measure(recipe: str, epochs: int, threads: int, folder: Path) -> list[Epoch]
         "trainer.num_sanity_val_steps": 0,
         "trainer.enable_progress_bar": "false",
         "trainer.logger.init_args.save_dir": folder / "runs",
-        "trainer.callbacks+": f"{__spec__.name}.Footprint",
+        "trainer.callbacks+": "benchmarks.performance.long_run.Footprint",  # this module is __main__ here
         "trainer.callbacks.file": file,
     }
     command = [sys.executable, "-m", "tsr_lightning", "fit", f"--config={RECIPES[recipe]}"]

@@ -26,7 +26,7 @@ def serves(tensor: Tensor) -> bool:
         return False
     if tensor.dtype == torch.float32:
         return True
-    return not torch.is_grad_enabled() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 _STEP = 16  # the least between two numbers of rows from there on, and how many a power of two is away from the next
