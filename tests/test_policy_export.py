@@ -7,7 +7,7 @@ import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel, Qwen2Config
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.export import export
@@ -21,7 +21,7 @@ IDS = torch.randint(0, len(TOKENIZER), (3, 12), generator=torch.Generator().manu
 EXACT = NF4(compute_dtype="float32")
 
 
-@pytest.fixture(scope="module", params=["qwen2", "gpt2"])
+@pytest.fixture(scope="module", params=["new", "gpt2"])
 def folder(request, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp(request.param)
     if request.param == "gpt2":  # whose layers are transposed
@@ -99,6 +99,20 @@ def test_the_tokenizer_lies_beside_it(folder, tmp_path):
     assert loaded.encode(text) == TOKENIZER.encode(text)
     assert loaded.chat_template == TOKENIZER.chat_template
     assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == folder
+
+
+def test_a_tokenizer_that_cannot_be_read_back_is_told(tmp_path: Path):
+    """A sliding window has no other name."""
+    config = Qwen2Config(
+        **{"vocab_size": len(TOKENIZER), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64},
+        **{"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "windowed")
+    TOKENIZER.save_pretrained(tmp_path / "windowed")
+    policy = trained(PolicySpec(str(tmp_path / "windowed")))
+    with pytest.warns(UserWarning, match="qwen2 model by rules of its own.*load it with PreTrainedTokenizerFast"):
+        export(policy, TOKENIZER, tmp_path / "out")
 
 
 def test_an_adapter_on_a_base_in_no_file_is_exported_merged_only(tmp_path: Path):

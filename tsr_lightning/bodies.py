@@ -18,12 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlamaModel, MistralModel, PreTrainedModel, Qwen2Model, Qwen3Model
+from transformers import LlamaModel, MistralModel, PreTrainedModel, Qwen2Model, Qwen3Model, SeedOssModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 
 from tsr_lightning.attention import Reader, Reads, Scores, packed
 from tsr_lightning.native import operators
@@ -42,6 +43,7 @@ _KINDS: dict[type[PreTrainedModel], Kind] = {
     LlamaModel: Kind(LlamaDecoderLayer, lambda attention: None),
     MistralModel: Kind(MistralDecoderLayer, lambda attention: attention.config.sliding_window),
     Qwen2Model: Kind(Qwen2DecoderLayer, lambda attention: attention.sliding_window),
+    SeedOssModel: Kind(SeedOssDecoderLayer, lambda attention: None),
     Qwen3Model: Kind(Qwen3DecoderLayer, lambda attention: attention.sliding_window, norms_heads=True),
 }
 

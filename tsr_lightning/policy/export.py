@@ -1,5 +1,6 @@
 """A trained policy as files that plain transformers and peft play: safetensors, the tokenizer beside them."""
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -8,14 +9,18 @@ from bitsandbytes.nn import Params4bit
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.pytorch_utils import Conv1D
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.architecture import renamed
+from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import Scratch
 
 _NAME = "default"  # peft's name of the only adapter
+# tags, numbers, grids, blanks, accents, an ideogram: what rules for splitting a text differ in
+_PROBE = "<think>Let's push 12 boxes</think><answer>Up || Down</answer>\n\n  ######\n#_P_O√ (3, 4) $10.00 É 你\t"
 
 
 def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Path, *, merged: bool = False) -> None:
@@ -29,17 +34,49 @@ def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
             added to them. A policy without an adapter is always written whole.
     """
     model = policy.model
-    if not isinstance(model, PeftModel):
-        model.save_pretrained(folder)
-    elif merged:
-        _merged(policy.causal_lm).save_pretrained(folder)
-    elif isinstance(policy.spec.model, Scratch):
-        raise ConfigError(
-            "model.policy.adapter is a LoRA on a new model, whose base weights are in no file: export it merged instead"
+    if isinstance(model, PeftModel) and not merged:
+        if isinstance(policy.spec.model, Scratch):
+            raise ConfigError(
+                "model.policy.adapter is a LoRA on a new model, whose base weights are in no file: export it merged "
+                "instead"
+            )
+        model.save_pretrained(str(folder))
+        tokenizer.save_pretrained(folder)
+        return
+    whole = _merged(policy.causal_lm) if isinstance(model, PeftModel) else policy.causal_lm
+    whole.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _as_trained(tokenizer).save_pretrained(folder)
+    if not _is_read_back(tokenizer, folder):
+        _rename(whole, folder)
+
+
+def _as_trained(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    """Responses end where they did in training, and no penalty or cut of a base model's changes what is sampled."""
+    return GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=sorted(Chat(tokenizer).end_ids),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _is_read_back(tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> bool:
+    """Whether AutoTokenizer makes the same tokens of a text as the tokenizer that was saved."""
+    loaded = AutoTokenizer.from_pretrained(folder)
+    return bool(loaded.encode(_PROBE, add_special_tokens=False) == tokenizer.encode(_PROBE, add_special_tokens=False))
+
+
+def _rename(model: PreTrainedModel, folder: str | Path) -> None:
+    """Writes another configuration of the same model, for which AutoTokenizer reads tokenizer.json as it is."""
+    config = renamed(model.config)
+    if config is None:
+        warnings.warn(
+            f"{folder}: AutoTokenizer rebuilds the tokenizer of a {model.config.model_type} model by rules of its own, "
+            "which are not those it was trained with: load it with PreTrainedTokenizerFast.from_pretrained",
+            stacklevel=3,
         )
     else:
-        model.save_pretrained(str(folder))
-    tokenizer.save_pretrained(folder)
+        config.save_pretrained(folder)
 
 
 @torch.no_grad()
@@ -50,7 +87,6 @@ def _merged(model: PreTrainedModel) -> PreTrainedModel:
     )
     plain = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
     plain.load_state_dict({name: _dense(model, plain, name) for name in plain.state_dict()})
-    plain.generation_config = model.generation_config
     return plain
 
 

@@ -18,12 +18,12 @@ from transformers import (
     BitsAndBytesConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Config,
 )
 
 from tsr_lightning import attention, bodies
 from tsr_lightning.draws import Key
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, location
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -61,19 +61,7 @@ def load_model(
 
 
 def _from_scratch(sizes: Scratch, spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=sizes.hidden_size,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.heads,
-        intermediate_size=sizes.intermediate,
-        max_position_embeddings=sizes.max_positions,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    config = small_config(sizes, tokenizer)
     return AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype])
 
 

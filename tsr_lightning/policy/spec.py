@@ -36,7 +36,7 @@ _CIRCUMSTANCES = frozenset({"_name_or_path", "transformers_version", "torch_dtyp
 
 @dataclass(frozen=True)
 class Scratch:
-    """A small Qwen2-style model with fresh weights, tied embeddings and a vocabulary of the environment's own text.
+    """A small Llama-style model with fresh weights, tied embeddings and a vocabulary of the environment's own text.
 
     Args:
         hidden_size: width of the residual stream.

@@ -1,0 +1,65 @@
+"""The configuration of small models: Qwen2's layers, under a name whose tokenizer transformers leaves alone.
+
+For a configuration of type qwen2 AutoTokenizer (transformers 5) rebuilds the tokenizer by the rules of Qwen's own
+vocabulary, whatever tokenizer.json and tokenizer_config.json say. Seed-OSS (ByteDance 2025) has the same layers, biases
+and names of weights, and no tokenizer of its own: the same weights are the same function under both names, and
+AutoTokenizer reads tokenizer.json as it is.
+"""
+
+from transformers import PretrainedConfig, PreTrainedTokenizerFast, Qwen2Config, SeedOssConfig
+
+from tsr_lightning.policy.spec import Scratch
+
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_act",
+    "max_position_embeddings",
+    "initializer_range",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "rope_parameters",
+    "attention_dropout",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "dtype",
+)
+
+
+def small_config(sizes: Scratch, tokenizer: PreTrainedTokenizerFast) -> SeedOssConfig:
+    """Of a new small model."""
+    return SeedOssConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=sizes.hidden_size,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.heads,
+        head_dim=sizes.hidden_size // sizes.heads,
+        intermediate_size=sizes.intermediate,
+        max_position_embeddings=sizes.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        residual_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def renamed(config: PretrainedConfig) -> SeedOssConfig | None:
+    """The same model by the other name; None for any but a Qwen2 model that attends to all of its context."""
+    if type(config) is not Qwen2Config or config.use_sliding_window:
+        return None
+    described = config.to_dict()
+    return SeedOssConfig(
+        **{key: described[key] for key in _SHARED},
+        head_dim=described["hidden_size"] // described["num_attention_heads"],
+        residual_dropout=0.0,
+        architectures=["SeedOssForCausalLM"],
+    )
