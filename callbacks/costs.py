@@ -21,17 +21,19 @@ class RunCost:
 
 
 class RolloutCosts:
-    """Adds up rollouts of which only the running totals are seen, on this rank."""
+    """Adds up the rollouts of training, each of which reports its own costs so far; on this rank."""
 
     def __init__(self) -> None:
         self._ended = Ledger()
         self._running = Ledger()
+        self._number: int | None = None  # of the rollout under way
 
     def see(self, progress: RolloutProgress) -> None:
         if progress.what != ROLLOUT:
             return
-        if progress.costs.waves <= self._running.waves:  # every report follows a wave, so this is another rollout
-            self._ended = self._ended + self._running
+        if progress.number != self._number:
+            self._ended += self._running
+            self._number = progress.number
         self._running = progress.costs
 
     @property

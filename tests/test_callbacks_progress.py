@@ -60,21 +60,22 @@ def test_beside_the_rich_bar_it_is_a_line_of_the_same_display(tmp_path, monkeypa
 
 
 def test_a_rollout_without_time_has_no_rate():
-    assert costs_in_words(RolloutProgress("rollout", 0, 1, Ledger(), 0.0)) == "0 tokens (0/s), 0 env steps"
+    assert costs_in_words(RolloutProgress(1, "rollout", 0, 1, Ledger(), 0.0)) == "0 tokens (0/s), 0 env steps"
 
 
 def test_costs_add_up_over_rollouts_of_any_length():
     costs = RolloutCosts()
 
-    def wave(what, number, tokens):
-        costs.see(RolloutProgress(what, 0, 1, Ledger(waves=number, tokens_generated=tokens), 1.0))
+    def wave(number, what, waves, steps):
+        costs.see(RolloutProgress(number, what, 0, 1, Ledger(waves=waves, env_steps=steps), 1.0))
 
-    wave("rollout", 1, 10)
-    wave("rollout", 2, 30)
-    wave("sampled", 1, 500)  # a trial's are not the rollouts'
-    wave("rollout", 1, 5)  # the second rollout
-    wave("rollout", 1, 7)  # the third, which follows a rollout of a single wave
-    assert costs.total.tokens_generated == 30 + 5 + 7
+    wave(1, "rollout", 1, 10)
+    wave(1, "rollout", 1, 20)  # a choice is played, or a demonstration: steps without an engine call
+    wave(1, "rollout", 2, 30)
+    wave(2, "sampled", 1, 500)  # a trial's are not the rollouts'
+    wave(3, "rollout", 1, 5)  # the second rollout
+    wave(4, "rollout", 1, 7)  # the third, which follows a rollout of a single wave
+    assert costs.total.env_steps == 30 + 5 + 7
 
 
 def test_it_is_the_hook_that_the_data_module_looks_for():

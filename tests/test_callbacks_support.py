@@ -19,12 +19,20 @@ SAMPLED = Trial("sampled", temperature=1.0, samples=1)
 GREEDY = Trial("greedy", temperature=0.0, samples=1)
 
 
-def turn(reward: float = 0.0, *, valid: bool = True, effective: bool = True, tokens: int = 3, text: str = "Up") -> Turn:
+def turn(
+    reward: float = 0.0,
+    *,
+    valid: bool = True,
+    effective: bool = True,
+    finished: bool = True,
+    tokens: int = 3,
+    text: str = "Up",
+) -> Turn:
     return Turn(
         prompt=(1, 2),
         response=tuple(range(tokens)),
         logprobs=(0.0,) * tokens,
-        finished=True,
+        finished=finished,
         observation="####\n#P_#\n####",
         text=text,
         reward=reward,
@@ -129,7 +137,9 @@ class Data(LightningDataModule):
         for done, costs in enumerate(self.waves, start=1):
             for callback in callbacks:
                 if isinstance(callback, WatchesRollouts):
-                    progress = RolloutProgress("rollout", done, len(self.waves), costs, seconds=2.0 * done)
+                    progress = RolloutProgress(
+                        len(self.kept), "rollout", done, len(self.waves), costs, seconds=2.0 * done
+                    )
                     callback.on_rollout_wave(self.trainer, progress)
         groups = self.rollout(self.trainer.fit_loop.epoch_progress.current.processed)
         for callback in callbacks:

@@ -1,7 +1,7 @@
 """What is evaluated and what comes back: plain data between the data module, the agent and whoever measures."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tsr_lightning.search.driver import Driver, Task, Watch
@@ -44,14 +44,16 @@ class Exam:
     trial: Trial
     tasks: tuple[Task, ...]  # the members of one instance after the other
     driver: Driver
-    watch: Watch
+    begin: Callable[[], Watch]  # a rollout of its own for whoever watches
+    end: Callable[[Sequence[Trajectory]], None]  # told what was played
 
     def played(self) -> Played:
         """Plays it with the policy as it is now."""
         started = time.perf_counter()
         before = self.driver.costs
-        trajectories = self.driver.run(self.tasks, self.watch)
+        trajectories = self.driver.run(self.tasks, self.begin())
         costs = self.driver.costs - before
+        self.end(trajectories)
         return Played(self.trial, tuple(grouped(trajectories)), costs, time.perf_counter() - started)
 
 

@@ -14,10 +14,11 @@ from tsr_lightning.trajectory import Group
 class RolloutProgress:
     """Where a rollout stands, on this rank."""
 
+    number: int  # of the rollout in this process: another number is another rollout
     what: str  # "rollout" or the name of a trial
     done: int  # searches ended
     total: int
-    costs: Ledger
+    costs: Ledger  # of this rollout so far
     seconds: float
 
 
@@ -30,6 +31,6 @@ class FiltersGroups(Protocol):
 
 @runtime_checkable
 class WatchesRollouts(Protocol):
-    """Called after every wave."""
+    """Called after every wave of every rollout, those of evaluations included."""
 
     def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None: ...

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ from tsr_lightning.search.ledger import Ledger
 from tsr_lightning.search.moves import Limits
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.strategies import Sample, Strategy
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.unreadable import unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class RolloutDataModule(LightningDataModule):
 
     Args:
         env: gymnasium id, or a dotted path such as `package.module:Env-v0` for an environment of one's own.
-        env_kwargs: arguments of the environment.
+        env_kwargs: arguments of the environment; an overlay's are laid over these one by one, and one that names
+            another environment starts without any.
         plan: which strategies roll out the trajectories of an instance.
         instances: training instances per epoch.
         held_out: the instances that are evaluated on and kept from training.
@@ -152,8 +155,13 @@ class RolloutDataModule(LightningDataModule):
         self._workers: list[Branchable] = []
         self._instances: Instances | None = None
         self._accumulation = 1  # micro-batches per step that the Trainer was asked for
+        self._rollouts = 0  # begun in this process, those of evaluations included
+        self._is_told = False  # that hardly a response can be read
 
     def setup(self, stage: str) -> None:
+        said = ", ".join(f"{name}={value!r}" for name, value in self.env_kwargs.items())
+        rank_zero_info(f"environment: {self.env_id}({said})")  # what is left of all overlays
+        self._is_told = False
         if stage == "fit":
             self._check_agent()
             self._accumulation = self._trainer.accumulate_grad_batches
@@ -289,9 +297,10 @@ class RolloutDataModule(LightningDataModule):
         whole = [tasks[i : i + size] for i in range(0, len(tasks), size)]
         mine = [task for group in dealt(whole, trainer.global_rank, trainer.world_size) for task in group]
         driver = self.driver(self.sampling.temperature)
-        trajectories = driver.run(mine, self._watch("rollout"))
+        trajectories = driver.run(mine, self._begin("rollout"))
         played = [tuple(trajectories[i : i + size]) for i in range(0, len(trajectories), size)]
         groups = [Group(part[0].instance, part) for part in gathered(played, trainer.world_size)]
+        self._end("rollout", [trajectory for group in groups for trajectory in group.trajectories])
         costs = sum(gathered([driver.costs], trainer.world_size), Ledger())
         return Rollout(groups, costs, time.perf_counter() - started, drawn.skipped)
 
@@ -333,7 +342,8 @@ class RolloutDataModule(LightningDataModule):
                     for member in range(trial.samples)
                 ),
                 driver,
-                self._watch(trial.name),
+                partial(self._begin, trial.name),
+                partial(self._end, trial.name),
             )
             for start in range(0, len(seeds), per_batch)
         ]
@@ -359,17 +369,26 @@ class RolloutDataModule(LightningDataModule):
                 "resume with the same seed, or start a new run"
             )
 
-    def _watch(self, what: str) -> Watch:
+    def _begin(self, what: str) -> Watch:
+        """Begins a rollout for the callbacks that watch."""
         trainer = self._trainer
-        started = time.perf_counter()
+        self._rollouts += 1
+        number, started = self._rollouts, time.perf_counter()
         watchers = [c for c in trainer.callbacks if isinstance(c, WatchesRollouts)]  # type: ignore[attr-defined]
 
         def watch(done: int, total: int, costs: Ledger) -> None:
             for callback in watchers:
-                progress = RolloutProgress(what, done, total, costs, time.perf_counter() - started)
+                progress = RolloutProgress(number, what, done, total, costs, time.perf_counter() - started)
                 callback.on_rollout_wave(trainer, progress)
 
         return watch
+
+    def _end(self, what: str, trajectories: Sequence[Trajectory]) -> None:
+        """Says so, once in a run, where hardly a response could be read."""
+        problem = None if self._is_told else unreadable(trajectories, self.sampling.max_response_tokens)
+        if problem is not None:
+            rank_zero_info(f"{what}: {problem}")
+            self._is_told = True
 
     def _log(self, epoch: int, metrics: dict[str, float]) -> None:
         for logger in self._trainer.loggers:

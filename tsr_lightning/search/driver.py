@@ -52,7 +52,7 @@ class _Crew:
     stepping: Pending  # of their last wave
 
 
-Watch = Callable[[int, int, Ledger], None]  # (searches ended, of how many, costs so far)
+Watch = Callable[[int, int, Ledger], None]  # (searches ended, of how many, costs since the run began)
 
 
 class Driver:
@@ -96,6 +96,7 @@ class Driver:
 
     def leaves(self, tasks: Sequence[Task], watch: Watch | None = None) -> list[Node]:
         """The leaf that each search chose."""
+        before = self.costs
         chosen: dict[int, Node] = {}
         waiting = list(reversed(list(enumerate(tasks))))
         with self._stage() as stage:
@@ -103,14 +104,15 @@ class Driver:
             side_by_side = max(1, min(self.concurrency // stage.crews, -(-len(tasks) // stage.crews)))
             while waiting or any(crew.searches for crew in crews):
                 for crew in crews:
-                    if crew.searches:
+                    heard = bool(crew.searches)
+                    if heard:
                         self._hear(crew, chosen)
-                        if watch is not None:
-                            watch(len(chosen), len(tasks), self.costs)
                     while waiting and len(crew.searches) < side_by_side:
                         index, task = waiting.pop()
                         root = self.root(task)
                         self._resume(_Running(index, task, root, task.strategy(root)), None, crew.searches, chosen)
+                    if heard and watch is not None:
+                        watch(len(chosen), len(tasks), self.costs - before)
                     if crew.searches:
                         crew.stepping = self._begin(crew.searches, stage)
         return [chosen[index] for index in range(len(tasks))]
