@@ -38,6 +38,19 @@ def weights(file: Path) -> dict[str, Any]:
 class TestHelp:
     """Short where it can be, and with the words of this project."""
 
+    def test_says_what_this_project_does(self, capsys, empty_folder):
+        overview = " ".join(printed(capsys, "--help").split())
+        for subcommand, said in (
+            ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
+            ("validate", "Evaluate a policy on held-out instances, without search"),
+            ("export", "Write a trained policy as files that plain transformers and peft play"),
+        ):
+            assert f"{subcommand} {said}" in overview
+            explained = " ".join(printed(capsys, subcommand, "--help").split())
+            assert said in explained
+            assert "full optimization routine" not in explained
+            assert "evaluation epoch over" not in explained
+
     def test_names_the_subcommands_that_do_something(self, capsys, empty_folder):
         said = printed(capsys, "--help")
         assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export"
@@ -72,6 +85,90 @@ class TestHelp:
 @pytest.mark.parametrize("flag", ["--config {}", "--config={}", "-c {}"])
 def test_a_shipped_file_is_found_from_an_empty_folder(name: str, flag: str, capsys, empty_folder):
     assert "name: quickstart" in printed(capsys, "fit", *flag.format(name).split(), "--print_config")
+
+
+def environment(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[str, dict[str, Any] | None]:
+    """What a command amounts to for the environment: its name and its arguments."""
+    data = yaml.safe_load(printed(capsys, "fit", "--config", "sokoban.yaml", *args, "--print_config"))["data"]
+    return data["env"], data["env_kwargs"]
+
+
+class TestArgumentsOfTheEnvironment:
+    """They merge one by one, and go where another environment is named."""
+
+    @pytest.mark.parametrize(
+        "overlay",
+        [
+            "data: {env_kwargs: {min_solution: 6}}",
+            "data: {env: tsr/Sokoban-v0, env_kwargs: {min_solution: 6}}",
+            "data:\n  env_kwargs:\n    min_solution: 6\n",
+        ],
+    )
+    def test_of_a_file(self, overlay: str, capsys, empty_folder: Path):
+        name, before = environment(capsys)
+        (empty_folder / "mine.yaml").write_text(overlay)
+        assert before is not None
+        assert before["wording"] == "bare"
+        assert environment(capsys, "--config", "mine.yaml") == (name, {**before, "min_solution": 6})
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("--data.env_kwargs.min_solution", "6"),
+            ("--data.env_kwargs.min_solution=6",),
+            ("--data.env_kwargs", '{"min_solution": 6}'),
+            ("--data.env_kwargs={min_solution: 6}",),
+            ("--data.env_kwargs.min_solution", "5", "--data.env_kwargs", "{min_solution: 6}"),
+            ("--data.env_kwargs", "{min_solution: 5}", "--data.env_kwargs.min_solution", "6"),
+            ("--config", '{"data": {"env_kwargs": {"min_solution": 6}}}'),
+            ("--data", '{"env_kwargs": {"min_solution": 6}}'),
+        ],
+        ids=" ".join,
+    )
+    def test_of_flags(self, flags: tuple[str, ...], capsys, empty_folder: Path):
+        name, before = environment(capsys)
+        assert environment(capsys, *flags) == (name, {**(before or {}), "min_solution": 6})
+
+    @pytest.mark.parametrize("flags", [(), ("--data.instances", "3")], ids=" ".join)
+    def test_of_another_one_replace_them(self, flags: tuple[str, ...], capsys, empty_folder: Path):
+        (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0, env_kwargs: {slip: 0.2}}")
+        found = environment(capsys, "--config", "mine.yaml", *flags)
+        assert found == ("corridor:Corridor-v0", {"slip": 0.2})
+
+    @pytest.mark.parametrize(
+        ("flags", "left"),
+        [
+            ((), None),
+            (("--data.env_kwargs.slip", "0.2"), {"slip": 0.2}),
+            (("--data.env_kwargs", "{slip: 2e-1}"), {"slip": 0.2}),
+            (("--data.env_kwargs", "null"), None),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("named_first", [True, False])
+    def test_named_by_a_flag(self, named_first: bool, flags: tuple[str, ...], left, capsys, empty_folder: Path):
+        named = ("--data.env", "corridor:Corridor-v0")
+        found = environment(capsys, *(named + flags if named_first else flags + named))
+        assert found == ("corridor:Corridor-v0", left)
+
+    def test_come_and_go_in_order(self, capsys, empty_folder: Path):
+        (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0}")
+        found = environment(capsys, "--data.env_kwargs.boxes", "2", "--config", "mine.yaml", "--data.instances", "3")
+        assert found == ("corridor:Corridor-v0", None)
+        back = environment(capsys, "--config", "mine.yaml", "--config", "sokoban.yaml")
+        assert back == environment(capsys)
+
+    def test_none_of_them(self, capsys, empty_folder: Path):
+        assert environment(capsys, "--data.env_kwargs", "null")[1] is None
+
+    def test_are_told_and_written_down(self, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture):
+        caplog.set_level("INFO")
+        (empty_folder / "mine.yaml").write_text("data: {env_kwargs: {min_solution: 6}}")
+        tsr("fit", *PPO, "--config", "mine.yaml", "--model.policy.model", tiny_model("sokoban"))
+        assert re.search(r"environment: tsr/Sokoban-v0\(wording='bare', .*min_solution=6, ", caplog.text)
+        [written] = empty_folder.glob("runs/sokoban/*/config.yaml")
+        kwargs = yaml.safe_load(written.read_text())["data"]["env_kwargs"]
+        assert (kwargs["wording"], kwargs["min_solution"]) == ("bare", 6)
 
 
 def test_a_run_leaves_its_configuration_beside_its_checkpoints(tiny_model, empty_folder: Path):

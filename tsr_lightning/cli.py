@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -14,6 +15,7 @@ from tsr_lightning.checkpoints import AtomicCheckpointIO
 from tsr_lightning.checks import check_run
 from tsr_lightning.complaints import complaint, one_line, own_sentence
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.overlays import Overlay, as_overlays
 from tsr_lightning.packaged import config_path
 from tsr_lightning.rollouts import RolloutDataModule
 from tsr_lightning.trainer import Trainer
@@ -38,6 +40,12 @@ class TSRCLI(LightningCLI):
             "validate": everything["validate"],
             "export": {"model", "datamodule"},
         }
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Lightning's, with overlays that merge what they say of the environment."""
+        parser = LightningArgumentParser(dump_header=[f"lightning.pytorch=={pl.__version__}"], **kwargs)
+        parser.add_argument("-c", "--config", action=Overlay, help="A YAML file, laid over those before it.")
+        return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
@@ -81,7 +89,8 @@ def main(args: Sequence[str] | None = None) -> None:
 def run(args: Sequence[str]) -> TSRCLI:
     """Does what the arguments say, and returns who did it."""
     sys.path.insert(0, "")  # environments of one's own are modules of the folder that one works in
-    sys.argv[1:] = [_found(argument) for argument in args]
+    begun = next((i for i, argument in enumerate(args, start=1) if argument in SUBCOMMANDS), len(args))
+    sys.argv[1:] = [_found(argument) for argument in (*args[:begun], *as_overlays(args[begun:]))]
     strict = {"exit_on_error": False, "allow_abbrev": False}
     return TSRCLI(
         Agent,
