@@ -20,6 +20,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.evaluation import Played, Trial
 from tsr_lightning.hooks import RolloutProgress
 
+HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
 _NOTHING_PLAYED = (
     "Evaluation: nothing was measured, since no held-out instance was played (see trainer.limit_val_batches and the "
     "data module's trials)"
@@ -31,6 +32,7 @@ class Evaluation(Callback):
 
     Per trial it logs `val/<trial>/` success_rate, pass@k, return, turns, valid_actions, effective_actions (shares of
     turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps, seconds.
+    Loggers get the success rates as `Held-out success/<trial>` too, which TensorBoard shows before all else.
     The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
     ModelCheckpoint to monitor (not for its file name: the "/" would make a folder).
 
@@ -121,7 +123,8 @@ class Evaluation(Callback):
             if found is not None:
                 measured[name] = found
         figures = {f"val/{name}/{key}": value for name, one in measured.items() for key, value in one.figures.items()}
-        log_figures(trainer, figures, epochs=position.epochs)
+        headline = {f"{HEADLINE}/{name}": one.figures["success_rate"] for name, one in measured.items()}
+        log_figures(trainer, headline | figures, epochs=position.epochs)
         if not trainer.sanity_checking:  # Lightning forgets what it is told during a sanity check
             # logger=False: they were written above, against epochs where Lightning would count updates
             pl_module.log_dict(figures, logger=False, sync_dist=True)

@@ -2,18 +2,15 @@
 
 import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+from rich.progress import Progress
 
 from callbacks.axis import epochs_at_rollout
 from callbacks.costs import ROLLOUT
 from tsr_lightning.hooks import RolloutProgress
-
-if TYPE_CHECKING:
-    from rich.progress import Progress  # no dependency of ours
 
 
 class RolloutProgressBar(Callback):
@@ -103,7 +100,7 @@ class _TqdmLine(_Line):
 class _RichLine(_Line):
     """One task for all rollouts, hidden and never removed: Lightning finds its own tasks by their position."""
 
-    def __init__(self, display: "Progress") -> None:
+    def __init__(self, display: Progress) -> None:
         self.display = display
         self._task = display.add_task("rollout", visible=False)
 

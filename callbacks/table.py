@@ -3,7 +3,10 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
+
+from rich import get_console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from callbacks import statistics
 from callbacks.costs import RunCost
@@ -110,14 +113,10 @@ def render(tables: list[Table], notes: list[str]) -> str:
 
 def show(heading: str, tables: list[Table], notes: list[str]) -> None:
     """Prints to standard output: with rich on a terminal, as plain text elsewhere."""
-    if not sys.stdout.isatty() or find_spec("rich") is None:
+    if not sys.stdout.isatty():
         print(f"\n{heading}\n\n{render(tables, notes)}", flush=True)
         return
-    from rich import get_console  # no dependency of ours; Lightning's own console, which its bar is drawn on
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    console = get_console()
+    console = get_console()  # the one that Lightning's own bar is drawn on
     console.print(Text(f"\n{heading}", style="bold"))
     for table in tables:
         rich_table = RichTable(title=Text(table.title), title_justify="left")
