@@ -10,6 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel, Qwen2Config
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.architecture import renamed
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
@@ -99,6 +100,24 @@ def test_the_tokenizer_lies_beside_it(folder, tmp_path):
     assert loaded.encode(text) == TOKENIZER.encode(text)
     assert loaded.chat_template == TOKENIZER.chat_template
     assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == folder
+
+
+@pytest.mark.parametrize("key_value_heads", [2, 1])
+def test_the_other_name_of_a_qwen2_is_the_same_function_of_the_same_weights(key_value_heads: int):
+    config = Qwen2Config(
+        **{"vocab_size": len(TOKENIZER), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"num_key_value_heads": key_value_heads, "intermediate_size": 128, "max_position_embeddings": 64},
+        **{"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}, "rms_norm_eps": 1e-4},
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # biases too, which begin at 0
+    other = renamed(model.config)
+    assert other is not None
+    same = AutoModelForCausalLM.from_config(other)
+    same.load_state_dict(model.state_dict())
+    assert torch.equal(logits(same), logits(model))
 
 
 def test_a_tokenizer_that_cannot_be_read_back_is_told(tmp_path: Path):

@@ -59,7 +59,7 @@ def renamed(config: PretrainedConfig) -> SeedOssConfig | None:
     described = config.to_dict()
     return SeedOssConfig(
         **{key: described[key] for key in _SHARED},
-        head_dim=described["hidden_size"] // described["num_attention_heads"],
+        head_dim=described.get("head_dim") or described["hidden_size"] // described["num_attention_heads"],
         residual_dropout=0.0,
         architectures=["SeedOssForCausalLM"],
     )
