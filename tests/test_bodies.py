@@ -55,7 +55,7 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "qwen2": Qwen2Config(**SIZES),
     "qwen2, windowed above": Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=7, max_window_layers=1),
     "qwen3": Qwen3Config(**SIZES, head_dim=16),
-    "seed_oss": SeedOssConfig(**SIZES, head_dim=16, residual_dropout=0.0, attention_dropout=0.0),
+    "seed_oss": SeedOssConfig(**SIZES, head_dim=8, residual_dropout=0.0, attention_dropout=0.0),
 }
 
 native = pytest.mark.skipif(building.library() is None, reason="no compiler here, or switched off")

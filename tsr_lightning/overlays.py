@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse import ActionConfigFile
 
 _ENV, _KWARGS = "data.env", "data.env_kwargs"
 _CONFIG = ("--config", "-c")
@@ -19,7 +19,7 @@ _CONFIG = ("--config", "-c")
 class Overlay(ActionConfigFile):
     """The parser's `--config`."""
 
-    def __call__(self, parser: Any, cfg: Namespace, values: Any, option_string: str | None = None) -> None:
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         is_known = _KWARGS in cfg
         env, kwargs = cfg.get(_ENV), cfg.pop(_KWARGS)  # taken away, so that what comes is what the overlay states
         super().__call__(parser, cfg, values, option_string)
