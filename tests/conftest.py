@@ -27,8 +27,8 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow tests last; the order is otherwise as written."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """The slow tests after the fast ones, the exhaustive ones last; the order is otherwise as written."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("exhaustive", "slow")])
 
 
 @pytest.fixture(scope="session")

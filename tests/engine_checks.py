@@ -16,6 +16,9 @@ from tsr_lightning.search.ledger import Ledger
 
 BORDER = 1e-5  # a draw this near to a step of the distribution may fall on either side
 LOGPROB = 1e-4  # float32 sums in another order
+ROWS = 128  # contexts of one fresh pass
+
+Ids = tuple[int, ...]
 
 
 @dataclass
@@ -65,15 +68,65 @@ def as_transformers_has_it(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(ours)
 
 
-def assert_drawn(
-    policy: Policy, prompt: Prompt, key: int, response: Response, temperature: float, ends: frozenset[int]
-) -> None:
-    """By one fresh pass over the whole: every id is the one that the key draws from the distribution after what was
-    said before it, its log-probability is the one it has there, and the response ends where it must."""
+def longest_of(contexts: Sequence[Ids]) -> tuple[list[Ids], dict[Ids, int]]:
+    """Those that no other goes on from, and for each context one of them that begins with it."""
+    longest: list[Ids] = []
+    places = {}
+    for ids in sorted(set(contexts), reverse=True):  # just before a beginning comes one that goes on from it
+        if not longest or longest[-1][: len(ids)] != ids:
+            longest.append(ids)
+        places[ids] = len(longest) - 1
+    return longest, places
+
+
+def padded(contexts: Sequence[Ids]) -> Tensor:
+    """[N, longest]: id 0 follows the shorter ones, which causal attention does not let them see."""
+    return nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in contexts], batch_first=True)
+
+
+def logits_of(policy: Policy, contexts: Sequence[Ids]) -> list[Tensor]:
+    """Each context's logits after each of its tokens [length, V], by fresh passes over whole contexts, side by side;
+    what is a beginning of another is read off there."""
+    longest, places = longest_of(contexts)
+    logits: list[Tensor] = []
     with as_transformers_has_it(policy.causal_lm):
-        logits = policy.causal_lm(input_ids=torch.tensor([[*prompt.ids, *response.ids]])).logits[0].double()
-    logits = logits[len(prompt.ids) - 1 : -1]
-    logprobs = (logits / (temperature or 1.0)).log_softmax(-1)
+        for some in batched(longest, ROWS):
+            logits += policy.causal_lm(input_ids=padded(some), use_cache=False).logits
+    return [logits[places[ids]][: len(ids)].double() for ids in contexts]
+
+
+def values_of(policy: Policy, contexts: Sequence[Ids]) -> list[float]:
+    """The critic's after each context, likewise."""
+    longest, places = longest_of(contexts)
+    values: list[Tensor] = []
+    with as_transformers_has_it(policy.causal_lm):
+        for some in batched(longest, ROWS):
+            hidden = policy.causal_lm.base_model(input_ids=padded(some), use_cache=False).last_hidden_state
+            values += policy.value_of(hidden)
+    return [values[places[ids]][len(ids) - 1].item() for ids in contexts]
+
+
+def assert_alone(policy: Policy, contexts: Sequence[Ids]) -> None:
+    """Contexts side by side, padded and as beginnings of others, are read as each is by itself."""
+    contexts = [*contexts, *(ids[: 1 + len(ids) // 2] for ids in contexts)]
+    for ids, value, together in zip(contexts, values_of(policy, contexts), logits_of(policy, contexts), strict=True):
+        with as_transformers_has_it(policy.causal_lm):
+            outputs = policy.causal_lm(input_ids=torch.tensor([ids]), output_hidden_states=True)
+            alone = policy.value_of(outputs.hidden_states[-1][0, -1])
+        torch.testing.assert_close(together, outputs.logits[0].double(), atol=LOGPROB / 2, rtol=1e-5)
+        assert value == pytest.approx(alone.item(), abs=LOGPROB / 2)
+
+
+def assert_drawn(
+    logits: Tensor, prompt: Prompt, key: int, response: Response, temperature: float, ends: frozenset[int]
+) -> None:
+    """Every id is the one that the key draws from the distribution after what was said before it, its log-probability
+    is the one it has there, and the response ends where it must.
+
+    Args:
+        logits: of a fresh pass over prompt and response [length, V].
+    """
+    logprobs = (logits[len(prompt.ids) - 1 : -1] / (temperature or 1.0)).log_softmax(-1)
     own = logprobs.gather(1, torch.tensor(response.ids)[:, None]).squeeze(1)
     assert response.logprobs == pytest.approx(own.tolist(), abs=LOGPROB)
     if temperature == 0:
@@ -89,22 +142,24 @@ def assert_drawn(
     assert response.finished or len(response.ids) == prompt.max_new_tokens
 
 
-def value_of(policy: Policy, ids: Sequence[int]) -> float:
-    """The critic's after a context, by a fresh pass."""
-    with as_transformers_has_it(policy.causal_lm):
-        return policy.value_of(policy.causal_lm.base_model(torch.tensor([ids])).last_hidden_state[0, -1:]).item()
-
-
 def assert_all_drawn(policy: Policy, recording: Recording, temperature: float, ends: frozenset[int]) -> int:
     """How many responses that were."""
-    count = 0
-    for prompt, family in zip(recording.asked, recording.answered, strict=True):
-        for key, response in zip(prompt.keys, family, strict=True):
-            assert_drawn(policy, prompt, key, response, temperature, ends)
-            count += 1
-    for ids, value in recording.valued:
-        assert value == pytest.approx(value_of(policy, ids), abs=LOGPROB)
-    return count
+    drawn = [
+        (prompt, key, response)
+        for prompt, family in zip(recording.asked, recording.answered, strict=True)
+        for key, response in zip(prompt.keys, family, strict=True)
+    ]
+    logits = logits_of(policy, [prompt.ids + response.ids for prompt, _, response in drawn])
+    for whole, (prompt, key, response) in zip(logits, drawn, strict=True):
+        assert_drawn(whole, prompt, key, response, temperature, ends)
+    expected = values_of(policy, [ids for ids, _ in recording.valued])
+    assert [value for _, value in recording.valued] == pytest.approx(expected, abs=LOGPROB)
+    return len(drawn)
+
+
+def batched(items: Sequence[Ids], count: int) -> Iterator[Sequence[Ids]]:
+    """So many at a time."""
+    yield from (items[start : start + count] for start in range(0, len(items), count))
 
 
 @dataclass

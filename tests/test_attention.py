@@ -29,8 +29,6 @@ from tsr_lightning.training_attention import PackedReader, plan_of
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.usefixtures("attending")  # every test runs with our kernel and without
-
 SIZES = {
     "vocab_size": 50,
     "hidden_size": 32,
@@ -144,6 +142,7 @@ def test_long_rows_under_a_window_are_cut_in_pieces(name: str, monkeypatch: pyte
     assert_same(name, rows)
 
 
+@pytest.mark.usefixtures("attending")  # our kernel serves packed rows in float32 alone, and all others here are not
 def test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32() -> None:
     """A sampled token that several rows share counts once for each."""
     stem, ends = np.arange(20), [np.arange(30, 36), np.arange(40, 49), np.arange(30, 36)]

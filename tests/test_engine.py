@@ -1,14 +1,16 @@
-"""The engine draws what an obvious reference draws: one response at a time, the whole context through the model for
-every token, nothing cached and nothing padded."""
+"""The engine draws what an obvious reference draws: the whole context through transformers' own model for every token,
+and nothing cached."""
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from engine_checks import BORDER, as_transformers_has_it, metered, value_of
+from engine_checks import BORDER, assert_alone, logits_of, metered, values_of
 
 from tsr_lightning.draws import Key
 from tsr_lightning.errors import ConfigError
@@ -27,7 +29,9 @@ SIZE = len(TOKENIZER)
 ENDS = frozenset(range(0, SIZE, 9))  # many, so that responses end everywhere
 TEMPERATURES = (1.0, 0.5, 0.0)
 
-pytestmark = pytest.mark.usefixtures("attending")  # every test runs with our kernel and without
+# What attention or the keys that it reads decide is tried with our kernel and without; the others run with our kernel
+# where there is one.
+both_attend = pytest.mark.usefixtures("attending")
 
 
 def make_policy(adapter: LoRA | None = None) -> Policy:
@@ -68,19 +72,38 @@ def wave(count: int = 12, seed: int = 0) -> list[Prompt]:
 # -- the reference -----------------------------------------------------------------------------------------------------
 
 
-def reference(policy: Policy, prompt: Prompt, key: int, temperature: float) -> Response:
-    ids: list[int] = []
-    logprobs: list[float] = []
-    while len(ids) < prompt.max_new_tokens and (not ids or ids[-1] not in ENDS):
-        with as_transformers_has_it(policy.causal_lm):
-            logits = policy.causal_lm(input_ids=torch.tensor([[*prompt.ids, *ids]])).logits[0, -1].double()
+def reference(policy: Policy, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
+    """Token by token; for each, one pass over everything that is not at its end yet, from its beginning."""
+    talks = [Talk(prompt, key) for prompt in prompts for key in prompt.keys]
+    while talking := [talk for talk in talks if not talk.is_over]:
+        logits = logits_of(policy, [(*talk.prompt.ids, *talk.ids) for talk in talking])
+        for talk, after in zip(talking, logits, strict=True):
+            talk.say(after[-1], temperature)
+    said = iter(Response(tuple(talk.ids), tuple(talk.logprobs), talk.ids[-1] in ENDS) for talk in talks)
+    return [[next(said) for _ in prompt.keys] for prompt in prompts]
+
+
+@dataclass
+class Talk:
+    """A response so far."""
+
+    prompt: Prompt
+    key: int
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.ids) == self.prompt.max_new_tokens or (bool(self.ids) and self.ids[-1] in ENDS)
+
+    def say(self, logits: torch.Tensor, temperature: float) -> None:
         probabilities = (logits / (temperature or 1.0)).softmax(0)
-        token = (
-            int(probabilities.argmax()) if temperature == 0 else inverse_cdf(probabilities, Key(key).uniform(len(ids)))
-        )
-        ids.append(token)
-        logprobs.append(float(probabilities[token].log()))
-    return Response(tuple(ids), tuple(logprobs), ids[-1] in ENDS)
+        if temperature == 0:
+            token = int(probabilities.argmax())
+        else:
+            token = inverse_cdf(probabilities, Key(self.key).uniform(len(self.ids)))
+        self.ids.append(token)
+        self.logprobs.append(float(probabilities[token].log()))
 
 
 def inverse_cdf(probabilities: torch.Tensor, draw: float) -> int:
@@ -101,21 +124,35 @@ def assert_same(drawn: Sequence[Response], expected: Sequence[Response]) -> None
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
+def test_the_reference_reads_contexts_side_by_side_as_alone(policy: Policy) -> None:
+    assert_alone(policy, [prompt.ids for prompt in wave()])
+
+
 # -- what is drawn -----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def by_reference(policy: Policy) -> Callable[[float], list[list[Response]]]:
+    """The reference's answers to the same wave, at each temperature once."""
+    return cache(lambda temperature: reference(policy, wave(), temperature))
+
+
+@both_attend
 @pytest.mark.parametrize("max_rows", [1, 3, 512])
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_draws_are_the_references(policy: Policy, temperature: float, max_rows: int) -> None:
+def test_draws_are_the_references(
+    policy: Policy, by_reference: Callable[[float], list[list[Response]]], temperature: float, max_rows: int
+) -> None:
     prompts = wave()
     drawn = engine(policy, max_rows).generate(prompts, temperature)
-    for prompt, family in zip(prompts, drawn, strict=True):
-        assert_same(family, [reference(policy, prompt, key, temperature) for key in prompt.keys])
+    for family, expected in zip(drawn, by_reference(temperature), strict=True):
+        assert_same(family, expected)
     everything = [response for family in drawn for response in family]
     assert len({len(response.ids) for response in everything}) > 4  # ragged, or nothing was tried
     assert {response.finished for response in everything} == {True, False}
 
 
+@both_attend
 @pytest.mark.parametrize("max_rows", [1, 3, 5, 512])
 def test_wave_size_and_row_order_change_no_draw(policy: Policy, max_rows: int) -> None:
     """Waves of one, of all, or cut in between a family; prompts and keys in any order."""
@@ -159,6 +196,7 @@ def test_a_last_token_that_ends_is_finished(policy: Policy) -> None:
     assert all(response.finished and len(response.ids) == 1 for response in drawn[0])
 
 
+@both_attend
 def test_the_logprobs_are_those_that_training_computes(policy: Policy) -> None:
     """`Policy.outputs` on the whole sequence, at the sampling temperature: what a first update's ratio rests on."""
     for temperature in (1.0, 0.5):
@@ -214,6 +252,7 @@ def test_a_draw_on_a_bound_takes_the_token_above_it_and_never_an_impossible_one(
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
+@both_attend
 @pytest.mark.parametrize("max_rows", [1, 3, 512])
 def test_costs_add_up(policy: Policy, max_rows: int) -> None:
     """All that went through the model is counted, the critic's share too, and none of it is padding."""
@@ -247,6 +286,7 @@ def test_a_prompt_is_computed_once_for_all_its_responses(policy: Policy) -> None
     assert (costs.tokens_computed, costs.prompt_tokens_saved) == (5, 25)
 
 
+@both_attend
 def test_those_that_have_ended_leave(policy: Policy) -> None:
     """A pass computes what still talks, and of those that begin alike one."""
     player = engine(policy)
@@ -257,6 +297,7 @@ def test_those_that_have_ended_leave(policy: Policy) -> None:
     assert meter.passes[-1] < 8 < meter.passes[1]
 
 
+@both_attend
 def test_other_weights_begin_anew(policy: Policy) -> None:
     """Any change of a weight in place, however it came about, and nothing else, empties the trie."""
     policy = make_policy()
@@ -270,19 +311,21 @@ def test_other_weights_begin_anew(policy: Policy) -> None:
         second = player.generate(prompts, 1.0)
         assert meter.passes
     assert second != first
-    for prompt, family in zip(prompts, second, strict=True):
-        assert_same(family, [reference(policy, prompt, key, 1.0) for key in prompt.keys])
+    for family, expected in zip(second, reference(policy, prompts, 1.0), strict=True):
+        assert_same(family, expected)
 
 
+@both_attend
 def test_an_interrupted_wave_leaves_nothing_half_computed(policy: Policy) -> None:
     """An id that the model does not have fails in the middle of a pass; what the pass was to fill is not believed."""
     player, prompts = engine(policy), wave(6, seed=9)
     with pytest.raises(IndexError):
         player.generate([*prompts, Prompt((*prompts[0].ids, SIZE + 5), (1,), 2)], 1.0)
-    for prompt, family in zip(prompts, player.generate(prompts, 1.0), strict=True):
-        assert_same(family, [reference(policy, prompt, key, 1.0) for key in prompt.keys])
+    for family, expected in zip(player.generate(prompts, 1.0), reference(policy, prompts, 1.0), strict=True):
+        assert_same(family, expected)
 
 
+@both_attend
 @pytest.mark.parametrize("cache_mib", [1, 8, 64])
 def test_what_is_kept_is_within_its_budget(policy: Policy, cache_mib: int) -> None:
     player = engine(policy, cache_mib=cache_mib)
@@ -294,6 +337,7 @@ def test_what_is_kept_is_within_its_budget(policy: Policy, cache_mib: int) -> No
     assert 0.98 * cache_mib < sum(tensor.nbytes for tensor in kept) / 2**20 <= cache_mib
 
 
+@both_attend
 def test_a_cache_that_holds_no_context_is_refused(policy: Policy) -> None:
     with pytest.raises(ConfigError, match=r"data.cache_mib is 1, in which .* 9600 tokens .* give \d+ or more"):
         TransformersEngine(Player(policy), ENDS, 9600, cache_mib=1).open()
@@ -302,10 +346,11 @@ def test_a_cache_that_holds_no_context_is_refused(policy: Policy) -> None:
 # -- the critic, the model ---------------------------------------------------------------------------------------------
 
 
+@both_attend
 @pytest.mark.parametrize("max_rows", [1, 3, 512])
 def test_values_are_the_policys_row_by_row(policy: Policy, max_rows: int) -> None:
     contexts = [prompt.ids for prompt in wave(20, seed=6)]
-    expected = [value_of(policy, ids) for ids in contexts]
+    expected = values_of(policy, contexts)
     assert engine(policy, max_rows).values(contexts) == pytest.approx(expected, abs=1e-4)
     assert len(set(expected)) > 15
     assert engine(policy, max_rows).values([]) == []
@@ -329,15 +374,16 @@ def test_the_models_modes_are_as_they_were(policy: Policy) -> None:
         policy.eval()
 
 
+@both_attend
 def test_an_adapter_speaks_and_leaves_as_reference() -> None:
     """The engine draws with the adapter on; within `as_reference` with the base's probabilities."""
     policy = make_policy(LoRA(rank=4, target_modules=["q_proj", "v_proj"]))
     prompts = wave(6, seed=17)
     adapted = engine(policy).generate(prompts, 1.0)
-    for prompt, family in zip(prompts, adapted, strict=True):
-        assert_same(family, [reference(policy, prompt, key, 1.0) for key in prompt.keys])
+    for family, expected in zip(adapted, reference(policy, prompts, 1.0), strict=True):
+        assert_same(family, expected)
     with policy.as_reference():
         plain = engine(policy).generate(prompts, 1.0)
-        for prompt, family in zip(prompts, plain, strict=True):
-            assert_same(family, [reference(policy, prompt, key, 1.0) for key in prompt.keys])
+        for family, expected in zip(plain, reference(policy, prompts, 1.0), strict=True):
+            assert_same(family, expected)
     assert plain != adapted
