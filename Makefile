@@ -29,12 +29,14 @@ endif
 
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 
-.PHONY: help setup quickstart test fast lint format types bench wheel clean FORCE
+PYTEST := $(BIN)/python -m pytest --durations=15 --durations-min=1
+
+.PHONY: help setup quickstart test test-all fast lint format types bench wheel clean FORCE
 
 help: ## say what each target does
 	@echo "TSR Lightning: make <target> [ARGS=…]"
 	@echo
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)$$/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 setup: $(STAMP) ## install everything into .venv, with the exact versions of constraints.txt
 
@@ -58,10 +60,14 @@ quickstart: setup ## train the embedded Sokoban policy with beam search on this 
 
 test: lint types ## everything that must be green: style, types, fast tests, then the slow ones
 	@echo "tests: the fast ones, then the slow ones"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-all: lint types ## before a release: the exhaustive tests too, an installation from nothing among them
+	@echo "tests: the fast ones, the slow ones and the exhaustive ones"
+	@$(PYTEST) -m "" $(ARGS)
 
 fast: setup ## the fast tests alone
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not exhaustive" $(ARGS)
 
 lint: setup ## check style and format with ruff
 	@echo "style: ruff"

@@ -90,6 +90,13 @@ def resolve():
     return ask
 
 
+@pytest.mark.parametrize("last", OVERLAYS)
+def test_the_others_of_its_kind_leave_nothing_behind_under_an_overlay(last: str, resolve, capsys, empty_folder):
+    others = [name for name in OVERLAYS if Path(name).parent == Path(last).parent and name != last]
+    assert resolve(capsys, BASE, *others, last) == resolve(capsys, BASE, last)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=map(" then ".join, PAIRS))
 def test_an_overlay_leaves_nothing_behind(first: str, second: str, resolve, capsys, empty_folder):
     assert resolve(capsys, BASE, first, second) == resolve(capsys, BASE, second)
@@ -118,9 +125,16 @@ def test_an_overlay_changes_its_own_part_alone(name: str, resolve, capsys, empty
     assert base == laid
 
 
-@pytest.mark.parametrize("task", ["sokoban", "frozen_lake"])
-@pytest.mark.parametrize("objective", ["ppo", "grpo"])
-@pytest.mark.parametrize("search", ["sample", "best_of_n", "beam", "lookahead"])
+# Each search with each objective, on one task and then the other; the other half of all three is exhaustive.
+TOGETHER = [
+    pytest.param(search, objective, task, marks=[] if (i + j + k) % 2 == 0 else pytest.mark.exhaustive)
+    for i, search in enumerate(("sample", "best_of_n", "beam", "lookahead"))
+    for j, objective in enumerate(("ppo", "grpo"))
+    for k, task in enumerate(("sokoban", "frozen_lake"))
+]
+
+
+@pytest.mark.parametrize(("search", "objective", "task"), TOGETHER)
 def test_every_search_goes_with_every_objective(search: str, objective: str, task: str, tiny_model, empty_folder):
     overlays = flags(f"{task}.yaml", f"search/{search}.yaml", f"objective/{objective}.yaml")
     # One update per rollout, so that the last figures are those of all of it; no entropy bonus, whose gradient would

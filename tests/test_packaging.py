@@ -8,8 +8,8 @@ import sys
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
-from importlib.metadata import packages_distributions
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -150,6 +150,11 @@ def test_config_folder_of_checkout_wheel_and_strangers(tmp_path: Path):
     assert packaged.config_folder(package) == package / "configs"  # a wheel
 
 
+PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
+SMALLEST_FIT = ["fit", "--config", "quickstart.yaml", "--trainer.max_epochs", "1", "--data.instances", "2"]
+SMALLEST_FIT += ["--data.held_out.instances", "4"]
+
+
 def run(*command: str | Path, cwd: Path) -> str:
     """The output of a command that knows nothing of this checkout, its environment or its variables."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
@@ -158,13 +163,16 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # downloads and installs PyTorch
-def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
-    pip = ["-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
-    run(sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
-    [wheel] = tmp_path.glob("*.whl")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    [made] = folder.glob("*.whl")
+    return made
 
+
+@pytest.mark.slow
+def test_the_wheel_holds_all_that_is_shipped(wheel: Path):
     names = set(zipfile.ZipFile(wheel).namelist())
     embedded = ROOT / "tsr_lightning" / "policy" / "embedded"
     expected = {f"tsr_lightning/configs/{name}" for name in SHIPPED}
@@ -174,11 +182,72 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
     assert expected - names == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tsr_lightning", "callbacks"}
 
+
+def needed(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
+    """The installed distributions that requirements ask for, and those that these ask for in turn, by their names."""
+    found: dict[str, Distribution] = {}
+    waiting = [(requirement, extra) for requirement in requirements for extra in ("", *requirement.extras)]
+    seen = set()
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        found[name] = distribution(requirement.name)
+        for line in found[name].requires or []:
+            further = Requirement(line)
+            if further.marker is None or further.marker.evaluate({"extra": extra}):
+                waiting += [(further, asked) for asked in ("", *further.extras)]
+    return found
+
+
+def test_what_is_needed_is_far_from_all_that_is_here():
+    names = needed(RUNTIME).keys()
+    assert {"torch", "lightning", "docstring-parser"} <= names  # the last by jsonargparse[signatures]
+    assert not names & {"pytest", "hypothesis", "mypy", "ruff", "matplotlib", "torchrl", "tsr-lightning"}
+
+
+def lend(distributions: Iterable[Distribution], place: Path) -> None:
+    """Puts links to the modules of distributions, and to what is known of them, into another `site-packages`."""
+    for one in distributions:
+        tops = {path.parts[0] for path in one.files or [] if path.parts[0] not in ("..", "__pycache__")}
+        for top in tops:
+            if not (place / top).exists():
+                (place / top).symlink_to(one.locate_file(top))
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_the_checkout_on_what_it_declares(wheel: Path, tmp_path: Path):
+    """In an environment that has the declared packages and theirs, as this one has them, and no others."""
+    environment = tmp_path / "environment"
+    venv.create(environment)
+    binaries = environment / ("Scripts" if os.name == "nt" else "bin")
+    python = binaries / "python"
+    run(sys.executable, *PIP, "--python", python, "install", "--no-deps", wheel, cwd=tmp_path)
+    [place] = environment.rglob("site-packages")
+    lend(needed(RUNTIME).values(), place)
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    printed = run(binaries / "tsr", "fit", "--config", "quickstart.yaml", "--print_config", cwd=empty)
+    assert "trainer:" in printed
+    assert list(empty.iterdir()) == []
+    where = "import sys, tsr_lightning, callbacks; print(tsr_lightning.__file__, callbacks.__file__, *sys.path)"
+    for path in run(python, "-c", where, cwd=empty).split():
+        assert not Path(path).is_relative_to(ROOT)
+    run(python, "-m", "tsr_lightning", *SMALLEST_FIT, cwd=empty)
+    assert list(empty.glob("runs/**/*.ckpt"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)  # downloads and installs PyTorch
+def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path):
     # Nothing is compiled ahead: this environment is used for a minute, and compiling all of it would take half of one.
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
     binaries = environment / ("Scripts" if os.name == "nt" else "bin")
-    install = [binaries / "python", *pip, "install", "--no-compile", "--constraint", ROOT / "constraints.txt"]
+    install = [binaries / "python", *PIP, "install", "--no-compile", "--constraint", ROOT / "constraints.txt"]
     run(*install, "torch", cwd=tmp_path)
     run(*install, wheel, cwd=tmp_path)
 
@@ -189,7 +258,5 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
     printed = run(binaries / "tsr", "fit", "--config", "quickstart.yaml", "--print_config", cwd=empty)
     assert "trainer:" in printed
     assert list(empty.iterdir()) == []
-
-    tiny = ["--trainer.max_epochs", "1", "--data.instances", "2", "--data.held_out.instances", "4"]
-    run(binaries / "tsr", "fit", "--config", "quickstart.yaml", *tiny, cwd=empty)
+    run(binaries / "tsr", *SMALLEST_FIT, cwd=empty)
     assert list(empty.glob("runs/**/*.ckpt"))
