@@ -114,8 +114,8 @@ def test_equal_names_and_no_others_give_equal_keys(one: tuple[int | str, ...], t
     assert (Key(0).fold(*one) == Key(0).fold(*two)) == (one == two)
 
 
-@pytest.mark.parametrize("salt", ["0", "1", "4321"])
-def test_another_process_with_another_hash_seed_draws_the_same(salt: str) -> None:
+def test_another_process_with_another_hash_seed_draws_the_same() -> None:
+    salt = "4321" if os.environ.get("PYTHONHASHSEED") != "4321" else "1"
     key = Key(7).fold("epoch", 3, Stream.POLICY, "ü")
     here = [str(key.value), str(key.bits(2)), repr(key.uniform(5)), str(key.generator().integers(1 << 62))]
     out = subprocess.run(

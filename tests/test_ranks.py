@@ -1,10 +1,14 @@
-"""Two processes under DDP do what this one does alone: the same draws, steps and weights. Real runs of `tsr fit`."""
+"""Two processes under DDP do what this one does alone: the same draws, steps and weights, in real runs of `tsr fit`.
+
+In one case Lightning starts the second rank, as for a user; in the others both are told their rank, as by `torchrun`.
+"""
 
 import json
 import os
 import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import astuple, replace
@@ -14,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from commands import ROOT, in_folder, tsr
+from processes import Forked
 
 from tsr_lightning.trajectory import Group, Turn
 
@@ -114,21 +119,20 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
     }
 
 
-def fit(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> list[dict[str, Any]]:
-    """What each rank saw and became; one alone runs in this process."""
+def prepared(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> Path:
     folder.mkdir()
     (folder / "recording.py").write_text(RECORDING)
     shutil.copy(ROOT / "tests" / "corridor.py", folder)
     (folder / "run.yaml").write_text(json.dumps(config(folder, objective, keep, ranks)))  # JSON is YAML
-    if ranks == 1:
-        with in_folder(folder):
-            tsr("fit", "--config", "run.yaml")
-    else:
-        fit_elsewhere(folder, ranks)
+    return folder
+
+
+def seen_by(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """What each rank saw and became."""
     return [pickle.loads((folder / f"rank{rank}.pkl").read_bytes()) for rank in range(ranks)]
 
 
-def fit_elsewhere(folder: Path, ranks: int) -> None:
+def launched_by_lightning(folder: Path) -> None:
     run = subprocess.Popen(
         [sys.executable, "-m", "tsr_lightning", "fit", "--config", "run.yaml"],
         cwd=folder,
@@ -143,17 +147,29 @@ def fit_elsewhere(folder: Path, ranks: int) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(run.pid, signal.SIGKILL)
         said, _ = run.communicate()
-        pytest.fail(f"{ranks} ranks did not end within {SECONDS} seconds:\n{said}")
+        pytest.fail(f"2 ranks did not end within {SECONDS} seconds:\n{said}")
     assert run.returncode == 0, said
 
 
+def told_their_rank(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    runs = [
+        Forked(("fit", "--config", "run.yaml"), folder, {**common, "LOCAL_RANK": rank}, folder / f"said{rank}.txt")
+        for rank in "01"
+    ]
+    for run in runs:
+        assert run.wait(SECONDS) == 0, "".join(run.said() for run in runs)
+
+
 CASES = {
-    "GRPO": (GRPO, "all", 2),
-    "PPO": (PPO, "all", 2),
+    "GRPO": (GRPO, "all", 2, launched_by_lightning),
+    "PPO": (PPO, "all", 2, told_their_rank),
     # all groups that survive the filter were rolled out by rank 0
-    "GRPO, one rank's groups": (GRPO, "one rank's", 2),
+    "GRPO, one rank's groups": (GRPO, "one rank's", 2, told_their_rank),
     # no rank may wait for an update that the other does not make
-    "PPO, an epoch without a group": (PPO, "none, then all", 1),
+    "PPO, an epoch without a group": (PPO, "none, then all", 1, told_their_rank),
 }
 
 
@@ -163,9 +179,12 @@ CASES = {
 def test_two_ranks_do_what_one_process_does(case: str, tmp_path: Path) -> None:
     """The same draws, the same number of optimizer steps, weights equal to the bit on both ranks and equal to one
     process's within the tolerance above."""
-    objective, keep, trained_epochs = CASES[case]
-    [alone] = fit(tmp_path / "one", objective, keep, ranks=1)
-    both = fit(tmp_path / "two", objective, keep, ranks=2)
+    objective, keep, trained_epochs, start = CASES[case]
+    one, two = (prepared(tmp_path / str(ranks), objective, keep, ranks) for ranks in (1, 2))
+    with in_folder(one):
+        tsr("fit", "--config", "run.yaml")
+    start(two)
+    [alone], both = seen_by(one, 1), seen_by(two, 2)
     assert [seen["ranks"] for seen in (alone, *both)] == [1, 2, 2]
 
     for seen in (alone, *both):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from commands import QUICK, tsr_process
+from commands import QUICK
+from processes import Forked
 
 EPOCHS, KILLED_IN = 4, 2
 CHECKPOINTS = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch}", "every_n_epochs": 1, '
@@ -25,6 +26,12 @@ def fit(model: Path, moment: str) -> tuple[str, ...]:
     return ("fit", *overlays, *QUICK, "--model.policy.model", str(model), *epochs, *searched, *callbacks(moment))
 
 
+def status_of(folder: Path, *args: object) -> tuple[int, str]:
+    """The exit status of a process of its own, and what it said."""
+    run = Forked(args, folder, {}, folder / "said.txt")
+    return run.wait(240), run.said()
+
+
 def result(folder: Path) -> dict[str, Any]:
     return torch.load(folder / "final.pt", weights_only=True)
 
@@ -36,8 +43,8 @@ def rollouts(folder: Path) -> list[int]:
 @pytest.fixture(scope="module")
 def uninterrupted(tiny_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    done = tsr_process(*fit(tiny_model("sokoban"), "never"), cwd=folder)
-    assert done.returncode == 0, done.stderr
+    status, said = status_of(folder, *fit(tiny_model("sokoban"), "never"))
+    assert status == 0, said
     assert rollouts(folder) == list(range(EPOCHS))
     return folder
 
@@ -45,8 +52,8 @@ def uninterrupted(tiny_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["rollout", "update", "checkpoint"])
 def test_killed_and_resumed_is_as_if_never_killed(moment: str, uninterrupted: Path, tiny_model, tmp_path: Path):
-    killed = tsr_process(*fit(tiny_model("sokoban"), moment), cwd=tmp_path)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    status, said = status_of(tmp_path, *fit(tiny_model("sokoban"), moment))
+    assert status == -signal.SIGKILL, said
     assert not (tmp_path / "final.pt").exists()
     assert rollouts(tmp_path) == list(range(KILLED_IN + (moment != "rollout")))
     first = tmp_path / "runs" / "sokoban" / "version_0"
@@ -56,8 +63,8 @@ def test_killed_and_resumed_is_as_if_never_killed(moment: str, uninterrupted: Pa
     (tmp_path / "rollouts.txt").unlink()
     # what a user types: the configuration and the checkpoint that the killed run left
     last = ("--config", first / "config.yaml", "--ckpt_path", first / "checkpoints" / "last.ckpt")
-    resumed = tsr_process("fit", *last, *callbacks("never"), cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
+    status, said = status_of(tmp_path, "fit", *last, *callbacks("never"))
+    assert status == 0, said
     assert rollouts(tmp_path) == list(range(KILLED_IN, EPOCHS))
 
     ours, theirs = result(tmp_path), result(uninterrupted)
