@@ -26,7 +26,8 @@ class Forked:
     def __init__(self, args: Sequence[object], cwd: Path, environment: Mapping[str, str], log: Path) -> None:
         self.log = log
         typed = [str(arg) for arg in args]
-        self.process = CONTEXT.Process(target=_run, args=(typed, cwd, {**os.environ, **environment}, log))
+        told = (typed, cwd, {**os.environ, **environment}, log)
+        self.process = CONTEXT.Process(target=_run, args=told, daemon=True)  # does not outlive this process
         self.process.start()
 
     def wait(self, seconds: float) -> int:
@@ -38,10 +39,14 @@ class Forked:
         self.process.join(seconds)
         status = self.process.exitcode
         if status is None:
-            self.process.kill()
-            self.process.join()
+            self.end()
             raise TimeoutError(f"no end within {seconds} seconds:\n{self.said()}")
         return status
+
+    def end(self) -> None:
+        """Kills it, if it still runs."""
+        self.process.kill()
+        self.process.join()
 
     def said(self) -> str:
         return self.log.read_text()

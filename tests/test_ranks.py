@@ -159,8 +159,12 @@ def told_their_rank(folder: Path) -> None:
         Forked(("fit", "--config", "run.yaml"), folder, {**common, "LOCAL_RANK": rank}, folder / f"said{rank}.txt")
         for rank in "01"
     ]
-    for run in runs:
-        assert run.wait(SECONDS) == 0, "".join(run.said() for run in runs)
+    try:
+        for run in runs:
+            assert run.wait(SECONDS) == 0, "".join(run.said() for run in runs)
+    finally:
+        for run in runs:  # a rank whose other failed would wait for it
+            run.end()
 
 
 CASES = {
