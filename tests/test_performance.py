@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import multiprocessing
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import commands
 import pytest
 import torch
 from matplotlib.pyplot import imread
-from processes import CONTEXT
 
 from benchmarks.performance import comparisons, floor, growth, long_run, profiling
 from benchmarks.performance.alternate import Participant, Record, alternate
@@ -273,7 +273,7 @@ def test_profiled_operators_have_kinds() -> None:
 
 @pytest.mark.slow
 def test_a_point_of_growth_is_measured_in_a_process_of_its_own() -> None:
-    with CONTEXT.Pool(1) as pool:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
         point = pool.apply(growth.measure, ("tiny", TINY, 1))
     assert point.tokens_computed == pytest.approx(point.floor_tokens, rel=0.1)
     assert min(point.seconds, point.floor_seconds, point.update_seconds, point.rollout_peak) > 0
