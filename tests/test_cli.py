@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -207,37 +207,25 @@ class Recording(Callback):
         self.micro_batches.append(0)
 
 
-class Trained(NamedTuple):
-    """After two updates."""
-
-    weights: dict[str, torch.Tensor]
-    figures: dict[str, float]  # of the last one
-    micro_batches: int  # the most that one of them took
-
-
 class TestMicroBatches:
     """The same gradient, in one piece or in several."""
 
     @staticmethod
-    def trained(model: Path, *args: str) -> Trained:
+    def trained(model: Path, *args: str) -> tuple[dict[str, torch.Tensor], dict[str, float], int]:
+        """The weights after two updates, the last one's figures, and the most micro-batches that one of them took."""
         recording = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Recording"}}]')
         two = ("--trainer.max_epochs", "1", "--data.updates.minibatches", "2")
         cli = tsr("fit", *PPO, "--model.policy.model", str(model), *recording, *two, *args)
         assert cli.trainer.global_step == 2
         counts = next(c for c in cli.trainer.callbacks if isinstance(c, Recording)).micro_batches
         figures = {name: float(figure) for name, figure in cli.trainer.callback_metrics.items()}
-        return Trained(cli.model.state_dict(), figures, max(counts))
-
-    @pytest.fixture(scope="class")
-    def whole(self, tiny_model, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-        with in_folder(tmp_path_factory.mktemp("whole")):
-            return self.trained(tiny_model("sokoban"))
+        return cli.model.state_dict(), figures, max(counts)
 
     @pytest.mark.parametrize(
         "args", [("--trainer.accumulate_grad_batches", "3"), ("--data.updates.micro_tokens", "1000")], ids=" ".join
     )
-    def test_change_nothing(self, args: tuple[str, str], whole: Trained, tiny_model, empty_folder):
-        weights, figures, one = whole
+    def test_change_nothing(self, args: tuple[str, str], tiny_model, empty_folder):
+        weights, figures, one = self.trained(tiny_model("sokoban"))
         parts, their_figures, several = self.trained(tiny_model("sokoban"), *args)
         assert one == 1
         assert several >= 3
