@@ -19,12 +19,12 @@ _STUDY = """# The learning study
 
 Made by `python -m benchmarks --full` from the shipped configurations; `study.json` holds the same figures. Two cores,
 two runs side by side on one thread each, sometimes beside other jobs, so seconds (of training, evaluation apart) are
-comparable within a factor and tokens are exact. Per run: 20 epochs of two updates each; instances, trajectories
-and step size are the configurations'; beam search keeps 2 of 4 candidates a turn and trains on its successes alone;
-`likelihood-expert` goes on with the noisy demonstrations that the policy began with (35% of the actions random); controls
-marked `same-seconds` got as many epochs as fit into the seconds of the GRPO beam run of their seed. Judged on 256 held-out instances without
-search, at temperature 1 (two episodes each) and greedily. Before, after and the 95% interval of the paired difference
-go over instances, seeds pooled; the seeds' own figures show the spread.
+comparable within a factor and tokens are exact. Per run: 20 epochs of two updates each; instances, trajectories and
+step size are the configurations'; beam search keeps 2 of 4 candidates a turn and trains on its successes alone;
+`likelihood-expert` goes on with the noisy demonstrations that the policy began with (35% of the actions random);
+controls marked `same-seconds` got as many epochs as fit into the seconds of the GRPO beam run of their seed. Judged on
+256 held-out instances without search, at temperature 1 (two episodes each) and greedily. Before, after and the 95%
+interval of the paired difference go over instances, seeds pooled; the seeds' own figures show the spread.
 
 What these figures do not show:
 
