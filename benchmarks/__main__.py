@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.report import STUDY, WEBSHOP_STUDY, write_report
 from benchmarks.stability import STABILITY, write_stability
-from benchmarks.study import FULL, SHORT, WEBSHOP, run_study
+from benchmarks.study import FULL, SHORT, WEBSHOP, finished_runs, run_study
 
 
 def main() -> None:
@@ -16,13 +16,15 @@ def main() -> None:
     which.add_argument(
         "--stability", action="store_true", help="does a run ever end below its start: docs/stability.md"
     )
+    parser.add_argument("--report", action="store_true", help="with --stability: write what is finished, run nothing")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, each on one thread")
     parser.add_argument("--runs", type=Path, default=Path("runs/study"), help="where runs lie; finished ones are kept")
     parser.add_argument("--out", type=Path, default=None, help="folder of the table; docs/ for the published ones")
     args = parser.parse_args()
     if args.stability:
         runs = args.runs / "stability"
-        write_stability(run_study(STABILITY, runs, args.jobs), runs, args.out or Path("docs"))
+        finished = finished_runs(STABILITY, runs) if args.report else run_study(STABILITY, runs, args.jobs)
+        write_stability(finished, runs, args.out or Path("docs"))
         return
     name, cells, report = "short", SHORT, STUDY
     if args.full:

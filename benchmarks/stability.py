@@ -111,8 +111,10 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> str:
     below = [row for row in rows if fmean(_gains(row)) < 0]
     significant = [row for row in rows if row["difference_interval"][1] < 0]
     least, where = min(gains, key=lambda pair: pair[0])
+    missing = len(STABILITY) - len(gains) // len(TRIALS)
+    unfinished = f"{missing} of {len(STABILITY)} runs are still missing here. " if missing else ""
     return (
-        f"**{len(below)} of {len(rows)} cells end below their start on the mean of their seeds"
+        f"{unfinished}**{len(below)} of {len(rows)} cells end below their start on the mean of their seeds"
         f"{_named(below)}, {len(significant)} by more than the interval{_named(significant)}; "
         f"{sum(gain < 0 for gain, _ in gains)} of {len(gains)} single runs do.** "
         f"The least of these ends {least:+.3f} from its start ({_name(where)}).\n\n"

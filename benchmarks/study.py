@@ -109,6 +109,12 @@ def run_study(cells: Sequence[Cell], folder: Path, jobs: int) -> list[Finished]:
     return finished
 
 
+def finished_runs(cells: Sequence[Cell], folder: Path) -> list[Finished]:
+    """What an earlier, perhaps interrupted, `run_study` left; without the controls, whose epochs depend on others."""
+    plain = [cell for cell in cells if cell.seconds_of is None]
+    return [_read(cell, cell.epochs, folder) for cell in plain if _is_finished(_file(cell, folder), cell.epochs)]
+
+
 def _pace(task: str, objective: str, search: str, folder: Path) -> float:
     """Seconds of an epoch, by a few of them."""
     cell = Cell(task, objective, search, 1)
@@ -122,16 +128,24 @@ def _training_seconds(finished: Finished) -> float:
 
 
 def _run(cell: Cell, epochs: int, folder: Path, flags: Sequence[str] = ()) -> Finished:
-    place = folder / cell.name / f"seed{cell.seed}"
-    file = place / "evaluation.json"
+    file = _file(cell, folder)
     if not _is_finished(file, epochs):
         started = time.monotonic()
+        place = file.parent
         place.mkdir(parents=True, exist_ok=True)
         with (place / "log.txt").open("w", encoding="utf-8") as log:
             command = [*_command(cell, epochs, folder), *flags]
             subprocess.run(command, check=True, stdout=log, stderr=log, env=_one_thread())
         print(f"{cell.name} seed {cell.seed}: {epochs} epochs in {time.monotonic() - started:.0f} s", flush=True)
-    return Finished(cell, epochs, json.loads(file.read_text(encoding="utf-8")))
+    return _read(cell, epochs, folder)
+
+
+def _file(cell: Cell, folder: Path) -> Path:
+    return folder / cell.name / f"seed{cell.seed}" / "evaluation.json"
+
+
+def _read(cell: Cell, epochs: int, folder: Path) -> Finished:
+    return Finished(cell, epochs, json.loads(_file(cell, folder).read_text(encoding="utf-8")))
 
 
 def _is_finished(file: Path, epochs: int) -> bool:
