@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 Outcomes = Mapping[int, tuple[int, int]]  # an instance's seed -> (its successes, its episodes)
 
-_Z95 = 1.959963984540054  # the normal distribution's 97.5% point
+Z95 = 1.959963984540054  # the normal distribution's 97.5% point
 
 
 class Interval(NamedTuple):
@@ -51,26 +51,29 @@ def fewest_episodes(outcomes: Outcomes) -> int:
 
 def wilson(rate: float, count: float) -> Interval:
     """The 95% score interval of a proportion seen over `count` independent trials (Wilson 1927)."""
-    z2 = _Z95**2 / count
+    z2 = Z95**2 / count
     centre = (rate + z2 / 2) / (1 + z2)
-    half = _Z95 * sqrt((rate * (1 - rate) + z2 / 4) / count) / (1 + z2)
+    half = Z95 * sqrt((rate * (1 - rate) + z2 / 4) / count) / (1 + z2)
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def success_interval(outcomes: Outcomes) -> Interval:
-    """The 95% interval of the success rate over instances like these.
+def effective_episodes(outcomes: Outcomes) -> float:
+    """As many independent episodes as would have given the spread that the instances show.
 
-    Wilson's, with as many trials as independent ones would have given the spread that the instances show. With one
-    episode each that is exactly the number of instances; with several it lies between that and the number of episodes.
+    With one episode each that is exactly the number of instances; with several it lies between that and the number of
+    episodes.
     """
     shares = _shares(outcomes)
     rate, spread = fmean(shares), pvariance(shares)
-    episodes = sum(episodes for _, episodes in outcomes.values())
+    episodes = float(sum(episodes for _, episodes in outcomes.values()))
     if spread == 0:  # alike in every instance: certain successes and failures say no more than their instances
-        count = float(len(shares)) if rate in (0.0, 1.0) else float(episodes)
-    else:
-        count = min(len(shares) * rate * (1 - rate) / spread, float(episodes))
-    return wilson(rate, count)
+        return float(len(shares)) if rate in (0.0, 1.0) else episodes
+    return min(len(shares) * rate * (1 - rate) / spread, episodes)
+
+
+def success_interval(outcomes: Outcomes) -> Interval:
+    """The 95% interval of the success rate over instances like these: Wilson's, over the effective episodes."""
+    return wilson(success_rate(outcomes), effective_episodes(outcomes))
 
 
 def paired_difference(before: Outcomes, after: Outcomes) -> Difference | None:
@@ -86,7 +89,7 @@ def paired_difference(before: Outcomes, after: Outcomes) -> Difference | None:
     count = len(changes) + 2  # two of the four added halves change nothing, the others by +1 and by −1
     centre = sum(changes) / count
     variance = (sum(change**2 for change in changes) + 1) / count - centre**2
-    half = _Z95 * sqrt(variance / count)
+    half = Z95 * sqrt(variance / count)
     return Difference(
         fmean(changes), Interval(max(-1.0, centre - half), min(1.0, centre + half)), instances=len(changes)
     )

@@ -1,0 +1,269 @@
+"""A policy that collapses: noticed, stopped, brought back. Scripted rollouts, and a real run."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import QUICK, tsr
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from test_callbacks_support import Data, outcomes, played, points, trainer, trajectory, turn
+
+from callbacks import CollapseGuard, InstanceFilter
+from callbacks.collapse import OnCollapse, Restore, Stop
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.evaluation import Trial
+from tsr_lightning.search.strategies import Beam
+from tsr_lightning.trajectory import Group
+
+INSTANCES = 16
+SAMPLED = Trial("sampled", temperature=1.0, samples=4)
+
+
+def good(epoch: int) -> list[Group]:
+    return [outcomes(100 * epoch + i, 1, 1, 1, 0) for i in range(INSTANCES)]
+
+
+def bad(epoch: int) -> list[Group]:
+    return [outcomes(100 * epoch + i, 0, 0, 0, 0) for i in range(INSTANCES)]
+
+
+def falls_in(*epochs: int) -> Callable[[int], list[Group]]:
+    return lambda epoch: bad(epoch) if epoch in epochs else good(epoch)
+
+
+def by_search(groups: list[Group]) -> list[Group]:
+    return [Group(g.instance, tuple(replace(t, searched=True) for t in g.trajectories)) for g in groups]
+
+
+class Agent(LightningModule):
+    """One weight that gains about a step size per update, by Adam with a schedule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return -self.weight
+
+    def validation_step(self, batch: Callable[[int], Any], batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return batch(self.trainer.global_step)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.1, weight_decay=0.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / 3))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def fit(
+    folder: Path, guard: CollapseGuard, data: Data, epochs: int, **settings: Any
+) -> tuple[Trainer, Agent, list[str]]:
+    """The run, the agent and what it warned of."""
+    agent, run = Agent(), trainer(folder, guard, max_epochs=epochs, **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.fit(agent, data)
+    return run, agent, [str(one.message) for one in caught if "collapsed" in str(one.message)]
+
+
+def test_says_once_what_fell_and_from_where(tmp_path: Path):
+    run, _, said = fit(tmp_path, CollapseGuard(window=2), Data(rollout=falls_in(4, 5, 6, 7)), 8)
+    assert run.current_epoch == 8
+    [message] = said
+    # rollouts 4 and 5, without a success; 4 and 3 together still have half the best's successes
+    assert message.startswith("the policy has collapsed after 6 epochs (rollout/plain/success_rate 0.000 [0.000, 0.0")
+    assert "its best 0.750 [0." in message
+    assert points(tmp_path, "rollout/plain/success_rate_of_best") == [
+        *((epoch, 1.0) for epoch in range(4)),
+        (4, 0.5),
+        *((epoch, 0.0) for epoch in (5, 6, 7)),
+    ]
+
+
+def test_says_so_again_after_a_recovery(tmp_path: Path):
+    _, _, said = fit(tmp_path, CollapseGuard(window=2), Data(rollout=falls_in(2, 3, 6, 7)), 8)
+    assert [message.partition("(")[0] for message in said] == [
+        f"the policy has collapsed after {epochs} epochs " for epochs in (4, 8)
+    ]
+
+
+def test_a_steady_policy_raises_no_alarm(tmp_path: Path):
+    assert fit(tmp_path, CollapseGuard(window=2), Data(rollout=good), 12)[2] == []
+
+
+def test_valid_actions_alone(tmp_path: Path):
+    def mumbling(epoch: int) -> list[Group]:
+        valid = epoch < 3
+        return [
+            Group(i, tuple(trajectory(i, m, turn(valid=valid), turn(), succeeded=True) for m in range(2)))
+            for i in range(INSTANCES)
+        ]
+
+    _, _, [message] = fit(tmp_path, CollapseGuard(window=2), Data(rollout=mumbling), 5)
+    assert "after 5 epochs (rollout/plain/valid 0.500" in message
+    assert fit(tmp_path / "off", CollapseGuard(window=2, valid_drop=None), Data(rollout=mumbling), 5)[2] == []
+
+
+def test_search_does_not_hide_a_collapse(tmp_path: Path):
+    def both(epoch: int) -> list[Group]:
+        return [*falls_in(3, 4)(epoch), *by_search(good(epoch)), *by_search(good(epoch))]
+
+    [message] = fit(tmp_path, CollapseGuard(window=2), Data(rollout=both), 5)[2]
+    assert "success_rate 0.000" in message
+
+
+def test_a_search_that_fails_is_no_collapse_of_the_policy(tmp_path: Path):
+    data = Data(rollout=lambda epoch: by_search(falls_in(3, 4)(epoch)))
+    assert fit(tmp_path, CollapseGuard(window=2), data, 5)[2] == []
+
+
+def evaluated(trial: Trial) -> Data:
+    """Without an update all succeed, after three none."""
+    return Data(
+        loaders=[[lambda updates: played(trial, *(good if updates < 3 else bad)(0))]],
+        rollout=lambda epoch: by_search(good(epoch)),
+    )
+
+
+def test_evaluations_alone(tmp_path: Path):
+    [message] = fit(tmp_path, CollapseGuard(), evaluated(SAMPLED), 4)[2]
+    assert "after 3 epochs (val/sampled/success_rate 0.000" in message
+    assert points(tmp_path, "val/sampled/success_rate_of_best") == [(0, 1), (1, 1), (2, 1), (3, 0), (4, 0)]
+
+
+def test_a_trial_that_searches_says_nothing_of_the_policy(tmp_path: Path):
+    assert fit(tmp_path, CollapseGuard(), evaluated(replace(SAMPLED, search=Beam(2, 2))), 4)[2] == []
+
+
+def test_stop_ends_the_training(tmp_path: Path):
+    run, _, [message] = fit(tmp_path, CollapseGuard(Stop(), window=2), Data(rollout=falls_in(*range(3, 20))), 20)
+    assert run.current_epoch == 5
+    assert message.endswith("training stops")
+
+
+class Weights(CollapseGuard):
+    """What the agent was when each rollout and each epoch had ended."""
+
+    def __init__(self, on_collapse: OnCollapse, **settings: Any) -> None:
+        super().__init__(on_collapse, **settings)
+        self.at_rollout: list[float] = []
+        self.at_end: list[tuple[float, float, float]] = []  # weight, Adam's count, step size
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        self.at_rollout.append(float(agent.weight))  # type: ignore[arg-type]
+        return super().on_rollout_end(trainer, agent, groups)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        [optimizer] = trainer.optimizers
+        [state] = optimizer.state.values()
+        self.at_end.append((float(pl_module.weight), float(state["step"]), optimizer.param_groups[0]["lr"]))  # type: ignore[arg-type]
+
+
+def test_restore_goes_back_to_weights_and_optimizer_of_the_best(tmp_path: Path):
+    """The best: the window of rollouts 0 to 3, so the policy that made rollout 3, after three updates."""
+    guard = Weights(Restore(learning_rate_factor=0.5), window=4)
+    run, _, [message] = fit(tmp_path, guard, Data(rollout=falls_in(4, 5, 6)), 10)
+    end = next(i for i, (_, count, _) in enumerate(guard.at_end) if count == 3 and i > 2)
+    assert guard.at_end[end] == (guard.at_rollout[3], 3.0, pytest.approx(0.05))
+    assert guard.at_end[end - 1][2] == pytest.approx(0.1)
+    assert guard.at_rollout[end + 1] == guard.at_rollout[3]
+    # Adam's step on equal gradients is the step size, whatever came before
+    assert guard.at_end[end + 1][:2] == (pytest.approx(guard.at_rollout[3] + 0.05, rel=1e-4), 4.0)
+    assert (run.current_epoch, run.global_step) == (10, 10)
+    path = tmp_path / "logs" / "checkpoints" / "best_policy.ckpt"
+    assert f"it goes back to the policy after 3 epochs in {path}, step sizes times 0.5 (1 of 3)" in message
+    assert points(tmp_path, "rollout/restores") == [(end + 1, 1)]
+
+
+def test_the_start_can_be_the_best(tmp_path: Path):
+    data = Data(loaders=[[lambda updates: played(SAMPLED, *(bad if updates else good)(0))]])
+    guard = Weights(Restore())
+    _, _, [message] = fit(tmp_path, guard, data, 1)
+    assert guard.at_end == [(0.0, *guard.at_end[0][1:])]
+    assert "goes back to the policy after 0 epochs" in message
+
+
+def test_restores_are_bounded_and_then_training_stops(tmp_path: Path):
+    guard = CollapseGuard(Restore(at_most=2), window=2)
+    run, _, said = fit(tmp_path, guard, Data(rollout=falls_in(*range(3, 50))), 50)
+    assert run.current_epoch < 20
+    assert ["(1 of 2)" in said[0], "(2 of 2)" in said[1]] == [True, True]
+    assert "it went back 2 times already (at_most), so training stops; the best policy is in" in said[2]
+    assert len(said) == 3
+
+
+def test_a_checkpoint_of_another_run_is_not_overwritten(tmp_path: Path):
+    folder = tmp_path / "logs" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "best_policy.ckpt").write_text("another's")
+    fit(tmp_path, CollapseGuard(Restore()), Data(rollout=good), 1)
+    assert (folder / "best_policy.ckpt").read_text() == "another's"
+    assert (folder / "best_policy-v1.ckpt").is_file()
+
+
+def test_without_restore_nothing_is_written(tmp_path: Path):
+    fit(tmp_path, CollapseGuard(), Data(rollout=good), 2)
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize("kept", ["last.ckpt", "best_policy.ckpt"])
+def test_a_resumed_run_does_as_the_uninterrupted(kept: str, tmp_path: Path):
+    """From an epoch's end, and from the best policy, which is kept between a rollout and its updates."""
+    falling = falls_in(4, 5, 6)
+    whole = Weights(Restore(), window=4)
+    _, agent, said = fit(tmp_path / "whole", whole, Data(rollout=falling), 9)
+
+    checkpoints = ModelCheckpoint(tmp_path / "kept", save_last=True, save_on_train_epoch_end=True)
+    run = trainer(tmp_path / "first", CollapseGuard(Restore(), window=4), checkpoints, max_epochs=5)
+    run.callbacks[-1].filename = "{epoch}"
+    run.fit(Agent(), Data(rollout=falling))
+    [path] = tmp_path.rglob(f"{'kept' if kept == 'last.ckpt' else 'first'}/**/{kept}")
+    state = torch.load(path, weights_only=True)["callbacks"]["CollapseGuard"]
+    assert set(state["histories"]) == {"rollout/plain/success_rate", "rollout/plain/valid"}
+
+    again, resumed = Agent(), Weights(Restore(), window=4)
+    with pytest.warns(UserWarning, match="the policy has collapsed") as caught:
+        trainer(tmp_path / "second", resumed, max_epochs=9).fit(again, Data(rollout=falling), ckpt_path=str(path))
+    [message] = [str(one.message) for one in caught if "collapsed" in str(one.message)]
+    assert message.partition(" in ")[0] == said[0].partition(" in ")[0]
+    assert resumed.at_end == whole.at_end[-len(resumed.at_end) :]
+    assert again.weight == agent.weight
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: CollapseGuard(success_drop=1.5), r"CollapseGuard\.success_drop is 1\.5: give a share between 0 and 1"),
+        (lambda: CollapseGuard(entropy_drop=0.0), r"CollapseGuard\.entropy_drop is 0\.0: give a share"),
+        (lambda: CollapseGuard(window=1), r"CollapseGuard\.window is 1: give 2 or more"),
+        (lambda: Restore(at_most=0), r"Restore\.at_most is 0: give 1 or more"),
+        (lambda: Restore(learning_rate_factor=0.0), r"Restore\.learning_rate_factor is 0\.0: give more than 0"),
+    ],
+)
+def test_bad_arguments(build: Callable[[], object], words: str):
+    with pytest.raises(ConfigError, match=words):
+        build()
+
+
+def test_refuses_to_see_what_a_filter_left(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"CollapseGuard after InstanceFilter.*list CollapseGuard first"):
+        trainer(tmp_path, InstanceFilter(), CollapseGuard()).fit(Agent(), Data(rollout=good))
+
+
+def test_restore_needs_a_success_to_rank_by(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"success_drop is null.*give success_drop"):
+        trainer(tmp_path, CollapseGuard(Restore(), success_drop=None)).fit(Agent(), Data(rollout=good))
+
+
+def test_restore_is_refused_where_all_is_searched(empty_folder: Path):
+    guard = '[{"class_path": "callbacks.CollapseGuard", "init_args": {"on_collapse": "Restore"}}]'
+    with pytest.raises(ConfigError, match="no success tells which policy is the best"):
+        tsr(
+            *("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml", *QUICK, "--data.trials", "[]"),
+            *("--trainer.callbacks", guard),
+        )
