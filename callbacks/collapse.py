@@ -151,7 +151,7 @@ class CollapseGuard(Callback):
         success_drop: float | None = 0.5,
         valid_drop: float | None = 0.2,
         entropy_drop: float | None = 0.9,
-        window: int = 10,
+        window: int = 5,
     ) -> None:
         super().__init__()
         drops = {"success_drop": success_drop, "valid_drop": valid_drop, "entropy_drop": entropy_drop}

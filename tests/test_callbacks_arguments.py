@@ -5,9 +5,12 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 
 import callbacks
+from callbacks.collapse import Restore
 
 YAML = """
 callbacks:
+  - class_path: callbacks.CollapseGuard
+    init_args: {on_collapse: {class_path: Restore, init_args: {at_most: 2}}, success_drop: 0.25, window: 3}
   - class_path: callbacks.InstanceFilter
     init_args: {keep: 0.5, drop_uniform: false, minimum_std: 0.0}
   - class_path: callbacks.Evaluation
@@ -27,12 +30,14 @@ def parser():
 def test_yaml_builds_each_of_them():
     built = parser().instantiate(parser().parse_string(YAML)).callbacks
     assert [type(callback).__name__ for callback in built] == [
+        "CollapseGuard",
         "InstanceFilter",
         "Evaluation",
         "TrajectoryLog",
         "RolloutProgressBar",
     ]
-    chosen, evaluation, log, _ = built
+    guard, chosen, evaluation, log, _ = built
+    assert (guard.on_collapse, guard.success_drop, guard.window) == (Restore(at_most=2), 0.25, 3)
     assert (chosen.keep, chosen.drop_uniform, chosen.minimum_std) == (0.5, False, 0.0)
     assert (evaluation.pass_at, evaluation.name) == ([1, 8], "held_out")
     assert (log.count, log.every_n_epochs) == (3, 10)

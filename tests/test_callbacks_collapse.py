@@ -4,12 +4,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
-from commands import QUICK, tsr
-from lightning.pytorch import LightningModule, Trainer
+from commands import QUICK, tsr, tsr_process
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from test_callbacks_support import Data, outcomes, played, points, trainer, trajectory, turn
 
@@ -267,3 +268,61 @@ def test_restore_is_refused_where_all_is_searched(empty_folder: Path):
             *("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml", *QUICK, "--data.trials", "[]"),
             *("--trainer.callbacks", guard),
         )
+
+
+class Seen(Callback):
+    """What share of a rollout's turns was valid, and at the end what each rank knows and is."""
+
+    def __init__(self) -> None:
+        self.valid: list[float] = []
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        self.valid.append(fmean(turn.valid for group in groups for t in group.trajectories for turn in t.turns))
+        return groups
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        guard = next(callback for callback in trainer.callbacks if isinstance(callback, CollapseGuard))
+        [optimizer] = trainer.optimizers
+        rates = [group["lr"] for group in optimizer.param_groups]
+        state = {"guard": guard.state_dict(), "weights": pl_module.state_dict(), "rates": rates, "valid": self.valid}
+        torch.save(state, f"rank{trainer.global_rank}.pt")
+
+
+# Steps so large that the first updates leave nothing of the policy; after a restore they do nothing.
+RESTORE = '{"class_path": "Restore", "init_args": {"learning_rate_factor": 1e-5}}'
+GUARD = f'{{"class_path": "callbacks.CollapseGuard", "init_args": {{"on_collapse": {RESTORE}, "window": 2}}}}'
+DESTROYED = (
+    *("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.max_epochs", "4", "--data.instances", "8"),
+    *("--trainer.check_val_every_n_epoch", "4", "--trainer.strategy", "auto"),
+    *("--model.optimizer.learning_rate", "0.5", "--model.optimizer.warmup_updates", "0"),
+    *("--trainer.callbacks", f'[{GUARD}, {{"class_path": "{__name__}.Seen"}}]'),
+)
+
+
+def test_a_policy_that_training_destroyed_comes_back(empty_folder: Path):
+    with pytest.warns(UserWarning, match="the policy has collapsed after 3 epochs .*rollout/plain/valid 0.0"):
+        tsr(*DESTROYED)
+    seen = torch.load("rank0.pt", weights_only=True)
+    first, second, third, fourth = seen["valid"]
+    assert min(first, fourth) > 0.9
+    assert max(second, third) < 0.1
+    assert seen["rates"] == [pytest.approx(0.5e-5)]
+    assert set(seen["guard"]["histories"]) >= {"rollout/plain/success_rate", "rollout/plain/valid", "train/entropy"}
+    [path] = empty_folder.rglob("best_policy.ckpt")
+    start = torch.load(path, weights_only=True)["state_dict"]
+    assert max(float((seen["weights"][name] - start[name]).abs().max()) for name in start) < 1e-4
+    tsr("validate", "--config", "sokoban.yaml", *QUICK, "--ckpt_path", path)
+
+
+@pytest.mark.slow
+def test_ranks_see_and_do_the_same(tmp_path: Path):
+    done = tsr_process(*DESTROYED, "--trainer.devices", "2", "--trainer.strategy", "ddp", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the policy has collapsed") == 1
+    one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))
+    assert one["guard"] == other["guard"]
+    assert one["guard"]["restores"] == 1
+    assert one["guard"]["histories"]["train/entropy"]["recent"] != []
+    assert one["rates"] == other["rates"] == [pytest.approx(0.5e-5)]
+    for name, weight in one["weights"].items():
+        assert torch.equal(weight, other["weights"][name]), name
