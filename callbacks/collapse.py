@@ -407,6 +407,6 @@ def _ranks_policies(data: RolloutDataModule) -> bool:
 
 def _free(trainer: Trainer) -> str:
     """A path in the run's folder that no earlier run has written to."""
-    folder = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
+    folder = Path(trainer.log_dir or trainer.default_root_dir).absolute() / "checkpoints"  # a resume may run elsewhere
     names = ("best_policy.ckpt" if number == 0 else f"best_policy-v{number}.ckpt" for number in count())
     return str(next(folder / name for name in names if not (folder / name).exists()))
