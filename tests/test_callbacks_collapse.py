@@ -61,13 +61,18 @@ class Agent(LightningModule):
 
 
 def fit(
-    folder: Path, guard: CollapseGuard, data: Data, epochs: int, **settings: Any
+    folder: Path,
+    guard: CollapseGuard,
+    data: Data,
+    epochs: int,
+    *others: Callback,
+    ckpt_path: Path | None = None,
 ) -> tuple[Trainer, Agent, list[str]]:
     """The run, the agent and what it warned of."""
-    agent, run = Agent(), trainer(folder, guard, max_epochs=epochs, **settings)
+    agent, run = Agent(), trainer(folder, guard, *others, max_epochs=epochs, enable_checkpointing=bool(others))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run.fit(agent, data)
+        run.fit(agent, data, ckpt_path=ckpt_path)
     return run, agent, [str(one.message) for one in caught if "collapsed" in str(one.message)]
 
 
@@ -220,18 +225,13 @@ def test_a_resumed_run_does_as_the_uninterrupted(kept: str, tmp_path: Path):
     _, agent, said = fit(tmp_path / "whole", whole, Data(rollout=falling), 9)
 
     checkpoints = ModelCheckpoint(tmp_path / "kept", save_last=True, save_on_train_epoch_end=True)
-    run = trainer(
-        tmp_path / "first", Weights(Restore(), window=4), checkpoints, max_epochs=5, enable_checkpointing=True
-    )
-    run.fit(Agent(), Data(rollout=falling))
+    fit(tmp_path / "first", Weights(Restore(), window=4), Data(rollout=falling), 5, checkpoints)
     [path] = tmp_path.rglob(f"{'kept' if kept == 'last.ckpt' else 'first'}/**/{kept}")
     state = torch.load(path, weights_only=True)["callbacks"]["Weights"]
     assert set(state["histories"]) == {"rollout/plain/success_rate", "rollout/plain/valid"}
 
-    again, resumed = Agent(), Weights(Restore(), window=4)
-    with pytest.warns(UserWarning, match="the policy has collapsed") as caught:
-        trainer(tmp_path / "second", resumed, max_epochs=9).fit(again, Data(rollout=falling), ckpt_path=str(path))
-    [message] = [str(one.message) for one in caught if "collapsed" in str(one.message)]
+    resumed = Weights(Restore(), window=4)
+    _, again, [message] = fit(tmp_path / "second", resumed, Data(rollout=falling), 9, ckpt_path=path)
     assert message.partition(" in ")[0] == said[0].partition(" in ")[0]
     assert resumed.at_end == whole.at_end[-len(resumed.at_end) :]
     assert again.weight == agent.weight
@@ -294,7 +294,7 @@ RESTORE = '{"class_path": "Restore", "init_args": {"learning_rate_factor": 1e-5}
 GUARD = f'{{"class_path": "callbacks.CollapseGuard", "init_args": {{"on_collapse": {RESTORE}, "window": 2}}}}'
 DESTROYED = (
     *("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.max_epochs", "4", "--data.instances", "8"),
-    *("--trainer.check_val_every_n_epoch", "4", "--trainer.strategy", "auto"),
+    *("--trainer.check_val_every_n_epoch", "4", "--trainer.enable_checkpointing", "false"),
     *("--model.optimizer.learning_rate", "0.5", "--model.optimizer.warmup_updates", "0"),
     *("--trainer.callbacks", f'[{GUARD}, {{"class_path": "{__name__}.Seen"}}]'),
 )
