@@ -1,134 +1,36 @@
 """Notices that a policy has collapsed, says so, and on request stops or goes back to the best checkpoint."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
-from torch.optim.lr_scheduler import LRScheduler
 
 from callbacks.axis import epochs_at_rollout, log_figures, position_at_validation
 from callbacks.instance_filter import InstanceFilter
 from callbacks.levels import History, Level, Pairs, mean, share
+from callbacks.on_collapse import Best, OnCollapse, Warn
 from tsr_lightning.distributed import gathered
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.evaluation import Played
 from tsr_lightning.rollouts import RolloutDataModule
 from tsr_lightning.rows import Batch
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ROLLOUT = "rollout/plain"
 ENTROPY, WEIGHT = "train/entropy", "train/policy_weight"  # sums over an update
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The checkpoint of the best policy so far."""
-
-    path: str
-    epochs: int  # of training that it had had
-    held_out: bool  # measured by an evaluation, which goes before any rollout
-    success: float  # the lower end of its success rate's 95% interval
-
-
-class OnCollapse(ABC):
-    """What is done about a collapse. Frozen dataclasses derive from it: their fields are the arguments in YAML."""
-
-    @property
-    def needs_best(self) -> bool:
-        """Whether the best policy's checkpoint is kept for it."""
-        return False
-
-    @abstractmethod
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> str | None:
-        """On all ranks alike, at the end of an epoch; returns what was done, for the message, or None for nothing.
-
-        Args:
-            trainer: of the run.
-            agent: whose policy has collapsed.
-            best: the checkpoint to go back to.
-            restores: how often this run went back already.
-        """
-
-    def restores(self, restores: int) -> bool:
-        """Whether `act` goes back, after this run went back so often already."""
-        return False
-
-
-@dataclass(frozen=True)
-class Warn(OnCollapse):
-    """Says so, once per collapse, and trains on."""
-
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> str | None:
-        return None
-
-
-@dataclass(frozen=True)
-class Stop(OnCollapse):
-    """Ends the training after the epoch, as if it were the last."""
-
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> str | None:
-        trainer.should_stop = True
-        return "training stops"
-
-
-@dataclass(frozen=True)
-class Restore(OnCollapse):
-    """Goes back to the weights and the optimizer's state of the best policy, with smaller steps.
-
-    Epochs, updates and the step sizes' schedule go on counting, so the next rollout has draws of its own and no update
-    is repeated. A collapse for which no restore is left stops the training.
-
-    Args:
-        at_most: restores in a run, over all its resumes.
-        learning_rate_factor: the step sizes are multiplied by it at each restore; 1 leaves them.
-    """
-
-    at_most: int = 3
-    learning_rate_factor: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.at_most < 1:
-            raise ConfigError(f"Restore.at_most is {self.at_most}: give 1 or more, or use Stop")
-        if not 0 < self.learning_rate_factor <= 1:
-            raise ConfigError(
-                f"Restore.learning_rate_factor is {self.learning_rate_factor}: give more than 0 and up to 1 (1 leaves "
-                "the step sizes)"
-            )
-
-    @property
-    def needs_best(self) -> bool:
-        return True
-
-    def restores(self, restores: int) -> bool:
-        return restores < self.at_most
-
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> str | None:
-        if best is None:
-            return f"there is no checkpoint to go back to, and {Stop().act(trainer, agent, best, restores)}"
-        if not self.restores(restores):
-            stops = Stop().act(trainer, agent, best, restores)
-            return f"it went back {restores} times already (at_most), so {stops}; the best policy is in {best.path}"
-        go_back(trainer, agent, best.path, self.learning_rate_factor)
-        return (
-            f"it goes back to the policy after {best.epochs} epochs in {best.path}, step sizes times "
-            f"{self.learning_rate_factor:g} ({restores + 1} of {self.at_most})"
-        )
-
-
 class CollapseGuard(Callback):
     """Watches the policy's own success, valid actions and entropy for a fall far below their best.
 
-    Watched are the plain samples of the last `window` rollouts, each trial that plays without search (searched
-    trajectories would hide a collapse), and the entropy of the last `window` epochs' updates. A figure has collapsed
-    where the upper end of its 95% interval lies below (1 - drop) times the lower end of the best's: by more than the
-    drop and by more than its instances' sampling error. The trained reward or its noise plays no part.
+    Watched are the plain samples of the last `window` rollouts, each trial that plays without search (searched and
+    demonstrated trajectories would hide a collapse), and the entropy of the last `window` epochs' updates. A figure has
+    collapsed where the upper end of its 95% interval lies below (1 - drop) times the lower end of the best's: by more
+    than the drop and by more than its instances' sampling error. The trained reward or its noise plays no part.
 
     At each rollout, evaluation and epoch's end it logs a figure's share of its best, as `<figure>_of_best`. A collapse
     is acted upon at the epoch's end, before ModelCheckpoint saves. It must stand before InstanceFilter, which leaves
@@ -143,11 +45,15 @@ class CollapseGuard(Callback):
         valid_drop: the same of the share of valid actions.
         entropy_drop: the same of the policy's entropy, which falls in a healthy run too.
         window: rollouts and epochs that are taken together; an evaluation stands alone.
+
+    Raises:
+        ConfigError: for an argument out of its range; at the start, where it stands after InstanceFilter, or where
+            Restore has no success to rank policies by.
     """
 
     def __init__(
         self,
-        on_collapse: OnCollapse = Warn(),
+        on_collapse: OnCollapse = Warn(),  # noqa: B008  (frozen)
         success_drop: float | None = 0.5,
         valid_drop: float | None = 0.2,
         entropy_drop: float | None = 0.9,
@@ -218,10 +124,9 @@ class CollapseGuard(Callback):
         if self.on_collapse.needs_best and isinstance(data, RolloutDataModule) and not _ranks_policies(data):
             raise ConfigError(
                 f"CollapseGuard.on_collapse is {type(self.on_collapse).__name__}, but no success tells which policy is "
-                "the best: every strategy of data.plan searches and no trial of data.trials plays without search; add "
-                "such a trial, or use Warn or Stop"
+                "the best: no strategy of data.plan makes plain samples and no trial of data.trials plays without "
+                "search; add such a trial, or use Warn or Stop"
             )
-
         if self.on_collapse.needs_best and self.success_drop is None:
             raise ConfigError(
                 f"CollapseGuard.on_collapse is {type(self.on_collapse).__name__} and success_drop is null, so that no "
@@ -236,7 +141,7 @@ class CollapseGuard(Callback):
     # Observing
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
-        sampled = [[t for t in group.trajectories if not t.searched] for group in groups]
+        sampled = [[t for t in group.trajectories if t.origin is Origin.SAMPLED] for group in groups]
         samples = [_counts(trajectories) for trajectories in sampled if trajectories]
         if samples:
             epochs = epochs_at_rollout(trainer)
@@ -346,38 +251,14 @@ class CollapseGuard(Callback):
         if not news:
             return
         found = "; ".join(in_words(name, self._histories[name]) for name in collapsed)
-        goes_back = self._best is not None and self.on_collapse.restores(self._restores)
         done = self.on_collapse.act(trainer, pl_module, self._best, self._restores)
-        if goes_back:
+        if done.restored:
             self._restores += 1
             self._collapsed = []
             for history in self._histories.values():
                 history.forget_recent()
             log_figures(trainer, {"rollout/restores": self._restores}, epochs=epochs)
-        rank_zero_warn(f"the policy has collapsed after {epochs} epochs ({found})" + (f": {done}" if done else ""))
-
-
-def go_back(trainer: Trainer, agent: LightningModule, path: str, learning_rate_factor: float) -> None:
-    """Gives the agent the weights, and its optimizers the state, of a checkpoint; the schedule of step sizes goes on.
-
-    Args:
-        trainer: of the run.
-        agent: in training.
-        path: of the checkpoint.
-        learning_rate_factor: the step sizes of now, and those that they rise to, are multiplied by it.
-    """
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    agent.load_state_dict(checkpoint["state_dict"])
-    rates = [
-        [_rates(group, learning_rate_factor) for group in optimizer.param_groups] for optimizer in trainer.optimizers
-    ]
-    trainer.strategy.load_optimizer_state_dict(checkpoint)
-    for optimizer, groups in zip(trainer.optimizers, rates, strict=True):
-        for group, own in zip(optimizer.param_groups, groups, strict=True):
-            group.update(own)
-    for config in trainer.lr_scheduler_configs:
-        if isinstance(config.scheduler, LRScheduler):
-            config.scheduler.base_lrs = [rate * learning_rate_factor for rate in config.scheduler.base_lrs]
+        rank_zero_warn(f"the policy has collapsed after {epochs} epochs ({found}): {done.message}")
 
 
 def in_words(name: str, history: History) -> str:
@@ -388,11 +269,6 @@ def _interval(level: Level | None) -> str:
     return "unknown" if level is None else f"{level.value:.3f} [{level.low:.3f}, {level.high:.3f}]"
 
 
-def _rates(group: dict[str, Any], factor: float) -> dict[str, float]:
-    """What a schedule reads and writes of a group; `initial_lr` is there where one was made."""
-    return {name: group[name] * factor for name in ("lr", "initial_lr") if name in group}
-
-
 def _counts(trajectories: Iterable[Trajectory]) -> list[int]:
     """Of one instance: successes, episodes, valid turns, turns."""
     episodes = list(trajectories)
@@ -401,7 +277,7 @@ def _counts(trajectories: Iterable[Trajectory]) -> list[int]:
 
 
 def _ranks_policies(data: RolloutDataModule) -> bool:
-    sampled = any(not strategy.selects for strategy in data.plan.strategies)
+    sampled = any(strategy.origin is Origin.SAMPLED for strategy in data.plan.strategies)
     return sampled or any(trial.search is None for trial in data.trials)
 
 

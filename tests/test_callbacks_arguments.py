@@ -5,7 +5,7 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
 
 import callbacks
-from callbacks.collapse import Restore
+from callbacks.on_collapse import Restore
 
 YAML = """
 callbacks:

@@ -1,5 +1,6 @@
 """A policy that collapses: noticed, stopped, brought back. Scripted rollouts, and a real run."""
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from test_callbacks_support import Data, outcomes, played, points, trainer, trajectory, turn
 
 from callbacks import CollapseGuard, InstanceFilter
-from callbacks.collapse import OnCollapse, Restore, Stop
+from callbacks.on_collapse import OnCollapse, Restore, Stop
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.evaluation import Trial
 from tsr_lightning.search.strategies import Beam
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Group, Origin
 
 INSTANCES = 16
 SAMPLED = Trial("sampled", temperature=1.0, samples=4)
@@ -37,8 +38,8 @@ def falls_in(*epochs: int) -> Callable[[int], list[Group]]:
     return lambda epoch: bad(epoch) if epoch in epochs else good(epoch)
 
 
-def by_search(groups: list[Group]) -> list[Group]:
-    return [Group(g.instance, tuple(replace(t, searched=True) for t in g.trajectories)) for g in groups]
+def made_by(origin: Origin, groups: list[Group]) -> list[Group]:
+    return [Group(g.instance, tuple(replace(t, origin=origin) for t in g.trajectories)) for g in groups]
 
 
 class Agent(LightningModule):
@@ -82,6 +83,7 @@ def test_says_once_what_fell_and_from_where(tmp_path: Path):
     [message] = said
     # rollouts 4 and 5, without a success; 4 and 3 together still have half the best's successes
     assert message.startswith("the policy has collapsed after 6 epochs (rollout/plain/success_rate 0.000 [0.000, 0.0")
+    assert message.endswith("): training goes on")
     assert "its best 0.750 [0." in message
     assert points(tmp_path, "rollout/plain/success_rate_of_best") == [
         *((epoch, 1.0) for epoch in range(4)),
@@ -114,16 +116,17 @@ def test_valid_actions_alone(tmp_path: Path):
     assert fit(tmp_path / "off", CollapseGuard(window=2, valid_drop=None), Data(rollout=mumbling), 5)[2] == []
 
 
-def test_search_does_not_hide_a_collapse(tmp_path: Path):
+@pytest.mark.parametrize("origin", [Origin.SEARCHED, Origin.DEMONSTRATED])
+def test_what_others_chose_does_not_hide_a_collapse(origin: Origin, tmp_path: Path):
     def both(epoch: int) -> list[Group]:
-        return [*falls_in(3, 4)(epoch), *by_search(good(epoch)), *by_search(good(epoch))]
+        return [*falls_in(3, 4)(epoch), *made_by(origin, good(epoch)), *made_by(origin, good(epoch))]
 
     [message] = fit(tmp_path, CollapseGuard(window=2), Data(rollout=both), 5)[2]
     assert "success_rate 0.000" in message
 
 
 def test_a_search_that_fails_is_no_collapse_of_the_policy(tmp_path: Path):
-    data = Data(rollout=lambda epoch: by_search(falls_in(3, 4)(epoch)))
+    data = Data(rollout=lambda epoch: made_by(Origin.SEARCHED, falls_in(3, 4)(epoch)))
     assert fit(tmp_path, CollapseGuard(window=2), data, 5)[2] == []
 
 
@@ -131,7 +134,7 @@ def evaluated(trial: Trial) -> Data:
     """Without an update all succeed, after three none."""
     return Data(
         loaders=[[lambda updates: played(trial, *(good if updates < 3 else bad)(0))]],
-        rollout=lambda epoch: by_search(good(epoch)),
+        rollout=lambda epoch: made_by(Origin.SEARCHED, good(epoch)),
     )
 
 
@@ -143,6 +146,13 @@ def test_evaluations_alone(tmp_path: Path):
 
 def test_a_trial_that_searches_says_nothing_of_the_policy(tmp_path: Path):
     assert fit(tmp_path, CollapseGuard(), evaluated(replace(SAMPLED, search=Beam(2, 2))), 4)[2] == []
+
+
+def test_a_validation_of_its_own_is_no_part_of_the_run(tmp_path: Path):
+    guard = CollapseGuard(Restore())
+    trainer(tmp_path, guard).validate(Agent(), evaluated(SAMPLED), verbose=False)
+    assert guard.state_dict()["histories"] == {}
+    assert not list(tmp_path.rglob("*.ckpt"))
 
 
 def test_stop_ends_the_training(tmp_path: Path):
@@ -293,8 +303,8 @@ class Seen(Callback):
 RESTORE = '{"class_path": "Restore", "init_args": {"learning_rate_factor": 1e-5}}'
 GUARD = f'{{"class_path": "callbacks.CollapseGuard", "init_args": {{"on_collapse": {RESTORE}, "window": 2}}}}'
 DESTROYED = (
-    *("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.max_epochs", "4", "--data.instances", "8"),
-    *("--trainer.check_val_every_n_epoch", "4", "--trainer.enable_checkpointing", "false"),
+    *("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.max_epochs", "3", "--data.instances", "8"),
+    *("--data.plan.init_args.count", "4", "--data.trials", "[]", "--trainer.enable_checkpointing", "false"),
     *("--model.optimizer.learning_rate", "0.5", "--model.optimizer.warmup_updates", "0"),
     *("--trainer.callbacks", f'[{GUARD}, {{"class_path": "{__name__}.Seen"}}]'),
 )
@@ -304,22 +314,21 @@ def test_a_policy_that_training_destroyed_comes_back(empty_folder: Path):
     with pytest.warns(UserWarning, match="the policy has collapsed after 2 epochs .*rollout/plain/valid 0.*1 of 3"):
         tsr(*DESTROYED)
     seen = torch.load("rank0.pt", weights_only=True)
-    before, destroyed, *after = seen["valid"]
-    assert min(before, *after) > 0.9
+    before, destroyed, after = seen["valid"]
+    assert min(before, after) > 0.9
     assert destroyed < 0.1
     assert seen["rates"] == [pytest.approx(0.5e-5)]
     assert set(seen["guard"]["histories"]) >= {"rollout/plain/success_rate", "rollout/plain/valid", "train/entropy"}
     [path] = empty_folder.rglob("best_policy.ckpt")
     start = torch.load(path, weights_only=True)["state_dict"]
     assert max(float((seen["weights"][name] - start[name]).abs().max()) for name in start) < 1e-4
-    tsr("validate", "--config", "sokoban.yaml", *QUICK, "--trainer.callbacks", f"[{GUARD}]", "--ckpt_path", path)
 
 
 @pytest.mark.slow
 def test_ranks_see_and_do_the_same(tmp_path: Path):
     done = tsr_process(*DESTROYED, "--trainer.devices", "2", "--trainer.strategy", "ddp", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the policy has collapsed") == 1
+    assert len(re.findall(r"the policy has collapsed after \d+ epochs", done.stderr)) == 1
     one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))
     assert one["guard"] == other["guard"]
     assert one["guard"]["restores"] == 1
