@@ -11,7 +11,11 @@ from commands import QUICK, ROOT, tsr
 
 CONFIGS = ROOT / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml"))
-PARTS = {"search": ("data", "plan"), "objective": ("model", "objective"), "model": ("model", "policy")}
+PARTS = {
+    "search": ("data", ("plan", "instances")),
+    "objective": ("model", ("objective",)),
+    "model": ("model", ("policy",)),
+}
 OVERLAYS = [name for name in FILES if Path(name).parts[0] in PARTS]
 PAIRS = [pair for pair in permutations(OVERLAYS, 2) if Path(pair[0]).parent == Path(pair[1]).parent]
 BASE = "sokoban.yaml"
@@ -112,16 +116,18 @@ def paths(node: object, above: str = "") -> set[str]:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_an_overlay_states_every_key(name: str, resolve, capsys, empty_folder):
     """So that it leaves nothing behind of one that a user wrote either."""
-    top, key = PARTS[Path(name).parts[0]]
-    stated = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))[top][key]
-    assert paths(yaml.safe_load(resolve(capsys, BASE, name))[top][key]) == paths(stated)
+    top, keys = PARTS[Path(name).parts[0]]
+    stated = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))[top]
+    laid = yaml.safe_load(resolve(capsys, BASE, name))[top]
+    assert paths({key: laid[key] for key in keys}) == paths(stated)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_an_overlay_changes_its_own_part_alone(name: str, resolve, capsys, empty_folder):
     base, laid = (yaml.safe_load(resolve(capsys, *names)) for names in ([BASE], [BASE, name]))
-    top, key = PARTS[Path(name).parts[0]]
-    base[top].pop(key), laid[top].pop(key)
+    top, keys = PARTS[Path(name).parts[0]]
+    for key in keys:
+        base[top].pop(key), laid[top].pop(key)
     assert base == laid
 
 
@@ -141,7 +147,7 @@ def test_every_search_goes_with_every_objective(search: str, objective: str, tas
     # hide that the objective has none.
     cli = tsr(
         *("fit", *overlays, *QUICK, "--model.policy.model", tiny_model(task), "--trainer.max_epochs", "1"),
-        *("--data.instances", "8", "--data.updates.minibatches", "1"),
+        *("--data.instances", "8", "--data.plan.init_args.count", "8", "--data.updates.minibatches", "1"),
         *("--model.objective.init_args.entropy_coefficient", "0"),
     )
     metrics = cli.trainer.callback_metrics

@@ -21,6 +21,7 @@ def test_it_learns(objective: str, search: str, tmp_path: Path) -> None:
         "data.env": "parity:Parity-v0",
         "data.env_kwargs": "null",
         "data.instances": 16,
+        "data.plan.init_args.count": 8,
         "data.sampling.max_response_tokens": 2,
         "data.held_out.instances": 128,
         "data.trials": TRIALS,
