@@ -33,19 +33,21 @@ class Trie:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._child: dict[int, int] = {}  # (slot, token) as one number -> slot
-        self._parent = np.full(capacity, ROOT, dtype=np.int64)
-        self._token = np.zeros(capacity, dtype=np.int64)
-        self._depth = np.zeros(capacity, dtype=np.int64)
+        # Of a slot that was never used nothing is read or written: a store of millions costs what is used of it.
+        self._parent = np.empty(capacity, dtype=np.int64)
+        self._token = np.empty(capacity, dtype=np.int64)
+        self._depth = np.empty(capacity, dtype=np.int64)
         self._used = np.zeros(capacity, dtype=np.int64)  # when; 0 for a free slot
-        self._free: list[int] = []
+        self._freed: list[int] = []
+        self._fresh = 0  # slots from here on are free and were not used since `clear`
         self._now = 1
-        self.clear()
 
     def clear(self) -> None:
         """Forgets everything: other weights give other keys."""
         self._child.clear()
-        self._used[:] = 0
-        self._free = list(range(self.capacity - 1, -1, -1))  # the same slots first each time: their memory is warm
+        self._used[: self._fresh] = 0
+        self._freed.clear()
+        self._fresh = 0  # the same slots first each time: their memory is warm
 
     def begin(self) -> None:
         """From here on, what is used is not given up before the next `begin`."""
@@ -53,9 +55,13 @@ class Trie:
 
     def reserve(self, count: int) -> bool:
         """Makes `count` slots free by giving up what was not used since `begin`; whether that was possible."""
-        if len(self._free) < count:
-            self._give_up(count - len(self._free))
-        return len(self._free) >= count
+        if self._free < count:
+            self._give_up(count - self._free)
+        return self._free >= count
+
+    @property
+    def _free(self) -> int:
+        return len(self._freed) + self.capacity - self._fresh
 
     def find(self, slot: int, token: int) -> int | None:
         """The slot of a prefix and one more token, where there is one."""
@@ -94,7 +100,10 @@ class Trie:
 
     def add(self, slot: int, token: int, depth: int) -> int:
         """A slot for a prefix and one more token; `depth` is the prefix's length."""
-        new = self._free.pop()
+        if self._freed:
+            new = self._freed.pop()
+        else:
+            new, self._fresh = self._fresh, self._fresh + 1
         self._child[(slot + 1) * _TOKENS + token] = new
         self._parent[new], self._token[new], self._depth[new], self._used[new] = slot, token, depth, self._now
         return new
@@ -113,9 +122,10 @@ class Trie:
     def _give_up(self, count: int) -> None:
         """Oldest first; of equal age the longest, so that nothing goes before what extends it (a prefix is used
         whenever its extension is)."""
-        idle = np.flatnonzero((self._used > 0) & (self._used < self._now))
+        used = self._used[: self._fresh]
+        idle = np.flatnonzero((used > 0) & (used < self._now))
         order = np.lexsort((-self._depth[idle], self._used[idle]))
         for slot in idle[order[:count]].tolist():
             del self._child[(int(self._parent[slot]) + 1) * _TOKENS + int(self._token[slot])]
             self._used[slot] = 0
-            self._free.append(slot)
+            self._freed.append(slot)
