@@ -93,7 +93,7 @@ def test_stems(word: str, stemmed: str) -> None:
 
 @given(st.text("ab19_'.,;:-! \n", max_size=30))
 def test_ascii_has_a_short_cut_to_the_same_words(text: str) -> None:
-    assert _ascii_words(text) == [word for piece in text.split() for word in _words(piece)]
+    assert _ascii_words(text) == [word for piece in text.split() for word in _words(piece) if word]
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
