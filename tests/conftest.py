@@ -1,4 +1,4 @@
-"""What every test shares: no hub, as many threads as its worker has cores, the fast ones first."""
+"""What every test shares: no hub, two threads, the fast ones first."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,9 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads and a fork do not go together
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # lightning 2.6 uses what its version 5 removes
-# Workers share the cores: more threads than cores would wait for one another most of the time.
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, min(2, os.cpu_count() or 1) // WORKERS)))
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
 import hypothesis
 import pytest
