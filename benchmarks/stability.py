@@ -175,7 +175,8 @@ def _draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes[-1][across].set_xlabel("epochs")
     for row in axes:
         row[0].set_ylabel("success on held-out levels")
-    handles, labels = axes[0][1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=9)
+    lines = {line.get_label(): line for axis in axes[0] for line in axis.lines}
+    named = {label: line for label, line in lines.items() if not str(label).startswith("_")}
+    figure.legend(named.values(), named.keys(), loc="lower center", ncols=4, fontsize=9)
     figure.tight_layout(rect=(0, 0.09, 1, 1))
     figure.savefig(path, dpi=110)
