@@ -42,12 +42,11 @@ _WEBSHOP_STUDY = """# WebShop
 
 Made by `python -m benchmarks --webshop` from `configs/webshop.yaml` and its overlays; `webshop_study.json` holds the
 same figures. Two cores, two runs side by side on one thread each, so seconds (of training, evaluation apart) are
-comparable within a factor and tokens are exact. Per run: 30 epochs of two updates each; instances, trajectories
-and step size are the configurations'; beam search keeps 2 of 4 candidates a turn and trains on its successes alone.
-Judged on 256 held-out
-instances without search, at temperature 1 (two episodes each) and greedily. Every instance has a shop of its own, so
-held-out goals and products occur in no training. Before, after and the 95% interval of the paired difference go over
-instances, seeds pooled; the seeds' own figures show the spread.
+comparable within a factor and tokens are exact. Per run: 30 epochs of two updates each; instances, trajectories and
+step size are the configurations'; beam search keeps 2 of 4 candidates a turn and trains on its successes alone. Judged
+on 256 held-out instances without search, at temperature 1 (two episodes each) and greedily. Every instance has a shop
+of its own, so held-out goals and products occur in no training. Before, after and the 95% interval of the paired
+difference go over instances, seeds pooled; the seeds' own figures show the spread.
 
 The runs were made before attention on CPUs became a kernel of our own, which moves draws near a step and takes fewer
 seconds. With it, beam, seed 1, 10 epochs, 192 held-out instances: 0.195 before, 0.331 after, +0.135 [+0.077, +0.191].

@@ -156,12 +156,12 @@ class RolloutDataModule(LightningDataModule):
         self._instances: Instances | None = None
         self._accumulation = 1  # micro-batches per step that the Trainer was asked for
         self._rollouts = 0  # begun in this process, those of evaluations included
-        self._is_told = False  # that hardly a response can be read
+        self._warned_unreadable = False
 
     def setup(self, stage: str) -> None:
         said = ", ".join(f"{name}={value!r}" for name, value in self.env_kwargs.items())
         rank_zero_info(f"environment: {self.env_id}({said})")  # what is left of all overlays
-        self._is_told = False
+        self._warned_unreadable = False
         if stage == "fit":
             self._check_agent()
             self._accumulation = self._trainer.accumulate_grad_batches
@@ -385,10 +385,10 @@ class RolloutDataModule(LightningDataModule):
 
     def _end(self, what: str, trajectories: Sequence[Trajectory]) -> None:
         """Says so, once in a run, where hardly a response could be read."""
-        problem = None if self._is_told else unreadable(trajectories, self.sampling.max_response_tokens)
+        problem = None if self._warned_unreadable else unreadable(trajectories, self.sampling.max_response_tokens)
         if problem is not None:
             rank_zero_info(f"{what}: {problem}")
-            self._is_told = True
+            self._warned_unreadable = True
 
     def _log(self, epoch: int, metrics: dict[str, float]) -> None:
         for logger in self._trainer.loggers:

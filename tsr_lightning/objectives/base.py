@@ -92,8 +92,8 @@ class Objective(ABC):
 
     @property
     def minimum_compared(self) -> int:
-        """The fewest compared trajectories of one instance that their credit can be told from; 1 where the baseline
-        does not come from the group."""
+        """The fewest compared trajectories of one instance for which credit is defined; 1 where the baseline does not
+        come from the group."""
         return 1
 
     @property

@@ -1,4 +1,4 @@
-"""Rejection-sampling fine-tuning: the successes are imitated, whoever found them."""
+"""Reward-ranked fine-tuning (RAFT): imitates successful trajectories."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

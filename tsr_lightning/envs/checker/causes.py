@@ -1,4 +1,4 @@
-"""Why a moment does not come back as it was: told from how the difference answers to being provoked."""
+"""Diagnoses why a moment is not restored exactly: aliasing, counters, a stale cache or shared noise."""
 
 import copy
 from itertools import pairwise

@@ -51,7 +51,7 @@ def check_episode(source: Source, stage: Stage, seed: int) -> tuple[list[str], l
         if _left_over(source, stage, seed, actions):
             fail("reset", f"something of the episode before is left, so a seed gave two episodes: {told(names)}")
         fail("shared noise", f"a seed gave two episodes, so chance comes from somewhere else: {told(names)}")
-    # once more, never asked for its score
+    # again without calling score(): the observations must not depend on it
     stage.env.reset(seed=seed)
     unasked = [stage.env.step(action)[0] for action in actions]
     if unasked != [now.observation for now in seen]:
