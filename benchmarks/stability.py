@@ -51,7 +51,8 @@ embedded policy, 60 epochs, judged on 256 held-out levels without search: sample
 and greedily. One thread a run, two runs side by side; seconds are of training, evaluation apart. The interval is of the
 paired difference between end and start over instances, seeds pooled. The standard error of one figure is about 0.02
 sampled and 0.03 greedy. Step size and normalisation were chosen on another seed and other held-out levels; that half of
-the groups are kept, and not a quarter, was decided after three runs on these (docs/log.md). The beam got one short trial.
+the groups are kept, and not a quarter, was decided after three runs on these (docs/log.md). The beam
+got two unfinished trials.
 
 """
 
