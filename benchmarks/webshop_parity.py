@@ -26,15 +26,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.nouns import alphabetic
-from tsr_lightning.envs.webshop.opening import published_files
+from tsr_lightning.envs.webshop.factory import published_files
 from tsr_lightning.envs.webshop.pages import DONE, Page, act, clickables, has_search_bar
 from tsr_lightning.envs.webshop.product import Goal, Product
 from tsr_lightning.envs.webshop.reward import judge
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.shop import MOST, Shop
-from tsr_lightning.envs.webshop.view import text
+from tsr_lightning.envs.webshop.render import text
 
 _STRANGE = """
 look around

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.goals import Goals
 from tsr_lightning.envs.webshop.reading import read_catalogue
 from tsr_lightning.envs.webshop.search import LISTED, Search, indexed_text

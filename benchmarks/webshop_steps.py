@@ -15,10 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.webshop import pages, prospects, reward, shop, speech, view
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.webshop import score as prospects
+from tsr_lightning.envs.webshop import prompts as speech
+from tsr_lightning.envs.webshop import render as view
+from tsr_lightning.envs.webshop import pages, reward, shop
 from tsr_lightning.envs.webshop.env import WebShopEnv
-from tsr_lightning.envs.webshop.market import Customer
+from tsr_lightning.envs.webshop.tasks import Customer
 from tsr_lightning.envs.webshop.search import Search
 from tsr_lightning.envs.webshop.shop import Shop
 

@@ -13,11 +13,11 @@ from callbacks.axis import epochs_at_rollout, log_figures, position_at_validatio
 from callbacks.instance_filter import InstanceFilter
 from callbacks.levels import History, Level, Pairs, mean, share
 from callbacks.on_collapse import Best, OnCollapse, Warn
-from tsr_lightning.distributed import gathered
+from tsr_lightning.training.distributed import gathered
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.evaluation import Played
-from tsr_lightning.rollouts import RolloutDataModule
-from tsr_lightning.rows import Batch
+from tsr_lightning.training.evaluation import Played
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.batching.sequences import Batch
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ROLLOUT = "rollout/plain"

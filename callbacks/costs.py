@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tsr_lightning.hooks import RolloutProgress
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.training.hooks import RolloutProgress
+from tsr_lightning.costs import Ledger
 
 ROLLOUT = "rollout"  # `RolloutProgress.what` of a rollout for training; a trial gives its own name
 

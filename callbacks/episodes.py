@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from tsr_lightning.evaluation import Played
+from tsr_lightning.training.evaluation import Played
 from tsr_lightning.trajectory import Trajectory
 
 

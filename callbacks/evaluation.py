@@ -17,8 +17,8 @@ from callbacks.costs import RolloutCosts, RunCost
 from callbacks.episodes import Episodes
 from callbacks.measurement import Measurement, measure
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.evaluation import Played, Trial
-from tsr_lightning.hooks import RolloutProgress
+from tsr_lightning.training.evaluation import Played, Trial
+from tsr_lightning.training.hooks import RolloutProgress
 
 HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
 _NOTHING_PLAYED = (

@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 from lightning.pytorch import Callback, Trainer
 
 from callbacks.axis import epochs_at_rollout, log_figures
-from tsr_lightning.agent import Agent
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.trajectory import Group

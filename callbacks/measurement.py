@@ -8,7 +8,7 @@ from callbacks import statistics
 from callbacks.axis import Position
 from callbacks.episodes import Gathered
 from callbacks.statistics import Interval, Outcomes
-from tsr_lightning.evaluation import Trial
+from tsr_lightning.training.evaluation import Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from callbacks.axis import epochs_at_rollout
 from callbacks.costs import ROLLOUT
-from tsr_lightning.hooks import RolloutProgress
+from tsr_lightning.training.hooks import RolloutProgress
 
 
 class RolloutProgressBar(Callback):

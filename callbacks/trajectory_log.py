@@ -8,7 +8,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from callbacks.axis import Position, epochs_at_rollout, position_at_validation
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.evaluation import Played
+from tsr_lightning.training.evaluation import Played
 from tsr_lightning.trajectory import Group, Trajectory, Turn
 
 

@@ -51,7 +51,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 @pytest.fixture(params=["kernel", "pytorch"])
 def attending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test runs twice: with our attention kernel and without."""
-    from tsr_lightning.native import kernel
+    from tsr_lightning.modeling.native import kernel
 
     if request.param == "pytorch":
         monkeypatch.setattr(kernel, "serves", lambda device, dtype: False)

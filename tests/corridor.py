@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.text import CHARSET
 
 END, TURNS = 5, 3

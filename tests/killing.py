@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tsr_lightning.hooks import RolloutProgress
+from tsr_lightning.training.hooks import RolloutProgress
 from tsr_lightning.trajectory import Group
 
 

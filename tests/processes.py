@@ -10,7 +10,7 @@ from pathlib import Path
 from commands import ROOT
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tsr_lightning.cli", "tsr_lightning.policy.model", "callbacks"])
+CONTEXT.set_forkserver_preload(["tsr_lightning.cli.app", "tsr_lightning.policy.model", "callbacks"])
 
 
 class Forked:
@@ -55,7 +55,7 @@ class Forked:
 def _run(args: list[str], cwd: Path, environment: dict[str, str], log: Path) -> None:
     import torch
 
-    from tsr_lightning.cli import main
+    from tsr_lightning.cli.app import main
 
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)

@@ -22,10 +22,10 @@ from transformers import (
     Qwen3Config,
 )
 
-from tsr_lightning.attention import NAME, Scores, Segment, install, layout_of, packed
+from tsr_lightning.modeling.attention import NAME, Scores, Segment, install, layout_of, packed
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.packing import Packed, pack
-from tsr_lightning.training_attention import PackedReader, plan_of
+from tsr_lightning.batching.packing import Packed, pack
+from tsr_lightning.modeling.training_attention import PackedReader, plan_of
 
 CPU = torch.device("cpu")
 
@@ -141,7 +141,7 @@ def test_random_trees_are_as_dense_rows(name: str, seed: int, count: int, longes
 
 @pytest.mark.parametrize("name", ["mistral, windowed", "gemma2, windowed and capped"])
 def test_long_rows_under_a_window_are_cut_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsr_lightning.training_attention._PIECE", 8)
+    monkeypatch.setattr("tsr_lightning.modeling.training_attention._PIECE", 8)
     rows = [row for row in tree(5, 12, 100) if row[1].any()]
     segments = pack(rows).segments
     plan = plan_of(segments, 5, CPU)

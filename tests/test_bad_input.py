@@ -10,7 +10,7 @@ import pytest
 import torch
 from commands import QUICK, ROOT, TINY, in_folder, tsr
 
-from tsr_lightning import cli
+from tsr_lightning.cli.app import app as cli
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.model import Policy
 

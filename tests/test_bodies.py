@@ -27,17 +27,20 @@ from transformers import (
     SeedOssConfig,
 )
 
-from tsr_lightning import attention, bodies
-from tsr_lightning.attention import Reads, Segment
-from tsr_lightning.bodies import Operators, Plain
-from tsr_lightning.generation.families import OnBench
-from tsr_lightning.generation.readers import Readers
-from tsr_lightning.generation.store import Shape, Store, Workbench
-from tsr_lightning.generation.stored import InStore
-from tsr_lightning.native import building, kernel, operators
-from tsr_lightning.native.operators import Native, rounded
-from tsr_lightning.packing import pack
-from tsr_lightning.training_attention import PackedReader
+from tsr_lightning.modeling import attention
+from tsr_lightning.modeling import packed_forward as bodies
+from tsr_lightning.modeling.attention import Reads, Segment
+from tsr_lightning.modeling.packed_forward import Operators, Plain
+from tsr_lightning.engines.transformers.torch_backend import OnBench
+from tsr_lightning.engines.transformers.backends import Readers
+from tsr_lightning.engines.transformers.kv_store import Shape, Store, Workbench
+from tsr_lightning.engines.transformers.native_backend import InStore
+from tsr_lightning.modeling.native import building
+from tsr_lightning.modeling.native import kernel
+from tsr_lightning.modeling.native import operators
+from tsr_lightning.modeling.native.operators import Native, rounded
+from tsr_lightning.batching.packing import pack
+from tsr_lightning.modeling.training_attention import PackedReader
 
 CPU = torch.device("cpu")
 LAYERS = 3

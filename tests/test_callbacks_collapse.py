@@ -18,7 +18,7 @@ from test_callbacks_support import Data, outcomes, played, points, trainer, traj
 from callbacks import CollapseGuard, InstanceFilter
 from callbacks.on_collapse import OnCollapse, Restore, Stop
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.evaluation import Trial
+from tsr_lightning.training.evaluation import Trial
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.trajectory import Group, Origin
 

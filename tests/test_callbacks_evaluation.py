@@ -28,8 +28,8 @@ from test_callbacks_support import (
 from callbacks import Evaluation
 from callbacks.statistics import paired_difference, wilson
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.evaluation import Trial
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.training.evaluation import Trial
+from tsr_lightning.costs import Ledger
 from tsr_lightning.search.strategies import BestOfN
 from tsr_lightning.trajectory import Group
 

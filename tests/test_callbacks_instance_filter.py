@@ -7,7 +7,7 @@ from test_callbacks_support import Agent, Data, events, points, returns, trainer
 
 from callbacks import InstanceFilter
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.hooks import FiltersGroups, WatchesRollouts
+from tsr_lightning.training.hooks import FiltersGroups, WatchesRollouts
 from tsr_lightning.objectives import GRPO, PPO, RAFT, Likelihood, SuccessesOnly
 from tsr_lightning.trajectory import Group, Origin
 

@@ -10,8 +10,8 @@ from test_callbacks_support import Agent, Data, trainer
 from callbacks import RolloutProgressBar
 from callbacks.costs import RolloutCosts
 from callbacks.progress import costs_in_words
-from tsr_lightning.hooks import RolloutProgress, WatchesRollouts
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.training.hooks import RolloutProgress, WatchesRollouts
+from tsr_lightning.costs import Ledger
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 

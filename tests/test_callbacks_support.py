@@ -9,10 +9,10 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tsr_lightning.evaluation import Played, Trial
-from tsr_lightning.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
+from tsr_lightning.training.evaluation import Played, Trial
+from tsr_lightning.training.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
 from tsr_lightning.objectives import PPO
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.costs import Ledger
 from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 SAMPLED = Trial("sampled", temperature=1.0, samples=1)

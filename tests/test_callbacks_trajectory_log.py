@@ -21,7 +21,7 @@ from test_callbacks_support import (
 from callbacks import InstanceFilter, TrajectoryLog
 from callbacks.trajectory_log import code_block, in_markdown
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.hooks import FiltersGroups
+from tsr_lightning.training.hooks import FiltersGroups
 from tsr_lightning.trajectory import Group, Origin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch

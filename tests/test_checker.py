@@ -13,10 +13,10 @@ from gymnasium.utils.env_checker import check_env
 
 import tsr_lightning.envs
 from tests.toys import Walk
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
-from tsr_lightning.envs.making import make_env
+from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sokoban import SokobanEnv
 
 OURS = sorted(id for id in registry if id.startswith("tsr/"))

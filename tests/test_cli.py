@@ -15,7 +15,7 @@ import yaml
 from commands import QUICK, ROOT, TINY, in_folder, tsr, tsr_process
 from lightning.pytorch import Callback
 
-from tsr_lightning.envs.branchable import Branchable
+from tsr_lightning.envs.base import Branchable
 
 KEEPING = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch:03d}", "every_n_epochs": 1, '
 KEEPING += '"save_last": true, "save_on_train_epoch_end": true}}'

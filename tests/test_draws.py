@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsr_lightning.draws import Key, Stream, uniforms
+from tsr_lightning.rng import Key, Stream, uniforms
 
 WORDS = st.integers(0, 2**64 - 1)
 N = 20_000
 LEVEL = 1e-4  # of each test of evenness; the keys are fixed, so it passes for ever or never
 
 SAMPLE = (
-    "from tsr_lightning.draws import Key, Stream;"
+    "from tsr_lightning.rng import Key, Stream;"
     "key = Key(7).fold('epoch', 3, Stream.POLICY, 'ü');"
     "print(key.value, key.bits(2), repr(key.uniform(5)), key.generator().integers(1 << 62), hash('salted'))"
 )

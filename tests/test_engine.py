@@ -12,15 +12,15 @@ import pytest
 import torch
 from engine_checks import BORDER, assert_alone, logits_of, metered, values_of
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.generation.drawing import draw
-from tsr_lightning.generation.engine import Prompt, Response
-from tsr_lightning.generation.families import OnBench
-from tsr_lightning.generation.transformers import TransformersEngine
-from tsr_lightning.packing import pack
+from tsr_lightning.engines.transformers.sampling import draw
+from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.engines.transformers.torch_backend import OnBench
+from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.batching.packing import pack
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.player import Player
+from tsr_lightning.policy.inference import Player
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import make_tokenizer
 

@@ -19,17 +19,17 @@ from transformers import (
 )
 
 from tests.toys import tasks
-from tsr_lightning.envs.making import make_env
-from tsr_lightning.generation.engine import Prompt, Sampling
-from tsr_lightning.generation.families import OnBench
-from tsr_lightning.generation.transformers import TransformersEngine
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.engines.base import Prompt, Sampling
+from tsr_lightning.engines.transformers.torch_backend import OnBench
+from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.player import Player
+from tsr_lightning.policy.inference import Player
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.driver import Driver
-from tsr_lightning.search.moves import Limits
+from tsr_lightning.search.simulator import Limits
 from tsr_lightning.search.scorers import CriticValue
 from tsr_lightning.search.strategies import Beam, BestOfN, Lookahead, Sample, Strategy
 

@@ -13,11 +13,11 @@ from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
-from tsr_lightning.envs.frozen_lake.ice import ACTIONS, ice, land, likeliest
+from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, ice, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import Rows, given_lake, random_lake, reachable, start_cell
-from tsr_lightning.envs.frozen_lake.values import best_actions, chances
+from tsr_lightning.envs.frozen_lake.score import best_actions, chances
 from tsr_lightning.errors import ConfigError
 
 CLASSIC = tuple(MAPS["4x4"])
@@ -80,7 +80,7 @@ class TestMaps:
 
     def test_another_process_makes_the_same_lakes(self) -> None:
         code = (
-            "import json; from tsr_lightning.draws import Key; "
+            "import json; from tsr_lightning.rng import Key; "
             "from tsr_lightning.envs.frozen_lake.maps import random_lake; "
             "print(json.dumps([random_lake(Key(i), size=6, frozen=0.8) for i in range(20)]))"
         )

@@ -6,8 +6,8 @@ import gymnasium
 import pytest
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Branchable, Solvable, fingerprint
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Branchable, Solvable, fingerprint
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
 from tsr_lightning.errors import ConfigError

@@ -9,9 +9,9 @@ import gymnasium
 import pytest
 from gymnasium.envs.registration import registry
 
-from tsr_lightning.envs.branchable import Branchable
+from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
-from tsr_lightning.envs.making import check_env_spec, make_env
+from tsr_lightning.envs.make import check_env_spec, make_env
 from tsr_lightning.errors import ConfigError
 
 

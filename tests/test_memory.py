@@ -10,9 +10,9 @@ import torch
 from commands import QUICK, TINY, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tsr_lightning import memory
-from tsr_lightning.generation.trie import ROOT, Trie
-from tsr_lightning.memory import Allocator, peak
+from tsr_lightning.training import memory
+from tsr_lightning.engines.transformers.trie import ROOT, Trie
+from tsr_lightning.training.memory import Allocator, peak
 from tsr_lightning.trajectory import Group
 
 MIB = 2**20

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from test_callbacks_support import trajectory
 
-from tsr_lightning.metrics import rollout_metrics
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.training.metrics import rollout_metrics
+from tsr_lightning.costs import Ledger
 from tsr_lightning.trajectory import Group, Origin
 
 

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.commands import ROOT
-from tsr_lightning.attention import Scores, Segment
-from tsr_lightning.generation.store import Shape, Store
-from tsr_lightning.generation.stored import InStore
-from tsr_lightning.native import building, kernel
-from tsr_lightning.native.blocks import MOST, Blocks, blocks_of, trees_of
-from tsr_lightning.native.training import attend_packed
-from tsr_lightning.training_attention import PackedReader
+from tsr_lightning.modeling.attention import Scores, Segment
+from tsr_lightning.engines.transformers.kv_store import Shape, Store
+from tsr_lightning.engines.transformers.native_backend import InStore
+from tsr_lightning.modeling.native import building
+from tsr_lightning.modeling.native import kernel
+from tsr_lightning.modeling.native.blocks import MOST, Blocks, blocks_of, trees_of
+from tsr_lightning.modeling.native.training import attend_packed
+from tsr_lightning.modeling.training_attention import PackedReader
 
 CPU = torch.device("cpu")
 
@@ -378,7 +379,7 @@ def test_what_it_does_not_know_it_does_not_serve() -> None:
 
 
 def test_two_processes_build_at_once_and_a_third_finds_it(tmp_path: Path) -> None:
-    script = "from tsr_lightning.native.building import library; assert library() is not None"
+    script = "from tsr_lightning.modeling.native.building import library; assert library() is not None"
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script]
     both = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]

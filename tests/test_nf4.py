@@ -12,9 +12,9 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tsr_lightning.agent import Agent
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.rows import Batch, rows_of
+from tsr_lightning.batching.sequences import Batch, rows_of
 from tsr_lightning.trajectory import Group
 
 EPOCHS, UPDATES = 2, 2

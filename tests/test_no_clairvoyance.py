@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.toys import Scripted, driver
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
 from tsr_lightning.search.driver import Task
 from tsr_lightning.search.strategies import Beam, BestOfN, Lookahead, Sample, Strategy

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tsr_lightning import packaged
+from tsr_lightning.cli.app import shipped_configs as packaged
 
 ROOT = Path(__file__).resolve().parent.parent
 OWNERS = packages_distributions()  # of every module that is installed

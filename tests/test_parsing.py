@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tsr_lightning.envs.text import WORDINGS, find_answer
 from tsr_lightning.envs.webshop.pages import read
-from tsr_lightning.envs.webshop.speech import ORIGINAL, SHOP_WORDINGS, heard
+from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_WORDINGS, heard
 from tsr_lightning.envs.webshop.tokens import words
 
 # the definitions: cubic, quadratic and quadratic in the length of a response

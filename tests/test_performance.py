@@ -27,10 +27,10 @@ from benchmarks.performance.trie import Trie, grown
 from benchmarks.performance.waiting import compare
 from benchmarks.performance.workload import LADDER, Shape, Workload, make_model, play, tokenizer_of
 from benchmarks.performance.world import ID, Pages
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.checker import check_branchable
-from tsr_lightning.envs.making import make_env
-from tsr_lightning.generation.engine import Prompt, Response
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.policy.chat import Chat
 
 TINY = Workload(

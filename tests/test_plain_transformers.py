@@ -12,18 +12,18 @@ import yaml
 from commands import ROOT
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.making import make_env
-from tsr_lightning.generation.engine import Sampling
-from tsr_lightning.generation.transformers import TransformersEngine
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.policy.chat import Chat, SingleTurn
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.player import Player
+from tsr_lightning.policy.inference import Player
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch, location
 from tsr_lightning.policy.vocabulary import load_tokenizer, make_tokenizer
 from tsr_lightning.search.driver import Driver, Task
-from tsr_lightning.search.moves import Limits
+from tsr_lightning.search.simulator import Limits
 from tsr_lightning.search.strategies import Sample
 
 BUDGET = 12

@@ -7,7 +7,7 @@ from commands import QUICK, TINY, tsr
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, PPO, RAFT, AsSampled, Likelihood, Objective, SuccessesOnly
-from tsr_lightning.plan_check import check_plan
+from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.search.plan import Annealed, Mixed, Plan, Share, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
 

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.packing import Packed, pack
+from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch

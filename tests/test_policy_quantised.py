@@ -9,8 +9,8 @@ import torch
 from bitsandbytes.nn import Linear4bit
 from torch import Tensor
 
-from tsr_lightning import bodies
-from tsr_lightning.packing import Packed, pack
+from tsr_lightning.modeling import packed_forward as bodies
+from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch

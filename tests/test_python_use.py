@@ -5,13 +5,13 @@ from collections.abc import Callable
 import lightning.pytorch as pl
 import pytest
 
-from tsr_lightning.agent import Agent
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.generation.engine import Sampling
+from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
-from tsr_lightning.rollouts import RolloutDataModule
+from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.strategies import Expert, Sample
 

@@ -8,8 +8,8 @@ from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Discrete, Text
 from gymnasium.wrappers import TimeLimit
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Branchable
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.replay import Replayed, ReplayError
 from tsr_lightning.errors import ConfigError

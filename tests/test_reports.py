@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_callbacks_support import trajectory, turn
 
 from tsr_lightning.trajectory import Turn
-from tsr_lightning.unreadable import unreadable
+from tsr_lightning.training.unreadable import unreadable
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
 DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/likelihood.yaml")

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.objectives.base import Credit, Estimates, Targets
-from tsr_lightning.packing import cut, dealt, in_order
+from tsr_lightning.batching.packing import cut, dealt, in_order
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
-from tsr_lightning.rows import Batch, Row, Updates, batched, collate, rows_of, schedule, with_credit
+from tsr_lightning.batching.sequences import Batch, Row, Updates, batched, collate, rows_of, schedule, with_credit
 from tsr_lightning.trajectory import Origin, Trajectory, Turn
 
 # drops the thoughts of earlier turns

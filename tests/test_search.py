@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pytest
 
 from tests.toys import GOAL, TURNS, Guided, Letters, Scripted, Walk, driver, tasks
-from tsr_lightning.draws import Key, Stream
+from tsr_lightning.rng import Key, Stream
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.generation.engine import Response
+from tsr_lightning.engines.base import Response
 from tsr_lightning.search.driver import Task
-from tsr_lightning.search.ledger import Ledger
-from tsr_lightning.search.moves import Limits
+from tsr_lightning.costs import Ledger
+from tsr_lightning.search.simulator import Limits
 from tsr_lightning.search.plan import Annealed, Mixed, Share, Uniform
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy

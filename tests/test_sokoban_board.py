@@ -5,12 +5,12 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.sokoban.board import ACTIONS, Layout, act, before, endings, floor, legal
 from tsr_lightning.envs.sokoban.env import SokobanEnv
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import parse_level
-from tsr_lightning.envs.sokoban.view import grid
+from tsr_lightning.envs.sokoban.render import grid
 
 WAYS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
 LEAVES = {"P": "_", "S": "O", "X": "_", "√": "O"}  # what is under a thing

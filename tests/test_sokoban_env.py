@@ -9,8 +9,8 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Branchable, Solvable, fingerprint
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Branchable, Solvable, fingerprint
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.sokoban.env import SokobanEnv
 from tsr_lightning.envs.text import CHARSET

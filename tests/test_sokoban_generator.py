@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.sokoban.board import Boxes, Level, before, floor
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.solver import solution_length
-from tsr_lightning.envs.sokoban.view import grid
+from tsr_lightning.envs.sokoban.render import grid
 from tsr_lightning.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 
 PRINT_LEVELS = """
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
-from tsr_lightning.envs.sokoban.view import grid
+from tsr_lightning.envs.sokoban.render import grid
 for seed in range(40):
     print(grid(*generate(Key(seed), Difficulty())))
     print(grid(*generate(Key(seed), Difficulty(size=(7, 8), boxes=2, max_solution=16))))

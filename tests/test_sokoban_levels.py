@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tsr_lightning.envs.sokoban.levels import read_levels
-from tsr_lightning.envs.sokoban.progress import score
-from tsr_lightning.envs.sokoban.view import grid
+from tsr_lightning.envs.sokoban.score import score
+from tsr_lightning.envs.sokoban.render import grid
 from tsr_lightning.errors import ConfigError
 
 TWO_LEVELS = """\

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.sokoban.board import Boxes, Layout, State, act, endings, floor
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import parse_level
-from tsr_lightning.envs.sokoban.progress import WALK_WEIGHT, distances, frozen, matching, score
+from tsr_lightning.envs.sokoban.score import WALK_WEIGHT, distances, frozen, matching, score
 
 SEEDS = range(40)
 

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.sokoban.board import Boxes, Layout, act
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import parse_level

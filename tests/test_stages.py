@@ -10,12 +10,12 @@ import pytest
 
 from tests.test_search import FEW
 from tests.toys import Guided, Scripted, Walk, driver, tasks
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Branchable
-from tsr_lightning.envs.making import make_env
-from tsr_lightning.generation.engine import Prompt, Response
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.search.driver import Task
-from tsr_lightning.search.moves import Limits
+from tsr_lightning.search.simulator import Limits
 from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
 
 PATIENCE = 20.0  # seconds after which a wait is for ever

@@ -14,11 +14,11 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from tests.webshop_toys import GOAL, MUGS, PRODUCTS, SHIRT, Stall, shop_of
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Branchable, Solvable, fingerprint
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Branchable, Solvable, fingerprint
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.webshop.env import AS_ORIGINAL, WebShopEnv
-from tsr_lightning.envs.webshop.prospects import PATIENCE
+from tsr_lightning.envs.webshop.score import PATIENCE
 from tsr_lightning.envs.webshop.publishing import publish
 from tsr_lightning.errors import ConfigError
 

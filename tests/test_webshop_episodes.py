@@ -16,11 +16,11 @@ import pytest
 
 from tsr_lightning.envs.webshop.env import AS_ORIGINAL, WebShopEnv
 from tsr_lightning.envs.webshop.goals import Goals, with_limit
-from tsr_lightning.envs.webshop.market import Customer
+from tsr_lightning.envs.webshop.tasks import Customer
 from tsr_lightning.envs.webshop.pages import clickables, has_search_bar
 from tsr_lightning.envs.webshop.product import Goal
 from tsr_lightning.envs.webshop.reading import read_catalogue
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.shop import Shop
 
 PUBLISHED = Path(__file__).parents[1] / ".." / "shared" / "data" / "webshop"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.goals import (
     Asked,
     Goals,
@@ -29,7 +29,7 @@ from tsr_lightning.envs.webshop.goals import (
 )
 from tsr_lightning.envs.webshop.product import Product, Wish
 from tsr_lightning.envs.webshop.reading import read_catalogue
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.errors import ConfigError
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.making import make_env
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.webshop.colours import colour_in
 from tsr_lightning.envs.webshop.goals import Asked, Goals
-from tsr_lightning.envs.webshop.made import Difficulty, stocked
-from tsr_lightning.envs.webshop.mall import Mall
-from tsr_lightning.envs.webshop.market import Customer, ManyShops
+from tsr_lightning.envs.webshop.product_generator import Difficulty, stocked
+from tsr_lightning.envs.webshop.generated_shops import Mall
+from tsr_lightning.envs.webshop.tasks import Customer, ManyShops
 from tsr_lightning.envs.webshop.nouns import TAGGERS, Nouns, tagger
 from tsr_lightning.envs.webshop.product import Goal, Product
 from tsr_lightning.envs.webshop.publishing import ATTRIBUTES, HUMAN, PRODUCTS, publish
@@ -27,9 +27,9 @@ from tsr_lightning.envs.webshop.reading import read_catalogue
 from tsr_lightning.envs.webshop.reward import alike, attributes_matched, judge, satisfied
 from tsr_lightning.envs.webshop.search import search_over
 from tsr_lightning.envs.webshop.shop import Shop, listing
-from tsr_lightning.envs.webshop.words import BRANDS, DEPARTMENTS, PRAISE, Department
+from tsr_lightning.envs.webshop.lexicon import BRANDS, DEPARTMENTS, PRAISE, Department
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.instances import HeldOut, Instances
+from tsr_lightning.training.instances import HeldOut, Instances
 
 ROOT = Path(__file__).resolve().parent.parent
 NOUNS = tagger("rule")
@@ -46,7 +46,7 @@ DIFFICULTIES = [
 ]
 
 PRINT_INSTANCES = """
-from tsr_lightning.envs.webshop.mall import Mall
+from tsr_lightning.envs.webshop.generated_shops import Mall
 mall = Mall()
 for seed in range(12):
     shop, goal = mall.instance(seed)
@@ -414,6 +414,6 @@ def test_malls_that_make_no_sense_are_refused(settings: dict[str, int], said: st
 
 
 def test_shops_without_a_goal_end_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsr_lightning.envs.webshop.mall._TEMPTATIONS", range(0))  # what nobody can be tempted by
+    monkeypatch.setattr("tsr_lightning.envs.webshop.generated_shops._TEMPTATIONS", range(0))  # what nobody can be tempted by
     with pytest.raises(ConfigError, match=r"none of 100 shops with products 24, .* had a goal: raise look_alikes"):
         Mall((Difficulty(products=24),), seed=99).instance(0)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Solvable
-from tsr_lightning.envs.making import make_env
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Solvable
+from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.webshop.goals import Goals
-from tsr_lightning.envs.webshop.made import Difficulty
-from tsr_lightning.envs.webshop.mall import Mall
-from tsr_lightning.envs.webshop.market import Customer, ManyShops
+from tsr_lightning.envs.webshop.product_generator import Difficulty
+from tsr_lightning.envs.webshop.generated_shops import Mall
+from tsr_lightning.envs.webshop.tasks import Customer, ManyShops
 from tsr_lightning.envs.webshop.nouns import tagger
 from tsr_lightning.envs.webshop.oracle import next_action, turn
 from tsr_lightning.envs.webshop.pages import DONE, INDEX, Page, act, clickables
@@ -22,9 +22,9 @@ from tsr_lightning.envs.webshop.product import Goal, Product
 from tsr_lightning.envs.webshop.reading import read_catalogue
 from tsr_lightning.envs.webshop.reward import judge
 from tsr_lightning.envs.webshop.search import search_over
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.shop import Shop
-from tsr_lightning.envs.webshop.speech import possible
+from tsr_lightning.envs.webshop.prompts import possible
 
 NOUNS = tagger("rule")
 TURNS = 9

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.webshop_toys import CANDLE, MUGS, PRODUCTS, SHIRT, product, shop_of
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.pages import Page, act, clickables, has_search_bar, read, sayable
 from tsr_lightning.envs.webshop.shop import Shop, listing
-from tsr_lightning.envs.webshop.view import seen, text
+from tsr_lightning.envs.webshop.render import seen, text
 
 SHOP = shop_of(*PRODUCTS)
 ASKED = "Find me a shirt"

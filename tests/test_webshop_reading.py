@@ -18,7 +18,7 @@ from tsr_lightning.envs.webshop.cleaning import plain, price_of, prices_of, text
 from tsr_lightning.envs.webshop.json_stream import elements, pairs
 from tsr_lightning.envs.webshop.product import Product, Wish
 from tsr_lightning.envs.webshop.reading import Account, read_catalogue
-from tsr_lightning.envs.webshop.shelf import Catalogue, Packed
+from tsr_lightning.envs.webshop.catalogue import Catalogue, Packed
 from tsr_lightning.errors import ConfigError
 
 RECORD: dict[str, Any] = {

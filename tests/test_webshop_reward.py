@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.webshop_toys import CANDLE, GOAL, MUGS, PRODUCTS, SHIRT, product, shop_of
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.colours import colour_in, colour_of
 from tsr_lightning.envs.webshop.nouns import TAGGERS, alphabetic, by_rule, tagger
 from tsr_lightning.envs.webshop.oracle import next_action
 from tsr_lightning.envs.webshop.pages import Page, act, options_of
 from tsr_lightning.envs.webshop.product import Goal, Product
-from tsr_lightning.envs.webshop.prospects import PATIENCE, most_matched, prospect
+from tsr_lightning.envs.webshop.score import PATIENCE, most_matched, prospect
 from tsr_lightning.envs.webshop.reward import Detail, alike, attributes_matched, judge, kinship, satisfied
 from tsr_lightning.errors import ConfigError
 

@@ -19,7 +19,7 @@ from tsr_lightning.envs.webshop.porter import stem
 from tsr_lightning.envs.webshop.product import Product
 from tsr_lightning.envs.webshop.reading import read_catalogue
 from tsr_lightning.envs.webshop.search import Search, indexed_text, search_over
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.tokens import _ascii_words, _words, terms, words
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tsr_lightning.draws import Key
-from tsr_lightning.generation.engine import Prompt, Response, Sampling
+from tsr_lightning.rng import Key
+from tsr_lightning.engines.base import Prompt, Response, Sampling
 from tsr_lightning.search.driver import Driver, Task
-from tsr_lightning.search.ledger import Ledger
-from tsr_lightning.search.moves import Limits
+from tsr_lightning.costs import Ledger
+from tsr_lightning.search.simulator import Limits
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.trajectory import Turn
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsr_lightning.envs.webshop.market import Customer
+from tsr_lightning.envs.webshop.tasks import Customer
 from tsr_lightning.envs.webshop.product import Goal, Product
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.shop import Shop
 
 NOTHING = Product(

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from benchmarks.performance.trie import Trie
 from benchmarks.performance.workload import DTYPES, Shape, Workload
-from tsr_lightning.bodies import Operators, Plain
-from tsr_lightning.native import operators
-from tsr_lightning.native.operators import Native
+from tsr_lightning.modeling.packed_forward import Operators, Plain
+from tsr_lightning.modeling.native import operators
+from tsr_lightning.modeling.native.operators import Native
 
 PREFILL_ROWS = 4096
 _SECONDS = 0.3  # that each product is repeated for

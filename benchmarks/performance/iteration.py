@@ -12,14 +12,14 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.ours import spec_of
 from benchmarks.performance.workload import CLIP_NORM, LEARNING_RATE, MINIBATCHES, Workload
 from benchmarks.performance.world import ID
-from tsr_lightning.agent import Agent, Optimizer
-from tsr_lightning.generation.engine import Sampling
-from tsr_lightning.hooks import RolloutProgress
-from tsr_lightning.instances import HeldOut
+from tsr_lightning.training.agent import Agent, Optimizer
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.training.hooks import RolloutProgress
+from tsr_lightning.training.instances import HeldOut
 from tsr_lightning.objectives.grpo import GRPO
-from tsr_lightning.rollouts import RolloutDataModule
-from tsr_lightning.rows import Updates
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.batching.sequences import Updates
+from tsr_lightning.costs import Ledger
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.trajectory import Group
 

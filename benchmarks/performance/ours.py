@@ -7,10 +7,10 @@ import torch
 from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
-from tsr_lightning.generation.transformers import TransformersEngine
+from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.player import Player
+from tsr_lightning.policy.inference import Player
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tsr_lightning.generation.engine import Engine, Prompt, Response
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.engines.base import Engine, Prompt, Response
+from tsr_lightning.costs import Ledger
 
 Wave = tuple[Sequence[Prompt], Sequence[Sequence[Response]]]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.performance.line import Line
 from benchmarks.performance.workload import Workload, play, tokenizer_of
-from tsr_lightning.generation.engine import Engine
+from tsr_lightning.engines.base import Engine
 
 WARM_UP = 999  # a lap that nobody is asked for
 

@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Con
 from benchmarks.performance.recording import Recorder
 from benchmarks.performance.trie import Trie, grown
 from benchmarks.performance.world import Pages, texts
-from tsr_lightning.draws import Key
-from tsr_lightning.generation.engine import Engine, Sampling
+from tsr_lightning.rng import Key
+from tsr_lightning.engines.base import Engine, Sampling
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.search.driver import Driver, Task
-from tsr_lightning.search.ledger import Ledger
-from tsr_lightning.search.moves import Limits
+from tsr_lightning.costs import Ledger
+from tsr_lightning.search.simulator import Limits
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
 from tsr_lightning.trajectory import Turn
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.text import CHARSET
 
 ID = "benchmarks.performance.world:Pages-v0"

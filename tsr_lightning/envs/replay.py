@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Text
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.errors import ConfigError
 
 Legal = Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]]

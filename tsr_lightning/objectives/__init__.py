@@ -3,7 +3,7 @@
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
 from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
 from tsr_lightning.objectives.grpo import GRPO
-from tsr_lightning.objectives.likelihood import Likelihood
+from tsr_lightning.objectives.sft import Likelihood
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT
 from tsr_lightning.objectives.searched import AsSampled, Searched, SuccessesOnly

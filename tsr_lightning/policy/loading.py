@@ -20,8 +20,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tsr_lightning import attention, bodies
-from tsr_lightning.draws import Key
+from tsr_lightning.modeling import attention
+from tsr_lightning.modeling import packed_forward as bodies
+from tsr_lightning.rng import Key
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, location

@@ -17,14 +17,14 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from tsr_lightning import bodies
-from tsr_lightning.attention import Reads
+from tsr_lightning.modeling import packed_forward as bodies
+from tsr_lightning.modeling.attention import Reads
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives.base import Outputs
-from tsr_lightning.packing import Packed
+from tsr_lightning.batching.packing import Packed
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
-from tsr_lightning.training_attention import PackedReader
+from tsr_lightning.modeling.training_attention import PackedReader
 
 _ADAPTER = "lora_"  # peft's parameters carry it in their names
 _HEAD = "value_head."

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import cached_file
 
-from tsr_lightning import attention
+from tsr_lightning.modeling import attention
 from tsr_lightning.errors import ConfigError
 
 EMBEDDED = Path(__file__).parent / "embedded"

@@ -12,12 +12,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tsr_lightning.draws import Key, Stream
-from tsr_lightning.envs.branchable import Branchable
-from tsr_lightning.generation.engine import Engine, Prompt, Response, Sampling
-from tsr_lightning.search.ledger import Ledger
-from tsr_lightning.search.moves import Limits, Moves, Speaker
-from tsr_lightning.search.stages import InTurn, Job, Pending, Stage, beside
+from tsr_lightning.rng import Key, Stream
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
+from tsr_lightning.costs import Ledger
+from tsr_lightning.search.simulator import Limits, Moves, Speaker
+from tsr_lightning.search.executors import InTurn, Job, Pending, Stage, beside
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, Expand, Node, Request, Search
 from tsr_lightning.trajectory import Trajectory

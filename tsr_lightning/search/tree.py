@@ -8,7 +8,7 @@ from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.trajectory import Turn
 
 

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import DTYPES, Workload, tokenizer_of
-from tsr_lightning.generation.engine import Prompt, Response
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.costs import Ledger
 
 BATCHES = (16, 32, 64, 128, 256, 512)  # rows of one call, of which the fastest is taken
 

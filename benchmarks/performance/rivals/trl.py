@@ -27,12 +27,12 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.rivals.generate import GenerateEngine, tuned
 from benchmarks.performance.workload import CLIP_NORM, DTYPES, LEARNING_RATE, MINIBATCHES, Workload, tokenizer_of
 from benchmarks.performance.world import Pages
-from tsr_lightning.draws import Key
-from tsr_lightning.generation.engine import Sampling
+from tsr_lightning.rng import Key
+from tsr_lightning.engines.base import Sampling
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.search.driver import Driver, Task
-from tsr_lightning.search.ledger import Ledger
-from tsr_lightning.search.moves import Limits
+from tsr_lightning.costs import Ledger
+from tsr_lightning.search.simulator import Limits
 from tsr_lightning.trajectory import Trajectory
 
 PROMPTS = 10_000  # more than will be asked for

@@ -14,8 +14,8 @@ from vllm.v1.metrics.reader import Counter
 from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
-from tsr_lightning.generation.engine import Prompt, Response
-from tsr_lightning.search.ledger import Ledger
+from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.costs import Ledger
 
 BATCHED_TOKENS = 8192  # of one step
 BLOCK = 32  # tokens; the smallest that its CPU kernels take at full speed, so that most of a prefix is shared

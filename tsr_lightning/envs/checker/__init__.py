@@ -19,13 +19,13 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.envs.checker.elsewhere import check_elsewhere
+from tsr_lightning.envs.checker.subprocess_check import check_elsewhere
 from tsr_lightning.envs.checker.episodes import check_episode
 from tsr_lightning.envs.checker.moments import stop
 from tsr_lightning.envs.checker.noise import check_noise
 from tsr_lightning.envs.checker.restoring import check_isolation, check_restore, check_standing, check_twin
 from tsr_lightning.envs.checker.situations import check_situations
-from tsr_lightning.envs.checker.source import BranchabilityError, find_source
+from tsr_lightning.envs.checker.factory import BranchabilityError, find_source
 from tsr_lightning.envs.checker.telling import told_score
 from tsr_lightning.envs.checker.watching import Stage
 

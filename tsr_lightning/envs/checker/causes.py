@@ -4,7 +4,7 @@ import copy
 from itertools import pairwise
 from typing import NoReturn
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.checker.moments import Moment
 from tsr_lightning.envs.checker.watching import Seen, Stage, first_difference, told
 

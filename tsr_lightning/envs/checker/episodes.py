@@ -2,10 +2,10 @@
 
 from typing import NoReturn
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Solvable
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Solvable
 from tsr_lightning.envs.checker import situations
-from tsr_lightning.envs.checker.source import BranchabilityError, Source
+from tsr_lightning.envs.checker.factory import BranchabilityError, Source
 from tsr_lightning.envs.checker.telling import Shown
 from tsr_lightning.envs.checker.watching import Seen, Stage, Standing, differing, first_difference, told
 

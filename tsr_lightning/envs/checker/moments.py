@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.checker.source import BranchabilityError, Source
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.checker.factory import BranchabilityError, Source
 from tsr_lightning.envs.checker.watching import Seen, Stage, Standing
 
 

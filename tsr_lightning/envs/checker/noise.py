@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.checker.causes import reject
 from tsr_lightning.envs.checker.moments import Moment
 from tsr_lightning.envs.checker.watching import UNREADABLE, Seen, differing, first_difference, told

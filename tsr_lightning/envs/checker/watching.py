@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.branchable import Branchable, Solvable
-from tsr_lightning.envs.checker.source import BranchabilityError
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.base import Branchable, Solvable
+from tsr_lightning.envs.checker.factory import BranchabilityError
 
 UNREADABLE = "\t??\t"
 UNREADABLE_SHARE = 0.15  # of the answers

@@ -14,12 +14,12 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Text
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.arguments import one_of, share, whole
-from tsr_lightning.envs.frozen_lake.ice import ACTIONS, ice, land, likeliest
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.validate import one_of, share, whole
+from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, ice, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import ENDS, GOAL, Rows, given_lake, random_lake, start_cell
-from tsr_lightning.envs.frozen_lake.picture import LEGEND, OBSERVATIONS, ObservationName, grid, picture
-from tsr_lightning.envs.frozen_lake.values import best_actions, chances
+from tsr_lightning.envs.frozen_lake.render import LEGEND, OBSERVATIONS, ObservationName, grid, picture
+from tsr_lightning.envs.frozen_lake.score import best_actions, chances
 from tsr_lightning.envs.text import CHARSET, WORDINGS, WordingName, read_answer, say_answer, say_rules, say_turn
 from tsr_lightning.errors import ConfigError
 

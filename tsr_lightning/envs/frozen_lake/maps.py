@@ -6,7 +6,7 @@ row from 0, as gymnasium counts them.
 
 from collections.abc import Sequence
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.errors import ConfigError
 
 Rows = tuple[str, ...]

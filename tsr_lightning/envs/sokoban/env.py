@@ -7,14 +7,14 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.arguments import one_of, whole
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.envs.sokoban.board import ACTIONS, Boxes, Layout, Level, act, legal
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import read_levels
-from tsr_lightning.envs.sokoban.progress import score
+from tsr_lightning.envs.sokoban.score import score
 from tsr_lightning.envs.sokoban.solver import plan
-from tsr_lightning.envs.sokoban.view import ObservationName, grid, rules, show, symbols
+from tsr_lightning.envs.sokoban.render import ObservationName, grid, rules, show, symbols
 from tsr_lightning.envs.text import (
     CHARSET,
     WORDINGS,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.arguments import whole
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.validate import whole
 from tsr_lightning.envs.sokoban.board import MOST_BOXES, Layout, Level, State, before, endings
 from tsr_lightning.envs.sokoban.solver import solution_length
 from tsr_lightning.errors import ConfigError

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from math import comb
 
 from tsr_lightning.envs.sokoban.board import Boxes, Layout, State, act, before, endings, floor
-from tsr_lightning.envs.sokoban.progress import distances, frozen, matching
+from tsr_lightning.envs.sokoban.score import distances, frozen, matching
 
 TABLE_STATES = 5_000  # up to here a level's whole table is made: two boxes on 6×6, some milliseconds
 BUDGET = 20_000  # states that A* opens before it gives up, about a second

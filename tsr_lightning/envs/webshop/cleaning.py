@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from sys import intern
 from typing import Any, Final
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.product import Product, Wish
 
 UNKNOWN_PRICE: Final = 100.0  # dollars; the original's for a product without one

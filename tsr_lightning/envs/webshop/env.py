@@ -20,17 +20,17 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.draws import Key
-from tsr_lightning.envs.arguments import one_of, whole
+from tsr_lightning.rng import Key
+from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.envs.text import CHARSET, say_answer, say_turn
-from tsr_lightning.envs.webshop.market import Customer, Market
+from tsr_lightning.envs.webshop.tasks import Customer, Market
 from tsr_lightning.envs.webshop.nouns import TAGGERS, NounsName, tagger
-from tsr_lightning.envs.webshop.opening import PartName, opened
+from tsr_lightning.envs.webshop.factory import PartName, opened
 from tsr_lightning.envs.webshop.oracle import turn as best_turn
 from tsr_lightning.envs.webshop.pages import DONE, Page, act
-from tsr_lightning.envs.webshop.prospects import prospect
+from tsr_lightning.envs.webshop.score import prospect
 from tsr_lightning.envs.webshop.reward import Detail, judge
-from tsr_lightning.envs.webshop.speech import (
+from tsr_lightning.envs.webshop.prompts import (
     SHOP_WORDINGS,
     ObservationName,
     ShopWordingName,

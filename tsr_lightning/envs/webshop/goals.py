@@ -18,9 +18,9 @@ from functools import lru_cache
 from itertools import accumulate, combinations
 from typing import Final, overload
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.product import Goal, Product, Wish
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.errors import ConfigError
 
 MOST: Final = 100_000_000  # goals; the full published set makes about 8 million

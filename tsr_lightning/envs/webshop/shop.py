@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tsr_lightning.draws import Key
+from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.product import Product
-from tsr_lightning.envs.webshop.shelf import Catalogue
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 
 MOST = 50  # results of a search
 

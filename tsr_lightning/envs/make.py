@@ -1,0 +1,114 @@
+"""Environments by name: a gymnasium id, or `package.module:Env-v0`, where the module registers the id."""
+
+import difflib
+import importlib
+import inspect
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
+
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.errors import ConfigError
+
+NAMESPACE = "tsr/"
+
+
+def make_env(id: str, **kwargs: Any) -> Branchable:
+    """The environment itself, without gymnasium's wrappers, which cannot be restored.
+
+    Args:
+        id: a registered id, or `package.module:Env-v0` for an id that a module of the user's registers.
+        kwargs: arguments of the environment, over those that it is registered with.
+    """
+    spec = find_spec(id)
+    if problem := outside_limits(spec):
+        raise ConfigError(f"env {id!r} {problem}.")
+    _check_arguments(spec, kwargs)
+    env = gymnasium.make(spec, disable_env_checker=True, **kwargs).unwrapped
+    if not isinstance(env, Branchable):
+        raise ConfigError(
+            f"env {id!r} cannot be branched, it has no {', '.join(missing_methods(env))}: add them, "
+            "or wrap the environment in tsr_lightning.envs.replay.Replayed where it is registered."
+        )
+    return env
+
+
+def check_env_spec(id: str, kwargs: dict[str, Any] | None = None) -> None:
+    """Raise the ConfigError that `make_env` and a first reset would raise; for before anything expensive.
+
+    Makes one environment and throws it away: what is wrong with a value, such as a level file, shows only there.
+    """
+    env = make_env(id, **(kwargs or {}))
+    env.reset(seed=0)
+    if isinstance(env, gymnasium.Env):
+        env.close()
+
+
+def find_spec(id: str) -> EnvSpec:
+    """The registered spec of an id, whose module is imported if it names one."""
+    module, _, name = id.rpartition(":")
+    if module:
+        _import(id, module)
+    spec = registry.get(name)
+    if not isinstance(spec, EnvSpec):
+        raise ConfigError(f"env {id!r} is not registered: {_remedy(name, module)}")
+    return spec
+
+
+def outside_limits(spec: EnvSpec) -> str:
+    """What a spec keeps outside the environment's own state, with the remedy; "" if nothing."""
+    if spec.max_episode_steps is not None:
+        return (
+            f"is registered with max_episode_steps={spec.max_episode_steps}, a limit outside its state: register it "
+            "without and count the turns in the environment, or wrap it in tsr_lightning.envs.replay.Replayed"
+        )
+    if spec.additional_wrappers:
+        return "is registered with wrappers, whose state cannot be restored: do in the environment what they do"
+    return ""
+
+
+def missing_methods(env: object) -> list[str]:
+    """What of the contract an environment lacks."""
+    return [name for name in vars(Branchable) if not name.startswith("_") and name not in dir(env)]
+
+
+def _import(id: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # a module that is there but imports what is not is the user's to see in full
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            f"env {id!r} names the module {module!r}, and there is no {error.name!r}: "
+            "install it or put its folder on PYTHONPATH."
+        ) from error
+
+
+def _remedy(name: str, module: str) -> str:
+    if close := difflib.get_close_matches(name, registry, n=3):
+        return f"did you mean {' or '.join(close)}?"
+    if module:
+        return f"let {module!r} call gymnasium.register(id={name!r}, ...)."
+    ours = ", ".join(sorted(known for known in registry if known.startswith(NAMESPACE)))
+    return f"take one of {ours}, or name your own as package.module:Env-v0."
+
+
+def _check_arguments(spec: EnvSpec, kwargs: dict[str, Any]) -> None:
+    if spec.entry_point is None:
+        raise ConfigError(f"env {spec.id!r} is registered without an entry_point: register it with its class.")
+    creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)
+    parameters = inspect.signature(creator).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in kwargs:
+        if name not in parameters:
+            close = difflib.get_close_matches(name, parameters, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(parameters)}."
+            raise ConfigError(f"env {spec.id!r} takes no argument {name!r}: {hint}")
+    given = {**spec.kwargs, **kwargs}
+    for name, parameter in parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        if needed and name not in given:
+            raise ConfigError(f"env {spec.id!r} needs the argument {name!r}: give it with the environment's arguments.")

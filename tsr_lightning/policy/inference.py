@@ -1,0 +1,74 @@
+"""The policy as the engine sees it: packed tokens in, hidden states out. Knows no trie and no search."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tsr_lightning.modeling import packed_forward as bodies
+from tsr_lightning.modeling.attention import Reader, Reads
+from tsr_lightning.policy.model import Policy
+
+
+class Player:
+    """Plays as a policy does now; what trains the policy changes the player."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    @property
+    def layers(self) -> int:
+        count = self._model.config.get_text_config().num_hidden_layers
+        assert isinstance(count, int)
+        return count
+
+    def version(self) -> object:
+        """Every change of a weight in place counts up its tensor's version."""
+        weights = tuple((id(weight), weight._version) for weight in self._policy.parameters())
+        return weights, self._policy.is_reference
+
+    def precision(self) -> object:
+        device = self.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """Without gradients, and in evaluation mode."""
+        was_training = {module: module.training for module in self._policy.modules()}
+        self._policy.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, training in was_training.items():
+                module.training = training
+
+    def read(self, ids: Tensor, positions: Tensor, reader: Reader, reads: Reads) -> tuple[Tensor, Tensor]:
+        """As `bodies.run`."""
+        return bodies.run(self._model.base_model, ids, positions, reader, reads)
+
+    def advance(self, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+        """As `bodies.run_whole`."""
+        return bodies.run_whole(self._model.base_model, ids, positions, reader)
+
+    def finish(self, entering: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+        """As `bodies.finish`."""
+        return bodies.finish(self._model.base_model, entering, positions, reader)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, H] -> [N, V]."""
+        return self._policy.logits(hidden)
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """The critic's: [N, H] -> [N], float32."""
+        return self._policy.value_of(hidden)
+
+    @property
+    def _model(self) -> PreTrainedModel:
+        return self._policy.causal_lm

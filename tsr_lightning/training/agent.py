@@ -1,0 +1,336 @@
+"""Agent: policy, reference and critic as three views of one model, and the updates by an objective."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedTokenizerFast
+
+from tsr_lightning.envs.base import fingerprint
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.training.evaluation import Exam, Played
+from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.training.memory import Allocator, Peak, peak
+from tsr_lightning.objectives.base import Estimates, Objective, Outputs
+from tsr_lightning.policy.chat import Chat, Context
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.inference import Player
+from tsr_lightning.policy.spec import PolicySpec, model_identity
+from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.batching.sequences import Batch, Row, batched
+from tsr_lightning.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW, one group for the policy and one for the critic.
+
+    Args:
+        learning_rate: of the policy.
+        critic_learning_rate: of the value head.
+        weight_decay: of both.
+        betas: AdamW's averages.
+        warmup_updates: optimizer steps over which both rates rise linearly from zero.
+    """
+
+    learning_rate: float = 1e-5
+    critic_learning_rate: float = 1e-4
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup_updates: int = 0
+
+
+@runtime_checkable
+class Talks(Protocol):
+    """A data module that can show the text of its task."""
+
+    def texts(self) -> Iterable[str]: ...
+
+
+class Agent(LightningModule):
+    """Holds the model and trains it on what was rolled out.
+
+    Args:
+        policy: which model, with which adapter.
+        objective: credit and loss.
+        optimizer: step sizes.
+        temperature: of the log-probabilities; set by `data.sampling.temperature`.
+        seed: of new weights; set by `seed_everything`.
+    """
+
+    def __init__(
+        self,
+        policy: PolicySpec,
+        objective: Objective,
+        optimizer: Optimizer = Optimizer(),
+        temperature: float = 1.0,
+        seed: int = 1,
+    ) -> None:
+        super().__init__()
+        self.spec = policy
+        self.objective = objective
+        self.optimizer = optimizer
+        self.temperature = temperature
+        self.seed = seed
+        self.strict_loading = False  # a checkpoint holds what is trained, not the base
+        self._policy: Policy | None = None
+        self._tokenizer: PreTrainedTokenizerFast | None = None
+        self._chats: dict[Context, Chat] = {}
+        self._engines: dict[Context, TransformersEngine] = {}
+        self._stats: dict[str, Tensor] = {}
+        self._kl = 0.0
+        self._watched = ExitStack()
+        self._peak: Peak | None = None
+        self._allocator = Allocator()
+        self._epoch = 0  # of the updates
+
+    # -- model ------------------------------------------------------------------------------------------------------
+
+    def configure_model(self) -> None:
+        if self._policy is None:
+            self._tokenizer = load_tokenizer(self.spec, self._texts())
+            self._policy = Policy(
+                self.spec,
+                self._tokenizer,
+                critic=self.objective.needs.values,
+                keep_reference=self.objective.needs.reference,
+                seed=self.seed,
+                device=self.trainer.strategy.root_device,
+            )
+            self._policy.train()  # a loaded model comes in evaluation mode, and Lightning leaves that as it is
+
+    @property
+    def policy(self) -> Policy:
+        if self._policy is None:
+            raise RuntimeError("the model is not built yet: Lightning's configure_model does it")
+        return self._policy
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        if self._tokenizer is None:
+            raise RuntimeError("the tokenizer is not loaded yet: Lightning's configure_model does it")
+        return self._tokenizer
+
+    def _texts(self) -> Iterable[str]:
+        """What a new model's vocabulary is made from."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        return data.texts() if isinstance(data, Talks) else ()
+
+    def chat(self, context: Context) -> Chat:
+        if context not in self._chats:  # reading a template and a large vocabulary takes a second
+            self._chats[context] = Chat(self.tokenizer, context)
+        return self._chats[context]
+
+    def engine(self, context: Context, longest: int, cache_mib: int, max_rows: int) -> TransformersEngine:
+        """Kept for the whole run, since its memory is; it notices by itself when the weights have moved."""
+        if context not in self._engines:
+            self._engines[context] = TransformersEngine(
+                Player(self.policy), self.chat(context).end_ids, longest, cache_mib, max_rows
+            )
+        return self._engines[context]
+
+    # -- before the updates -----------------------------------------------------------------------------------------
+
+    def estimates(self, played: Sequence[tuple[Trajectory, Sequence[Row]]], micro_tokens: int) -> list[Estimates]:
+        """Old log-probabilities, values and the reference's log-probabilities of trajectories, in training mode and
+        before any update, so that the first update's ratio is 1."""
+        needs = self.objective.needs
+        rows = [row for _, own in played for row in own]
+        ends = [i for i, (trajectory, _) in enumerate(played) if needs.final_values and trajectory.final_prompt]
+        asked = [*rows, *(_end(played[i][0]) for i in ends)]
+        seen = self._outputs(asked, micro_tokens) if needs.logprobs or needs.values else list(map(_unseen, asked))
+        logprobs, values = [one.logprobs for one in seen], [one.values for one in seen]
+        reference = [torch.zeros(row.trained) for row in rows]
+        if needs.reference:
+            with self.policy.as_reference():
+                reference = [one.logprobs for one in self._outputs(rows, micro_tokens)]
+        final = {i: float(value) for i, value in zip(ends, values[len(rows) :], strict=True)}
+        spans = _spans([len(own) for _, own in played])
+        return [
+            Estimates(torch.cat(logprobs[span]), torch.cat(values[span]), torch.cat(reference[span]), final.get(i, 0.0))
+            for i, span in enumerate(spans)
+        ]
+
+    def _outputs(self, rows: Sequence[Row], micro_tokens: int) -> list[Outputs]:
+        """Of each row, on the CPU; without gradients, and otherwise as in `training_step`."""
+        found: dict[int, Outputs] = {}
+        with torch.no_grad(), self.trainer.precision_plugin.forward_context():
+            for indices, batch in batched(rows, micro_tokens):
+                outputs = self.policy.outputs(batch.packed.to(self.device), self.temperature)
+                sizes = [rows[i].trained for i in indices]
+                parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
+                found.update(zip(indices, map(Outputs, *parts), strict=True))
+        return [found[i] for i in range(len(rows))]
+
+    # -- updates ----------------------------------------------------------------------------------------------------
+
+    def begin_updates(self, epoch: int) -> None:
+        """The rollout of an epoch has ended: the policy has not moved from it yet."""
+        self._epoch = epoch
+        for engine in self._engines.values():
+            engine.rest()
+        self._allocator.release()
+        self._watched.close()
+        self._peak = self._watched.enter_context(peak(self.device))
+        self._kl = 0.0
+        self._stats = {}
+
+    def has_moved_past(self, stop_kl: float | None) -> bool:
+        """Whether the last optimizer step found the policy further from the rollout's than this."""
+        return stop_kl is not None and self._kl > stop_kl
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        outputs = self.policy.outputs(batch.packed, self.temperature, entropies=True)
+        loss = self.objective.loss(batch.targets, outputs)
+        for name, value in {"loss": loss.total.detach(), **loss.stats}.items():
+            self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
+        if batch.closes_step:
+            self._report()
+        # Lightning divides by the micro-batches of a step and DDP by the ranks; the weights already sum to 1 over both
+        return loss.total * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    def _report(self) -> None:
+        names = list(self._stats)
+        stacked = self.trainer.strategy.reduce(torch.stack([self._stats[name] for name in names]), reduce_op="sum")
+        figures = dict(zip(names, stacked.tolist(), strict=True))
+        self._kl = figures.get("approx_kl", 0.0) / (figures["policy_weight"] or 1.0)
+        self._stats = {}
+        self.log_dict({f"train/{name}": value for name, value in figures.items()}, rank_zero_only=True)
+
+    def on_validation_start(self) -> None:
+        self._end_updates()
+
+    def on_validation_end(self) -> None:
+        self._allocator.release()
+
+    def on_train_epoch_end(self) -> None:
+        self._end_updates()
+
+    def _end_updates(self) -> None:
+        """Tells the memory that the updates took, whatever comes after them."""
+        if self._peak is not None:
+            self._watched.close()
+            for logger in self.trainer.loggers:
+                logger.log_metrics({"cost/update_peak_mib": self._peak.highest_mib}, step=self._epoch)
+            self._peak = None
+            self._allocator.release()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        norms = {
+            f"train/grad_norm_{group['name']}": _grad_norm(group["params"])
+            for group in optimizer.param_groups
+            if any(parameter.grad is not None for parameter in group["params"])
+        }
+        self.log_dict(norms, rank_zero_only=True)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clips policy and critic each by its own norm. By a common one the critic, whose errors are in units of the
+        return, would scale the policy's step: to 0.04 of it in the first updates on Sokoban."""
+        if gradient_clip_val and gradient_clip_algorithm != "value":
+            for group in optimizer.param_groups:
+                nn.utils.clip_grad_norm_(group["params"], gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        settings = self.optimizer
+        head = list(self.policy.value_head.parameters()) if self.policy.value_head is not None else []
+        body = [p for p in self.policy.model.parameters() if p.requires_grad]
+        groups = [
+            {"params": body, "lr": settings.learning_rate, "name": "policy"},
+            {"params": head, "lr": settings.critic_learning_rate, "name": "critic"},
+        ]
+        optimizer = AdamW(
+            [group for group in groups if group["params"]], betas=settings.betas, weight_decay=settings.weight_decay
+        )
+        warmup = settings.warmup_updates
+        schedule = LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / (warmup + 1)))
+        return OptimizerLRSchedulerConfig(
+            optimizer=optimizer, lr_scheduler=LRSchedulerConfigType(scheduler=schedule, interval="step")
+        )
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """The warm-up counts optimizer steps; Lightning would count an epoch without any as one."""
+        if scheduler.last_epoch < self.trainer.global_step:
+            scheduler.step()
+
+    # -- evaluation -------------------------------------------------------------------------------------------------
+
+    def validation_step(  # type: ignore[override]  # Lightning hands on whatever it is
+        self, batch: Exam, batch_idx: int, dataloader_idx: int = 0
+    ) -> Played:
+        return batch.played()
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """What is trained: adapter and value head, or all weights where there is no adapter."""
+        return self.policy.trainable_state()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
+        self.policy.load_trainable_state(state_dict)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["model_identity"] = model_identity(self.spec)
+        checkpoint["vocabulary"] = _digest(self.tokenizer)
+        checkpoint["rng_state"] = torch.get_rng_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_identity(checkpoint, self.spec)
+        if checkpoint["vocabulary"] != _digest(self.tokenizer):
+            raise ConfigError(
+                f"model.policy.model = {self.spec.model} has another vocabulary than the one that ckpt_path was "
+                "trained with: give the tokenizer, or for a new model the environment's arguments, of that run"
+            )
+        torch.set_rng_state(checkpoint["rng_state"])
+
+
+def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
+    """Refuses a checkpoint that was written of another model."""
+    theirs, ours = checkpoint.get("model_identity"), model_identity(spec)
+    if theirs != ours:
+        differing = sorted(key for key in ours if not theirs or theirs.get(key) != ours[key])
+        raise ConfigError(
+            f"ckpt_path holds another model than model.policy.model = {spec.model} (different: "
+            f"{', '.join(differing)}): give the model and adapter that the checkpoint was trained with"
+        )
+
+
+def _unseen(row: Row) -> Outputs:
+    return Outputs(*(torch.zeros(row.trained) for _ in fields(Outputs)))
+
+
+def _end(trajectory: Trajectory) -> Row:
+    """A row whose one value is the critic's after the last turn: where the next id would have been sampled."""
+    ids = torch.tensor([*trajectory.final_prompt, 0])
+    return Row(ids, torch.arange(len(ids)) == len(ids) - 1)
+
+
+def _digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """What tokens mean: a checkpoint's embeddings are worth nothing under other ids."""
+    return fingerprint(tuple(sorted(tokenizer.get_vocab().items())))
+
+
+def _grad_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    return torch.linalg.vector_norm(
+        torch.stack([torch.linalg.vector_norm(p.grad.float()) for p in parameters if p.grad is not None])
+    )
+
+
+def _spans(lengths: Sequence[int]) -> Iterator[slice]:
+    start = 0
+    for length in lengths:
+        yield slice(start, start + length)
+        start += length

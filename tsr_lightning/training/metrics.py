@@ -1,0 +1,78 @@
+"""What is written of a rollout, on an epoch axis."""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, pstdev
+from typing import TypeVar
+
+from tsr_lightning.batching.sequences import Batch
+from tsr_lightning.costs import Ledger
+from tsr_lightning.trajectory import Group, Origin, Trajectory
+
+ItemT = TypeVar("ItemT")
+
+
+def rollout_metrics(
+    groups: Sequence[Group], kept: Sequence[Group], costs: Ledger, seconds: float, skipped: int
+) -> dict[str, float]:
+    """Figures of a rollout of all ranks.
+
+    Args:
+        groups: as rolled out.
+        kept: what the callbacks left of them.
+        costs: of the search.
+        seconds: of the rollout.
+        skipped: draws of training instances that fell on a held-out state.
+    """
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    return {
+        **_outcomes("rollout/", trajectories),
+        **_outcomes("rollout/plain/", [t for t in trajectories if t.origin is Origin.SAMPLED]),
+        **_outcomes("rollout/searched/", [t for t in trajectories if t.origin is Origin.SEARCHED]),
+        **_outcomes("rollout/demonstrated/", [t for t in trajectories if t.origin is Origin.DEMONSTRATED]),
+        "rollout/groups": len(groups),
+        "rollout/groups_kept": len(kept),
+        "rollout/return_std_in_group": _mean(groups, lambda group: pstdev(group.returns)),
+        "rollout/held_out_skipped": skipped,
+        "cost/seconds": seconds,
+        "cost/tokens_per_second": costs.tokens_generated / max(seconds, 1e-9),
+        "cost/seconds_generation": costs.seconds_generation,
+        "cost/seconds_environment": costs.seconds_environment,
+        "cost/tokens_computed": costs.tokens_computed,
+        "cost/tokens_prefilled": costs.tokens_prefilled,
+        "cost/tokens_padding": costs.tokens_padding,
+        "cost/attention_padding_share": costs.attention_padding_share,
+        "cost/prompt_tokens_saved": costs.prompt_tokens_saved,
+        "cost/tokens_generated": costs.tokens_generated,
+        "cost/tokens_kept": costs.tokens_kept,
+        "cost/tokens_discarded": costs.tokens_discarded,
+        "cost/env_steps": costs.env_steps,
+        "cost/waves": costs.waves,
+    }
+
+
+def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
+    """What the updates of an epoch compute, on this rank."""
+    packs = [batch.packed for step in steps for batch in step]
+    return {
+        "cost/update_tokens_computed": sum(len(pack) for pack in packs),
+        "cost/update_tokens_saved": sum(pack.unshared - len(pack) for pack in packs),
+    }
+
+
+def _outcomes(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    if not turns:
+        return {}
+    return {
+        f"{prefix}success_rate": _mean(trajectories, lambda t: t.succeeded),
+        f"{prefix}return": _mean(trajectories, lambda t: t.total),
+        f"{prefix}turns": _mean(trajectories, lambda t: len(t.turns)),
+        f"{prefix}valid": _mean(turns, lambda turn: turn.valid),
+        f"{prefix}effective": _mean(turns, lambda turn: turn.effective),
+        f"{prefix}finished": _mean(turns, lambda turn: turn.finished),
+        f"{prefix}response_tokens": _mean(turns, lambda turn: len(turn.response)),
+    }
+
+
+def _mean(items: Iterable[ItemT], figure: Callable[[ItemT], float]) -> float:
+    return fmean(figure(item) for item in items)

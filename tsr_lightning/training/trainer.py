@@ -1,0 +1,81 @@
+"""Lightning's Trainer with one more thing to do: `export`; what `tsr --help` says of the others is said here too."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.types import _PATH
+
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.policy.export import export
+from tsr_lightning.training.datamodule import RolloutDataModule
+
+
+class Trainer(pl.Trainer):
+    """Where and how long to train: Lightning's Trainer."""
+
+    def fit(
+        self,
+        model: pl.LightningModule,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: _PATH | None = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Train a policy on trajectories built by search, and evaluate it on held-out instances.
+
+        Args:
+            model: the agent.
+            train_dataloaders: Lightning's; the data module has them.
+            val_dataloaders: Lightning's; the data module has them.
+            datamodule: the data module.
+            ckpt_path: a checkpoint to go on from, or "last" for the newest of this run's folder, if there is one.
+            weights_only: true reads nothing but tensors and plain values from the checkpoint, which is all that ours
+                hold; null leaves that to Lightning.
+        """
+        super().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, weights_only)
+
+    def validate(
+        self,
+        model: pl.LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: _PATH | None = None,
+        verbose: bool = True,
+        datamodule: pl.LightningDataModule | None = None,
+        weights_only: bool | None = None,
+    ) -> Any:
+        """Evaluate a policy on held-out instances, without search.
+
+        Args:
+            model: the agent.
+            dataloaders: Lightning's; the data module has them.
+            ckpt_path: a checkpoint of `fit`; null evaluates the policy that training begins with.
+            verbose: print Lightning's own table of the figures too.
+            datamodule: the data module.
+            weights_only: true reads nothing but tensors and plain values from the checkpoint, which is all that ours
+                hold; null leaves that to Lightning.
+        """
+        return super().validate(model, dataloaders, ckpt_path, verbose, datamodule, weights_only)
+
+    def export(
+        self, model: Agent, datamodule: RolloutDataModule, ckpt_path: str, output: str, merge: bool = False
+    ) -> None:
+        """Write a trained policy as files that plain transformers and peft play.
+
+        Args:
+            model: the agent, as it was trained.
+            datamodule: its data module.
+            ckpt_path: a checkpoint of `fit`.
+            output: the folder to write.
+            merge: fold the adapter into the base weights, for plain transformers without peft.
+        """
+        self.strategy.connect(model)
+        model.trainer = self
+        datamodule.trainer = self
+        self.datamodule = datamodule
+        model.configure_model()
+        checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
+        model.on_load_checkpoint(checkpoint)
+        model.load_state_dict(checkpoint["state_dict"])
+        export(model.policy, model.tokenizer, output, merged=merge)
