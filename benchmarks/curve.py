@@ -43,11 +43,11 @@ def draw(runs: Path, out: Path) -> None:
     figure.savefig(out, dpi=120)
 
 
-def success_curve(folder: Path, trial: str) -> dict[int, float]:
+def success_curve(folder: Path, protocol: str) -> dict[int, float]:
     """Success on held-out instances by the epochs trained, of the run in a folder."""
     events = EventAccumulator(str(folder))
     events.Reload()
-    return {event.step: event.value for event in events.Scalars(f"val/{trial}/success_rate")}
+    return {event.step: event.value for event in events.Scalars(f"val/{protocol}/success_rate")}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ What these figures do not show:
 
 - They compare whole recipes. The beam's cells also have the environment's push-distance score and train on successes
   alone, where sampling trains on relative returns. What search adds by itself would need sampling on successes alone
-  and a beam under `AsSampled` (the paper's objective), which were not run here.
+  and a beam under `Unchanged` (the paper's objective), which were not run here.
 - Step size, epochs and GRPO's aggregation were chosen by looking at these same held-out instances with seed 1, the step
   size on beam runs alone; sampling got the same and no search of its own.
 - The policies began with noise put on top of a better one on purpose (Sokoban: 0.50 before the noise, 0.375 after, with
@@ -84,7 +84,7 @@ WEBSHOP_STUDY = Report("webshop_study", _WEBSHOP_STUDY)
 
 def write_report(report: Report, finished: Sequence[Finished], folder: Path) -> None:
     """Writes the table, a JSON and a picture under the report's name, and prints the table."""
-    rows = [_row(runs, trial) for runs in by_cell(finished).values() for trial in TRIALS]
+    rows = [_row(runs, protocol) for runs in by_cell(finished).values() for protocol in TRIALS]
     folder.mkdir(parents=True, exist_ok=True)
     table = _table(rows)
     picture = f"\n![Success after training, each seed a dot]({report.name}.png)\n"
@@ -102,10 +102,10 @@ def by_cell(finished: Sequence[Finished]) -> dict[str, list[Finished]]:
     return dict(sorted(cells.items()))
 
 
-def _row(runs: Sequence[Finished], trial: str) -> dict[str, Any]:
+def _row(runs: Sequence[Finished], protocol: str) -> dict[str, Any]:
     """Figures of one cell: the seeds' episodes pooled per instance, so that intervals go over instances."""
-    before = pooled([run.results["trials"][trial]["before"] for run in runs])
-    after = pooled([run.results["trials"][trial]["after"] for run in runs])
+    before = pooled([run.results["evaluations"][protocol]["before"] for run in runs])
+    after = pooled([run.results["evaluations"][protocol]["after"] for run in runs])
     difference = paired_difference(before, after)
     if difference is None:
         raise ValueError(f"{runs[0].cell.name} was not evaluated")
@@ -113,12 +113,12 @@ def _row(runs: Sequence[Finished], trial: str) -> dict[str, Any]:
     return {
         "task": runs[0].cell.task,
         "training": runs[0].cell.label,
-        "trial": trial,
+        "trial": protocol,
         "seeds": [run.cell.seed for run in runs],
         "before": success_rate(before),
         "after": success_rate(after),
         "after_interval": list(success_interval(after)),
-        "after_by_seed": [success_rate(pooled([run.results["trials"][trial]["after"]])) for run in runs],
+        "after_by_seed": [success_rate(pooled([run.results["evaluations"][protocol]["after"]])) for run in runs],
         "difference": difference.value,
         "difference_interval": list(difference.interval),
         "epochs": fmean(run.epochs for run in runs),
@@ -151,7 +151,7 @@ def _line(row: dict[str, Any]) -> str:
     seeds = ", ".join(f"{rate:.3f}" for rate in row["after_by_seed"])
     low, high = row["difference_interval"]
     return (
-        f"| {row['task']} | {row['training']} | {row['trial']} | {row['before']:.3f} | {row['after']:.3f} ({seeds}) "
+        f"| {row['task']} | {row['training']} | {row['protocol']} | {row['before']:.3f} | {row['after']:.3f} ({seeds}) "
         f"| {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}] | {row['epochs']:.0f} | {row['updates']:.0f} "
         f"| {row['seconds']:.0f} | {row['tokens_generated']:,.0f} |\n"
     )

@@ -61,10 +61,10 @@ def write_stability(finished: Sequence[Finished], runs: Path, folder: Path) -> N
     """Writes the verdict, the table, a JSON and a picture, and prints the first two."""
     starts = {run.cell.levels: run for run in finished if run.cell.measure_start}
     rows = [
-        _row(cell_runs, starts[cell_runs[0].cell.levels], trial, runs)
+        _row(cell_runs, starts[cell_runs[0].cell.levels], protocol, runs)
         for cell_runs in by_cell(finished).values()
         if cell_runs[0].cell.levels in starts  # the run that measures the start may not be finished
-        for trial in TRIALS
+        for protocol in TRIALS
     ]
     if not rows:
         print(f"--report: no finished run in {runs}; run without it first, or name the folder with --runs")
@@ -79,15 +79,15 @@ def write_stability(finished: Sequence[Finished], runs: Path, folder: Path) -> N
     print(text)
 
 
-def _row(runs: Sequence[Finished], start: Finished, trial: str, folder: Path) -> dict[str, Any]:
+def _row(runs: Sequence[Finished], start: Finished, protocol: str, folder: Path) -> dict[str, Any]:
     """Figures of one cell. All of a range start with the same policy on the same levels, which one run measured."""
     cell = runs[0].cell
-    before = start.results["trials"][trial]["before"]
+    before = start.results["evaluations"][protocol]["before"]
     curves = [
-        {0: before["figures"]["success_rate"], **success_curve(folder / cell.name / f"seed{run.cell.seed}", trial)}
+        {0: before["figures"]["success_rate"], **success_curve(folder / cell.name / f"seed{run.cell.seed}", protocol)}
         for run in runs
     ]
-    after = pooled([run.results["trials"][trial]["after"] for run in runs])
+    after = pooled([run.results["evaluations"][protocol]["after"] for run in runs])
     difference = paired_difference(pooled([before] * len(runs)), after)
     if difference is None:
         raise ValueError(f"{cell.name} was not evaluated")
@@ -96,7 +96,7 @@ def _row(runs: Sequence[Finished], start: Finished, trial: str, folder: Path) ->
         "levels": cell.levels.name if cell.levels else "",
         "objective": cell.objective,
         "search": cell.search,
-        "trial": trial,
+        "trial": protocol,
         "seeds": [run.cell.seed for run in runs],
         "curves": [[curve[epoch] for epoch in range(0, EPOCHS + 1, EVERY)] for curve in curves],
         "difference": difference.value,
@@ -128,7 +128,7 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    return f"{row['levels']}, {row['objective']}, {row['search']}, {row['trial']}"
+    return f"{row['levels']}, {row['objective']}, {row['search']}, {row['protocol']}"
 
 
 def _named(rows: Sequence[dict[str, Any]]) -> str:
@@ -149,7 +149,7 @@ def _line(row: dict[str, Any]) -> str:
     seeds = ", ".join(f"{curve[-1]:.3f}" for curve in row["curves"])
     low, high = row["difference_interval"]
     return (
-        f"| {row['levels']} | {row['objective']} | {row['search']} | {row['trial']} "
+        f"| {row['levels']} | {row['objective']} | {row['search']} | {row['protocol']} "
         f"| {' | '.join(f'{rate:.3f}' for rate in on_the_way)} | {end:.3f} ({seeds}) "
         f"| {row['difference']:+.3f} [{low:+.3f}, {high:+.3f}] "
         f"| {row['seconds']:.0f} | {row['tokens_generated']:,.0f} |\n"
@@ -163,9 +163,9 @@ def _draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     epochs = range(0, EPOCHS + 1, EVERY)
     figure, axes = pyplot.subplots(len(TRIALS), len(RANGES), figsize=(4.2 * len(RANGES), 6.4), sharex=True)
     for across, levels in enumerate(RANGES):
-        for down, trial in enumerate(TRIALS):
+        for down, protocol in enumerate(TRIALS):
             axis = axes[down][across]
-            mine = [row for row in rows if row["levels"] == levels.name and row["trial"] == trial]
+            mine = [row for row in rows if row["levels"] == levels.name and row["trial"] == protocol]
             for row in mine:
                 colour = {"grpo": "#08519c", "ppo": "#a50f15"}[row["objective"]]
                 style = {"sample": "--", "beam": "-", "best_of_n": ":", "lookahead": "-."}[row["search"]]
@@ -176,7 +176,7 @@ def _draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
             if mine:
                 start = fmean(curve[0] for row in mine for curve in row["curves"])
                 axis.axhline(start, color="#636363", linewidth=0.8)
-            axis.set_title(f"{levels.name}: {levels.shortest} to {levels.longest} moves, {trial}", fontsize=10)
+            axis.set_title(f"{levels.name}: {levels.shortest} to {levels.longest} moves, {protocol}", fontsize=10)
             axis.grid(alpha=0.3)
         axes[-1][across].set_xlabel("epochs")
     for row in axes:

@@ -118,7 +118,7 @@ def finished_runs(cells: Sequence[Cell], folder: Path) -> list[Finished]:
 def _pace(task: str, objective: str, search: str, folder: Path) -> float:
     """Seconds of an epoch, by a few of them."""
     cell = Cell(task, objective, search, 1)
-    flags = ["--data.trials=[]", "--trainer.num_sanity_val_steps=0"]
+    flags = ["--data.evaluations=[]", "--trainer.num_sanity_val_steps=0"]
     return _training_seconds(_run(cell, PACE_EPOCHS, folder / "pace", flags)) / PACE_EPOCHS
 
 

@@ -26,15 +26,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.webshop.nouns import alphabetic
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.factory import published_files
+from tsr_lightning.envs.webshop.nouns import alphabetic
 from tsr_lightning.envs.webshop.pages import DONE, Page, act, clickables, has_search_bar
 from tsr_lightning.envs.webshop.product import Goal, Product
-from tsr_lightning.envs.webshop.reward import judge
-from tsr_lightning.envs.webshop.catalogue import Catalogue
-from tsr_lightning.envs.webshop.shop import MOST, Shop
 from tsr_lightning.envs.webshop.render import text
+from tsr_lightning.envs.webshop.reward import judge
+from tsr_lightning.envs.webshop.shop import MOST, Shop
+from tsr_lightning.rng import Key
 
 _STRANGE = """
 look around
@@ -209,7 +209,7 @@ def compared(original: Original, key: Key, length: int) -> Iterator[tuple[str, o
         available = original.env.get_available_actions()
         ours = {"has_search_bar": has_search_bar(page), "clickables": list(clickables(shop, page))}
         yield "clickables", ours, available, "the turn before"
-        said = action(key.fold(turn), original, available, goal)
+        said = action(key.fold_in(turn), original, available, goal)
         observation, paid, done, _ = original.env.step(said)
         there = act(shop, page, said)
         page = page if there is None else there
@@ -234,7 +234,7 @@ def purchases(original: Original, key: Key, count: int) -> Iterator[tuple[str, o
     """Rewards of random purchases: of the goal's article, of one found by the same query, and of any."""
     server = original.server
     for number in range(count):
-        mine = key.fold(number)
+        mine = key.fold_in(number)
         index = mine.bits() % len(server.goals)
         raw = server.goals[index]
         alike = [place for place, product in enumerate(original.products) if product.query == raw["query"]]
@@ -273,9 +273,9 @@ def main() -> None:
         return ended
 
     while steps < args.steps:
-        steps += count(compared(original, key.fold("episode", episode), length=30))
+        steps += count(compared(original, key.fold_in("episode", episode), length=30))
         episode += 1
-    count(purchases(original, key.fold("purchases"), args.purchases))
+    count(purchases(original, key.fold_in("purchases"), args.purchases))
     print(f"{steps} steps in {episode} episodes")
     for what, number in counts.items():
         print(f"{what}: {number} compared, {differing[what]} differ")

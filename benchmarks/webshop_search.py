@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.goals import Goals
 from tsr_lightning.envs.webshop.reading import read_catalogue
 from tsr_lightning.envs.webshop.search import LISTED, Search, indexed_text
 from tsr_lightning.envs.webshop.tokens import terms
+from tsr_lightning.rng import Key
 
 SIZES = (1_000, 100_000, 1_180_000)
 QUERIES = 300
@@ -63,7 +63,7 @@ def made_up(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Records of items_shuffle.json and items_ins_v2.json."""
     for first in range(0, count, _AT_ONCE):
         here = min(_AT_ONCE, count - first)
-        generator = Key(1).fold("products", first).generator()
+        generator = Key(1).fold_in("products", first).generator()
         titles, descriptions = _texts(generator, 16, 0.4, here), _texts(generator, 50, 1.1, here)
         bullets, asked = _texts(generator, 23, 0.6, 5 * here), _texts(generator, 2, 0.2, 4 * here)
         values = _texts(generator, 1.2, 0.4, 12 * here)

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.webshop import score as prospects
+from tsr_lightning.envs.webshop import pages, reward, shop
 from tsr_lightning.envs.webshop import prompts as speech
 from tsr_lightning.envs.webshop import render as view
-from tsr_lightning.envs.webshop import pages, reward, shop
+from tsr_lightning.envs.webshop import score as prospects
 from tsr_lightning.envs.webshop.env import WebShopEnv
-from tsr_lightning.envs.webshop.tasks import Customer
 from tsr_lightning.envs.webshop.search import Search
 from tsr_lightning.envs.webshop.shop import Shop
+from tsr_lightning.envs.webshop.tasks import Customer
+from tsr_lightning.rng import Key
 
 # The original's own code on the published thousand, measured apart and not by this file: a step with its list of
 # clickables, without its Java search, which adds 3.5 ms a search.
@@ -76,7 +76,7 @@ def written(env: WebShopEnv, seed: int) -> Script:
     env.reset(seed=seed)
     products = env.customer.shop.catalogue.products
     for turn in range(TURNS):
-        mine = key.fold(turn)
+        mine = key.fold_in(turn)
         legal = env.legal_actions()
         response = legal[mine.bits() % len(legal)]
         if env.get_state().page.kind == pages.INDEX:
@@ -118,8 +118,8 @@ ASKED: dict[str, Callable[[WebShopEnv], object]] = {
 def measured(name: str, **settings: Any) -> list[dict[str, Any]]:
     """Rows of the table: what is asked for, fresh and seen before."""
     seeds = range(EPISODES)
-    first = WebShopEnv(wording="brief", max_turns=TURNS, **settings)
-    env = WebShopEnv(wording="brief", max_turns=TURNS, market=OneCustomer(first, seeds), **_rendering(settings))
+    first = WebShopEnv(prompt_style="brief", max_turns=TURNS, **settings)
+    env = WebShopEnv(prompt_style="brief", max_turns=TURNS, market=OneCustomer(first, seeds), **_rendering(settings))
     scripts = [written(env, seed) for seed in seeds]
     steps = sum(len(responses) for _, responses in scripts)
     searches = sum("search[" in response for _, responses in scripts for response in responses)

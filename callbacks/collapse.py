@@ -13,11 +13,11 @@ from callbacks.axis import epochs_at_rollout, log_figures, position_at_validatio
 from callbacks.instance_filter import InstanceFilter
 from callbacks.levels import History, Level, Pairs, mean, share
 from callbacks.on_collapse import Best, OnCollapse, Warn
-from tsr_lightning.training.distributed import gathered
-from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.evaluation import Played
-from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.batching.sequences import Batch
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.distributed import gather
+from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ROLLOUT = "rollout/plain"
@@ -27,7 +27,7 @@ ENTROPY, WEIGHT = "train/entropy", "train/policy_weight"  # sums over an update
 class CollapseGuard(Callback):
     """Watches the policy's own success, valid actions and entropy for a fall far below their best.
 
-    Watched are the plain samples of the last `window` rollouts, each trial that plays without search (searched and
+    Watched are the plain samples of the last `window` rollouts, each evaluation that plays without search (searched and
     demonstrated trajectories would hide a collapse), and the entropy of the last `window` epochs' updates. A figure has
     collapsed where the upper end of its 95% interval lies below (1 - drop) times the lower end of the best's: by more
     than the drop and by more than its instances' sampling error. The trained reward or its noise plays no part.
@@ -36,8 +36,8 @@ class CollapseGuard(Callback):
     is acted upon at the epoch's end, before ModelCheckpoint saves. It must stand before InstanceFilter, which leaves
     only a part of the samples.
 
-    Under `Restore` the policy with the best success so far (of the first such trial, or of rollouts before there is an
-    evaluation) is kept in `best_policy.ckpt` in the run's folder: a checkpoint like any other.
+    Under `Restore` the policy with the best success so far (of the first such protocol, or of rollouts before there is
+    an evaluation) is kept in `best_policy.ckpt` in the run's folder: a checkpoint like any other.
 
     Args:
         on_collapse: Warn, Stop or Restore.
@@ -81,9 +81,9 @@ class CollapseGuard(Callback):
         self._restores = 0
         self._best: Best | None = None
         self._wrote = False  # it, in this process
-        self._trial: str | None = None  # whose success ranks policies
-        self._played: dict[str, dict[int, list[int]]] = {}  # by trial and instance, in the validation under way
-        self._measured: Level | None = None  # the success of that trial, where no epoch has ended since
+        self._protocol: str | None = None  # whose success ranks policies
+        self._played: dict[str, dict[int, list[int]]] = {}  # by evaluation and instance, in the validation under way
+        self._measured: Level | None = None  # the success of that evaluation, where no epoch has ended since
         self._entropies: list[float] = []  # of the epoch's updates, on rank 0
 
     # State
@@ -95,7 +95,7 @@ class CollapseGuard(Callback):
             "collapsed": list(self._collapsed),
             "restores": self._restores,
             "best": None if best is None else [best.path, best.epochs, best.held_out, best.success],
-            "trial": self._trial,
+            "trial": self._protocol,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class CollapseGuard(Callback):
         self._collapsed = list(state_dict["collapsed"])
         self._restores = state_dict["restores"]
         self._best = None if state_dict["best"] is None else Best(*state_dict["best"])
-        self._trial = state_dict["trial"]
+        self._protocol = state_dict["trial"]
 
     # Before the start
 
@@ -124,8 +124,8 @@ class CollapseGuard(Callback):
         if self.on_collapse.needs_best and isinstance(data, RolloutDataModule) and not _ranks_policies(data):
             raise ConfigError(
                 f"CollapseGuard.on_collapse is {type(self.on_collapse).__name__}, but no success tells which policy is "
-                "the best: no strategy of data.plan makes plain samples and no trial of data.trials plays without "
-                "search; add such a trial, or use Warn or Stop"
+                "the best: no strategy of data.plan makes plain samples and no protocol of data.evaluations plays "
+                "without search; add such a protocol, or use Warn or Stop"
             )
         if self.on_collapse.needs_best and self.success_drop is None:
             raise ConfigError(
@@ -147,7 +147,7 @@ class CollapseGuard(Callback):
             epochs = epochs_at_rollout(trainer)
             success = self._see(trainer, f"{ROLLOUT}/success_rate", epochs, [(c[0], c[1]) for c in samples])
             self._see(trainer, f"{ROLLOUT}/valid", epochs, [(c[2], c[3]) for c in samples])
-            if self._trial is None:
+            if self._protocol is None:
                 self._keep_if_best(trainer, epochs, success, held_out=False)
         return groups
 
@@ -155,7 +155,7 @@ class CollapseGuard(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         figures = trainer.callback_metrics
-        updated = isinstance(batch, Batch) and batch.closes_step
+        updated = isinstance(batch, Batch) and batch.is_last_micro_batch
         if updated and {ENTROPY, WEIGHT} <= figures.keys() and figures[WEIGHT] > 0:
             self._entropies.append(float(figures[ENTROPY] / figures[WEIGHT]))
 
@@ -171,8 +171,8 @@ class CollapseGuard(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if isinstance(outputs, Played) and outputs.trial.search is None:
-            instances = self._played.setdefault(outputs.trial.name, {})
+        if isinstance(outputs, EvalResult) and outputs.protocol.search is None:
+            instances = self._played.setdefault(outputs.protocol.name, {})
             for group in outputs.groups:
                 instances[group.instance] = _counts(group.trajectories)
 
@@ -180,16 +180,16 @@ class CollapseGuard(Callback):
         epochs = position_at_validation(trainer, None).epochs
         if trainer.state.fn != "fit" or (trainer.sanity_checking and epochs > 0):  # a resumed run's is of no new policy
             return
-        trials: dict[str, dict[int, list[int]]] = {}
-        for played in gathered([self._played], trainer.world_size):
+        evaluations: dict[str, dict[int, list[int]]] = {}
+        for played in gather([self._played], trainer.world_size):
             for name, instances in played.items():
-                trials.setdefault(name, {}).update(instances)
-        for name, instances in trials.items():
+                evaluations.setdefault(name, {}).update(instances)
+        for name, instances in evaluations.items():
             samples = list(instances.values())
             success = self._see(trainer, f"val/{name}/success_rate", epochs, [(c[0], c[1]) for c in samples])
             self._see(trainer, f"val/{name}/valid_actions", epochs, [(c[2], c[3]) for c in samples])
-            self._trial = self._trial or name
-            if name == self._trial:
+            self._protocol = self._protocol or name
+            if name == self._protocol:
                 self._measured = success
         if trainer.sanity_checking:  # of the start; any other validation is followed by the end of its epoch
             self._keep_measured(trainer, epochs)
@@ -278,7 +278,7 @@ def _counts(trajectories: Iterable[Trajectory]) -> list[int]:
 
 def _ranks_policies(data: RolloutDataModule) -> bool:
     sampled = any(strategy.origin is Origin.SAMPLED for strategy in data.plan.strategies)
-    return sampled or any(trial.search is None for trial in data.trials)
+    return sampled or any(protocol.search is None for protocol in data.evaluations)
 
 
 def _free(trainer: Trainer) -> str:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from tsr_lightning.costs import Costs
 from tsr_lightning.training.hooks import RolloutProgress
-from tsr_lightning.costs import Ledger
 
-ROLLOUT = "rollout"  # `RolloutProgress.what` of a rollout for training; a trial gives its own name
+ROLLOUT = "rollout"  # `RolloutProgress.what` of a rollout for training; a protocol gives its own name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class RolloutCosts:
     """Adds up the rollouts of training, each of which reports its own costs so far; on this rank."""
 
     def __init__(self) -> None:
-        self._ended = Ledger()
-        self._running = Ledger()
+        self._ended = Costs()
+        self._running = Costs()
         self._number: int | None = None  # of the rollout under way
 
     def see(self, progress: RolloutProgress) -> None:
@@ -37,5 +37,5 @@ class RolloutCosts:
         self._running = progress.costs
 
     @property
-    def total(self) -> Ledger:
+    def total(self) -> Costs:
         return self._ended + self._running

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from tsr_lightning.training.evaluation import Played
+from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -34,7 +34,7 @@ class Gathered(NamedTuple):
 
 
 class Episodes(Metric):
-    """The episodes of one trial. Ranks may hold different numbers of them, none at all included."""
+    """The episodes of one evaluation. Ranks may hold different numbers of them, none at all included."""
 
     full_state_update = False
     counts: list[Tensor]  # each [n, 7] int64, a row per `Episode`
@@ -49,7 +49,7 @@ class Episodes(Metric):
         self.add_state("costs", default=torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("seconds", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="max")
 
-    def update(self, played: Played | None) -> None:
+    def update(self, played: EvalResult | None) -> None:
         """Adds a batch. None adds nothing but empty rows, without which a rank that played nothing cannot be gathered:
         torchmetrics would send a tensor of another shape and type in its place.
         """
@@ -57,7 +57,9 @@ class Episodes(Metric):
         rows = [_signed(_episode(trajectory)) for trajectory in trajectories]
         self.counts.append(torch.tensor(rows, dtype=torch.int64, device=self.device).reshape(-1, len(Episode._fields)))
         self.returns.append(
-            torch.tensor([trajectory.total for trajectory in trajectories], dtype=torch.float64, device=self.device)
+            torch.tensor(
+                [trajectory.episode_return for trajectory in trajectories], dtype=torch.float64, device=self.device
+            )
         )
         if played is not None:
             self.costs += torch.tensor([played.costs.tokens_generated, played.costs.env_steps], device=self.device)

@@ -17,22 +17,22 @@ from callbacks.costs import RolloutCosts, RunCost
 from callbacks.episodes import Episodes
 from callbacks.measurement import Measurement, measure
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.evaluation import Played, Trial
+from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import RolloutProgress
 
 HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
 _NOTHING_PLAYED = (
     "Evaluation: nothing was measured, since no held-out instance was played (see trainer.limit_val_batches and the "
-    "data module's trials)"
+    "data module's evaluations)"
 )
 
 
 class Evaluation(Callback):
-    """Measures each trial whenever Lightning validates; `validation_step` returns what was `Played`.
+    """Measures each evaluation whenever Lightning validates; `validation_step` returns what was `EvalResult`.
 
-    Per trial it logs `val/<trial>/` success_rate, pass@k, return, turns, valid_actions, effective_actions (shares of
-    turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps, seconds.
-    Loggers get the success rates as `Held-out success/<trial>` too, which TensorBoard shows before all else.
+    Per protocol it logs `val/<protocol>/` success_rate, pass@k, return, turns, valid_actions, effective_actions (shares
+    of turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps, seconds.
+    Loggers get the success rates as `Held-out success/<protocol>` too, which TensorBoard shows before all else.
     The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
     ModelCheckpoint to monitor (not for its file name: the "/" would make a folder).
 
@@ -41,7 +41,7 @@ class Evaluation(Callback):
     lie in `<log_dir>/<name>.json` (`<name>.validate.json` where `validate` ran), rewritten after every validation.
 
     Args:
-        pass_at: the ks of pass@k; null: the powers of two up to a trial's samples. A k above these is left out.
+        pass_at: the ks of pass@k; null: the powers of two up to a protocol's samples. A k above these is left out.
         name: names the file and, in a checkpoint, the state; two Evaluations in one run need two names.
     """
 
@@ -56,9 +56,9 @@ class Evaluation(Callback):
         self._forget()
 
     def _forget(self) -> None:
-        self._before: dict[str, Measurement] = {}  # by trial, as are all here
+        self._before: dict[str, Measurement] = {}  # by evaluation, as are all here
         self._latest: dict[str, Measurement] = {}
-        self._trials: dict[str, Trial] = {}
+        self._evaluations: dict[str, EvalProtocol] = {}
         self._episodes: dict[str, Episodes] = {}
         self._rollouts = RolloutCosts()  # of this rank, since this process began
         self._earlier = RunCost()  # of the run that this one resumes
@@ -92,7 +92,7 @@ class Evaluation(Callback):
         self._rollouts.see(progress)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._trials, self._episodes = {}, {}
+        self._evaluations, self._episodes = {}, {}
 
     def on_validation_batch_end(
         self,
@@ -103,23 +103,25 @@ class Evaluation(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if not isinstance(outputs, Played):
-            raise TypeError(f"Evaluation measures what validation_step returns: a Played, not {type(outputs).__name__}")
-        self._trials = _united([self._trials, {outputs.trial.name: outputs.trial}])
-        if outputs.trial.name not in self._episodes:
-            self._episodes[outputs.trial.name] = _empty(trainer, pl_module)
-        self._episodes[outputs.trial.name].update(outputs)
+        if not isinstance(outputs, EvalResult):
+            raise TypeError(
+                f"Evaluation measures what validation_step returns: an EvalResult, not {type(outputs).__name__}"
+            )
+        self._evaluations = _united([self._evaluations, {outputs.protocol.name: outputs.protocol}])
+        if outputs.protocol.name not in self._episodes:
+            self._episodes[outputs.protocol.name] = _empty(trainer, pl_module)
+        self._episodes[outputs.protocol.name].update(outputs)
 
     # Measuring
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         position = position_at_validation(trainer, self._loaded)
         measured: dict[str, Measurement] = {}
-        for name, trial in self._trials_of_all_ranks(trainer).items():
+        for name, protocol in self._trials_of_all_ranks(trainer).items():
             if name not in self._episodes:
                 self._episodes[name] = _empty(trainer, pl_module)
             gathered = self._episodes[name].gather()
-            found = measure(trial, gathered, position, pass_at=self.pass_at)
+            found = measure(protocol, gathered, position, pass_at=self.pass_at)
             if found is not None:
                 measured[name] = found
         figures = {f"val/{name}/{key}": value for name, one in measured.items() for key, value in one.figures.items()}
@@ -179,12 +181,12 @@ class Evaluation(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = monotonic()
 
-    def _trials_of_all_ranks(self, trainer: Trainer) -> dict[str, Trial]:
-        """A rank without a batch of some trial takes part in gathering it all the same, and in the same order."""
+    def _trials_of_all_ranks(self, trainer: Trainer) -> dict[str, EvalProtocol]:
+        """A rank without a batch of some evaluation takes part in gathering it all the same, and in the same order."""
         if trainer.world_size == 1:
-            return self._trials
+            return self._evaluations
         everyone: list[Any] = [None] * trainer.world_size
-        torch.distributed.all_gather_object(everyone, self._trials)
+        torch.distributed.all_gather_object(everyone, self._evaluations)
         return _united(everyone)
 
     def _account(self, trainer: Trainer, pl_module: LightningModule, evaluation_seconds: float = 0.0) -> None:
@@ -210,7 +212,9 @@ class Evaluation(Callback):
         before = self._before if fitting else {}
         contents = {
             "run": asdict(self._cost) if fitting else None,
-            "trials": {name: _report(before.get(name), self._latest.get(name)) for name in {**before, **self._latest}},
+            "evaluations": {
+                name: _report(before.get(name), self._latest.get(name)) for name in {**before, **self._latest}
+            },
         }
         path = Path(folder) / (f"{self.name}.json" if fitting else f"{self.name}.validate.json")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,14 +236,14 @@ def _plain(measured: Mapping[str, Measurement]) -> dict[str, Any]:
     return {name: measurement.to_plain() for name, measurement in measured.items()}
 
 
-def _united(several: list[dict[str, Trial]]) -> dict[str, Trial]:
+def _united(several: list[dict[str, EvalProtocol]]) -> dict[str, EvalProtocol]:
     """Trials by name, in the order in which they are first met."""
-    trials: dict[str, Trial] = {}
+    evaluations: dict[str, EvalProtocol] = {}
     for some in several:
-        for name, trial in some.items():
-            if trials.setdefault(name, trial) != trial:
-                raise ConfigError(f"two trials are named {name!r}, and their figures would be one: rename either")
-    return trials
+        for name, protocol in some.items():
+            if evaluations.setdefault(name, protocol) != protocol:
+                raise ConfigError(f"two evaluations are named {name!r}, and their figures would be one: rename either")
+    return evaluations
 
 
 def _empty(trainer: Trainer, pl_module: LightningModule) -> Episodes:

@@ -6,9 +6,9 @@ from statistics import fmean, pstdev
 from lightning.pytorch import Callback, Trainer
 
 from callbacks.axis import epochs_at_rollout, log_figures
-from tsr_lightning.training.agent import Agent
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives.base import Objective
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.trajectory import Group
 
 
@@ -18,8 +18,8 @@ class InstanceFilter(Callback):
     U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
     in the paper. A group is uniform, and ranks last, where these returns are all equal and no member is imitated. Among
     equals the spread of all returns decides, then the order. A group of which nothing is compared (searches alone,
-    under `SuccessesOnly`) takes no part in the ranking: it is kept where a member is imitated, and uniform otherwise,
-    however its returns differ.
+    under `ImitateSuccesses`) takes no part in the ranking: it is kept where a member is imitated, and uniform
+    otherwise, however its returns differ.
 
     It ranks on the outcome alone, never on what a search thought of it. All ranks see the groups of all and choose
     alike.
@@ -84,7 +84,7 @@ class InstanceFilter(Callback):
 
 def compared_returns(group: Group, objective: Objective) -> list[float]:
     """The returns that the objective compares with one another."""
-    return [trajectory.total for trajectory in group.trajectories if objective.compares(trajectory.origin)]
+    return [trajectory.episode_return for trajectory in group.trajectories if objective.compares(trajectory.origin)]
 
 
 def spread(group: Group, objective: Objective) -> float:

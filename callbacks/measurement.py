@@ -1,4 +1,4 @@
-"""What an evaluation found in one trial at one moment of a run. Plain data, to and from plain types."""
+"""What an evaluation found in one evaluation at one moment of a run. Plain data, to and from plain types."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,20 +8,20 @@ from callbacks import statistics
 from callbacks.axis import Position
 from callbacks.episodes import Gathered
 from callbacks.statistics import Interval, Outcomes
-from tsr_lightning.training.evaluation import Trial
+from tsr_lightning.training.evaluation import EvalProtocol
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a trial was played; figures of two protocols are not compared."""
+    """How a protocol was played; figures of two protocols are not compared."""
 
     temperature: float
     samples: int
     search: str | None  # in words
 
     @classmethod
-    def of(cls, trial: Trial) -> "Protocol":
-        return cls(trial.temperature, trial.samples, None if trial.search is None else repr(trial.search))
+    def of(cls, protocol: EvalProtocol) -> "Protocol":
+        return cls(protocol.temperature, protocol.samples, None if protocol.search is None else repr(protocol.search))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Measurement:
 
 
 def measure(
-    trial: Trial, gathered: Gathered, position: Position, *, pass_at: Sequence[int] | None
+    protocol: EvalProtocol, gathered: Gathered, position: Position, *, pass_at: Sequence[int] | None
 ) -> Measurement | None:
-    """The figures of a trial; None if nothing was played.
+    """The figures of a protocol; None if nothing was played.
 
     Rates count every instance the same, means every episode. A k of `pass_at` for which some instance has too few
     episodes is left out; None stands for the powers of two.
@@ -94,7 +94,7 @@ def measure(
         "env_steps": float(gathered.env_steps),
         "seconds": gathered.seconds,
     }
-    return Measurement(Protocol.of(trial), position.epochs, position.updates, outcomes, figures)
+    return Measurement(Protocol.of(protocol), position.epochs, position.updates, outcomes, figures)
 
 
 def _share(part: int, whole: int) -> float:

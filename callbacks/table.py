@@ -39,7 +39,7 @@ class Table:
 
 
 def each(measured: Mapping[str, Measurement]) -> list[Table]:
-    """Every trial by itself."""
+    """Every evaluation by itself."""
     return [
         Table(title(name, one), ("", "measured"), tuple((label(key), cell(one, key)) for key in _shown(one)))
         for name, one in measured.items()
@@ -47,7 +47,7 @@ def each(measured: Mapping[str, Measurement]) -> list[Table]:
 
 
 def changes(before: Mapping[str, Measurement], after: Mapping[str, Measurement]) -> list[Table]:
-    """Every trial before and after training; without a before, the after alone."""
+    """Every evaluation before and after training; without a before, the after alone."""
     return [comparison(name, before.get(name), measured) for name, measured in after.items()]
 
 

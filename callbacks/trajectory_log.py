@@ -8,18 +8,18 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from callbacks.axis import Position, epochs_at_rollout, position_at_validation
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.evaluation import Played
+from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.trajectory import Group, Trajectory, Turn
 
 
 class TrajectoryLog(Callback):
-    """Writes one trajectory of each of the first groups, from rollouts and from every trial of a validation.
+    """Writes one trajectory of each of the first groups, from rollouts and from every evaluation of a validation.
 
-    Those of a trial are of the same instances every time, so that their tags' sliders show a policy change. In a
+    Those of a protocol are of the same instances every time, so that their tags' sliders show a policy change. In a
     rollout it sees the groups that the callbacks before it in the list have left.
 
     Args:
-        count: trajectories per rollout and per trial.
+        count: trajectories per rollout and per evaluation.
         every_n_epochs: write after every so many epochs; the start is always written.
     """
 
@@ -31,7 +31,7 @@ class TrajectoryLog(Callback):
             raise ConfigError(f"TrajectoryLog.every_n_epochs is {every_n_epochs}: give 1 or more")
         self.count = count
         self.every_n_epochs = every_n_epochs
-        self._written: dict[str, int] = {}  # by trial, in the validation under way
+        self._written: dict[str, int] = {}  # by evaluation, in the validation under way
         self._loaded: Position | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -60,9 +60,9 @@ class TrajectoryLog(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         epochs = position_at_validation(trainer, self._loaded).epochs
-        if not isinstance(outputs, Played) or epochs % self.every_n_epochs:
+        if not isinstance(outputs, EvalResult) or epochs % self.every_n_epochs:
             return
-        name = outputs.trial.name
+        name = outputs.protocol.name
         first = self._written.get(name, 0)
         wanted = outputs.groups[: self.count - first]
         for number, group in enumerate(wanted, start=first + 1):
@@ -83,9 +83,9 @@ def in_markdown(trajectory: Trajectory) -> str:
     """Observations and responses stand in code blocks, so that a grid keeps its shape and a tag shows as written."""
     end = "success" if trajectory.succeeded else "stopped by a limit" if trajectory.truncated else "failure"
     heading = (
-        f"**{end}**, return {trajectory.total:g}, {len(trajectory.turns)} turns, {trajectory.trained_tokens} response "
-        f"tokens; instance {trajectory.instance}, member {trajectory.member}, strategy {trajectory.strategy}, "
-        f"{trajectory.origin.value}"
+        f"**{end}**, return {trajectory.episode_return:g}, {len(trajectory.turns)} turns, "
+        f"{trajectory.trained_tokens} response tokens; instance {trajectory.instance}, member {trajectory.member}, "
+        f"strategy {trajectory.strategy}, {trajectory.origin.value}"
     )
     turns = [_turn_in_markdown(number, turn) for number, turn in enumerate(trajectory.turns, start=1)]
     return "\n\n".join([heading, *turns, "**end**", code_block(trajectory.final_observation)])

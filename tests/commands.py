@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tsr_lightning.cli.app import app as cli
+from tsr_lightning.cli import app as cli
 from tsr_lightning.policy.export import export
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tsr_lightning.rng import Key
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.costs import Ledger
+from tsr_lightning.rng import Key
 
 BORDER = 1e-5  # a draw this near to a step of the distribution may fall on either side
 LOGPROB = 1e-4  # float32 sums in another order
@@ -41,7 +41,7 @@ class Recording:
         self.valued += zip(prompts, values, strict=True)
         return values
 
-    def take_costs(self) -> Ledger:
+    def take_costs(self) -> Costs:
         return self.engine.take_costs()
 
     def floor(self) -> int:

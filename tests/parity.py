@@ -5,8 +5,8 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.text import CHARSET
+from tsr_lightning.rng import Key
 
 
 class Parity(gymnasium.Env[str, str]):

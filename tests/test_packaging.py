@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tsr_lightning.cli.app import shipped_configs as packaged
+from tsr_lightning.cli import shipped_configs
 
 ROOT = Path(__file__).resolve().parent.parent
 OWNERS = packages_distributions()  # of every module that is installed
@@ -39,7 +39,7 @@ STRANGERS = {
     "tsr_lightning/envs": {"torch", "lightning", "transformers", "tokenizers", "peft"},
     "tsr_lightning/search": {"transformers", "tokenizers", "peft"},
     "tsr_lightning/objectives": {"transformers", "tokenizers", "peft"},
-    "tsr_lightning/generation": {"tokenizers"},
+    "tsr_lightning/engines": {"tokenizers"},
 }
 
 
@@ -123,31 +123,33 @@ SHIPPED = sorted(str(path.relative_to(ROOT / "configs")) for path in (ROOT / "co
 
 
 def test_the_quickstart_is_shipped():
-    assert packaged.config_path("quickstart.yaml") == ROOT / "configs" / "quickstart.yaml"
+    assert shipped_configs.config_path("quickstart.yaml") == ROOT / "configs" / "quickstart.yaml"
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_config_path_finds_every_shipped_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # wherever the user stands
-    assert packaged.config_path(name) == packaged.config_path(f"configs/{name}") == ROOT / "configs" / name
+    assert (
+        shipped_configs.config_path(name) == shipped_configs.config_path(f"configs/{name}") == ROOT / "configs" / name
+    )
 
 
 @pytest.mark.parametrize("name", ["", ".", "configs", "absent.yaml", "search", "../configs/quickstart.yaml"])
 def test_config_path_finds_nothing_else(name: str):
-    assert packaged.config_path(name) is None
-    assert packaged.config_path(str(ROOT / "configs" / name)) is None
+    assert shipped_configs.config_path(name) is None
+    assert shipped_configs.config_path(str(ROOT / "configs" / name)) is None
 
 
 def test_config_folder_of_checkout_wheel_and_strangers(tmp_path: Path):
     package = tmp_path / "tsr_lightning"
     package.mkdir()
-    assert packaged.config_folder(package) is None
+    assert shipped_configs.config_folder(package) is None
     (tmp_path / "configs").mkdir()
-    assert packaged.config_folder(package) is None  # someone else's folder in site-packages
+    assert shipped_configs.config_folder(package) is None  # someone else's folder in site-packages
     (tmp_path / "pyproject.toml").touch()
-    assert packaged.config_folder(package) == tmp_path / "configs"  # a checkout
+    assert shipped_configs.config_folder(package) == tmp_path / "configs"  # a checkout
     (package / "configs").mkdir()
-    assert packaged.config_folder(package) == package / "configs"  # a wheel
+    assert shipped_configs.config_folder(package) == package / "configs"  # a wheel
 
 
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
@@ -178,7 +180,7 @@ def test_the_wheel_holds_all_that_is_shipped(wheel: Path):
     expected = {f"tsr_lightning/configs/{name}" for name in SHIPPED}
     expected |= {str(path.relative_to(ROOT)) for path in python_files("tsr_lightning", "callbacks")}
     expected |= {str(path.relative_to(ROOT)) for path in embedded.rglob("*.*") if "__pycache__" not in path.parts}
-    expected |= {f"tsr_lightning/native/{name}" for name in ("attention.c", "layers.c", "numbers.h")}
+    expected |= {f"tsr_lightning/modeling/native/{name}" for name in ("attention.c", "layers.c", "numbers.h")}
     assert expected - names == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tsr_lightning", "callbacks"}
 

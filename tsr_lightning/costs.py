@@ -4,7 +4,7 @@ from dataclasses import astuple, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class Costs:
     """Counters of a rollout; two ledgers add up. Tokens unless said."""
 
     tokens_computed: int = 0  # through the model, padding apart
@@ -33,8 +33,8 @@ class Ledger:
     def attention_padding_share(self) -> float:
         return 1 - self.scores_needed / self.scores_computed if self.scores_computed else 0.0
 
-    def __add__(self, other: "Ledger") -> "Ledger":
-        return Ledger(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: "Costs") -> "Costs":
+        return Costs(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
-    def __sub__(self, other: "Ledger") -> "Ledger":
-        return Ledger(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __sub__(self, other: "Costs") -> "Costs":
+        return Costs(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

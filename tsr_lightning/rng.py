@@ -35,7 +35,7 @@ class Key:
 
     value: int
 
-    def fold(self, *parts: int | str) -> "Key":
+    def fold_in(self, *parts: int | str) -> "Key":
         """The key of something inside this one, such as `key.fold("epoch", 3)`."""
         digest = hashlib.blake2b(self.value.to_bytes(8, "little"), digest_size=8)
         for part in parts:

@@ -42,8 +42,8 @@ class Trajectory:
     final_observation: str
 
     @property
-    def total(self) -> float:
-        """The return: the undiscounted sum of rewards."""
+    def episode_return(self) -> float:
+        """The undiscounted sum of rewards."""
         return sum(turn.reward for turn in self.turns)
 
     @property
@@ -60,4 +60,4 @@ class Group:
 
     @property
     def returns(self) -> tuple[float, ...]:
-        return tuple(trajectory.total for trajectory in self.trajectories)
+        return tuple(trajectory.episode_return for trajectory in self.trajectories)

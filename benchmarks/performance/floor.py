@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.performance.trie import Trie
-from benchmarks.performance.workload import DTYPES, Shape, Workload
-from tsr_lightning.modeling.packed_forward import Operators, Plain
+from benchmarks.performance.workload import DTYPES, KVShape, Workload
 from tsr_lightning.modeling.native import operators
 from tsr_lightning.modeling.native.operators import Native
+from tsr_lightning.modeling.packed_forward import Operators, Plain
 
 PREFILL_ROWS = 4096
 _SECONDS = 0.3  # that each product is repeated for
@@ -36,7 +36,7 @@ def measured(work: Workload) -> Rates:
     return Rates(_rate(work.shape, PREFILL_ROWS, work.dtype), _rate(work.shape, work.rows, work.dtype))
 
 
-def floor_seconds(trie: Trie, shape: Shape, rates: Rates) -> float:
+def floor_seconds(trie: Trie, shape: KVShape, rates: Rates) -> float:
     kept = 2 * shape.hidden * (shape.hidden // shape.heads * shape.key_heads)  # weights of a layer's keys and values
     token = 2 * ((shape.layers - 1) * shape.layer_parameters + kept)
     end = 2 * (shape.layer_parameters - kept + shape.hidden * shape.vocabulary)
@@ -47,7 +47,7 @@ def floor_seconds(trie: Trie, shape: Shape, rates: Rates) -> float:
 
 
 @torch.no_grad()
-def _rate(shape: Shape, rows: int, dtype: str) -> float:
+def _rate(shape: KVShape, rows: int, dtype: str) -> float:
     """All the products of a layer, one after the other, by whoever is the fastest."""
     width = shape.hidden // shape.heads * shape.key_heads
     sizes = [(shape.hidden, shape.hidden)] * 2 + [(shape.hidden, width)] * 2

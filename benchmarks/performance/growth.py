@@ -69,7 +69,7 @@ def axes() -> list[Axis]:
         Axis("past turns in view (of 8)", _over("past_turns", (0, 1, 3, None), replace(BASE, turns=8))),
         Axis("instances", _over("groups", (1, 2, 4, 8, 16), BASE)),
         Axis("trajectories of an instance", _over("members", (2, 4, 8, 16), BASE)),
-        Axis("budget for prefixes, MiB", _over("cache_mib", (4096, 64, 32, 16, 10), replace(BASE, groups=8))),
+        Axis("budget for prefixes, MiB", _over("kv_cache_mib", (4096, 64, 32, 16, 10), replace(BASE, groups=8))),
         Axis(
             "model, parameters",
             tuple((f"{shape.parameters / 1e6:.1f}M", replace(SMALL, shape=shape)) for shape in LADDER),

@@ -12,15 +12,15 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.ours import spec_of
 from benchmarks.performance.workload import CLIP_NORM, LEARNING_RATE, MINIBATCHES, Workload
 from benchmarks.performance.world import ID
-from tsr_lightning.training.agent import Agent, Optimizer
+from tsr_lightning.batching.sequences import Updates
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
+from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.search.plan import Uniform
+from tsr_lightning.training.agent import Agent, Optimizer
+from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.hooks import RolloutProgress
 from tsr_lightning.training.instances import HeldOut
-from tsr_lightning.objectives.grpo import GRPO
-from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.batching.sequences import Updates
-from tsr_lightning.costs import Ledger
-from tsr_lightning.search.plan import Uniform
 from tsr_lightning.trajectory import Group
 
 
@@ -37,7 +37,7 @@ class Stopwatch(Callback):
         self._on_rolled_out = rolled_out
         self._started = 0.0
         self._rolled_out = 0.0
-        self._costs = Ledger()
+        self._costs = Costs()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = time.perf_counter()
@@ -71,14 +71,14 @@ def data_of(work: Workload) -> RolloutDataModule:
         plan=Uniform(work.strategy, work.members),
         instances=work.groups,
         held_out=HeldOut(instances=1),
-        trials=[],
+        evaluations=[],
         context=work.context,
         sampling=Sampling(1.0, work.response_tokens),
         context_tokens=work.longest,
         updates=Updates(epochs=1, minibatches=MINIBATCHES),
         concurrency=work.trajectories,
-        max_rows=work.rows,
-        cache_mib=work.cache_mib,
+        max_num_seqs=work.rows,
+        kv_cache_mib=work.kv_cache_mib,
         env_workers=work.env_workers,
     )
 

@@ -9,8 +9,8 @@ from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.policy.chat import Chat
+from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.inference import Player
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
 
@@ -25,11 +25,11 @@ def sit_down(work: Workload, folder: Path) -> Seat:
     tokenizer = load_tokenizer(spec, ())
     policy = Policy(spec, tokenizer, critic=False)
     engine = TransformersEngine(
-        model=Player(policy),
+        model=InferencePolicy(policy),
         end_ids=Chat(tokenizer, work.context).end_ids,
         longest=work.longest,
-        cache_mib=work.cache_mib,
-        max_rows=work.rows,
+        kv_cache_mib=work.kv_cache_mib,
+        max_num_seqs=work.rows,
     )
 
     @torch.no_grad()
@@ -37,7 +37,9 @@ def sit_down(work: Workload, folder: Path) -> Seat:
         for weight in policy.parameters():
             weight.add_(0)  # an update in all but effect
 
-    return Seat(engine, f"{engine.cache_mib} MiB for keys and values, {engine.max_rows} rows side by side", renew)
+    return Seat(
+        engine, f"{engine.kv_cache_mib} MiB for keys and values, {engine.max_num_seqs} rows side by side", renew
+    )
 
 
 def take_part(line: Line, work: Workload, folder: Path) -> None:

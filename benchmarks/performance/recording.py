@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response
-from tsr_lightning.costs import Ledger
 
 Wave = tuple[Sequence[Prompt], Sequence[Sequence[Response]]]
 
@@ -24,5 +24,5 @@ class Recorder:
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
         return self.engine.values(prompts)
 
-    def take_costs(self) -> Ledger:
+    def take_costs(self) -> Costs:
         return self.engine.take_costs()

@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Con
 from benchmarks.performance.recording import Recorder
 from benchmarks.performance.trie import Trie, grown
 from benchmarks.performance.world import Pages, texts
-from tsr_lightning.rng import Key
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Sampling
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import make_tokenizer
-from tsr_lightning.search.driver import Driver, Task
-from tsr_lightning.costs import Ledger
-from tsr_lightning.search.simulator import Limits
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
 from tsr_lightning.trajectory import Turn
 
@@ -33,7 +33,7 @@ _SPREAD = 0.02  # of fresh weights
 
 
 @dataclass(frozen=True)
-class Shape:
+class KVShape:
     """A Qwen2-style model with tied embeddings; these sizes make 4.9M parameters."""
 
     hidden: int = 256
@@ -56,11 +56,11 @@ class Shape:
 
 
 LADDER = (
-    Shape(hidden=128, layers=4, heads=4, key_heads=4, intermediate=352),
-    Shape(),
-    Shape(hidden=384, layers=8, heads=6, key_heads=6, intermediate=1024),
-    Shape(hidden=512, layers=10, heads=8, key_heads=8, intermediate=1408),
-    Shape(hidden=768, layers=14, heads=12, key_heads=12, intermediate=2048),
+    KVShape(hidden=128, layers=4, heads=4, key_heads=4, intermediate=352),
+    KVShape(),
+    KVShape(hidden=384, layers=8, heads=6, key_heads=6, intermediate=1024),
+    KVShape(hidden=512, layers=10, heads=8, key_heads=8, intermediate=1408),
+    KVShape(hidden=768, layers=14, heads=12, key_heads=12, intermediate=2048),
 )  # 1M to 100M parameters
 
 
@@ -68,7 +68,7 @@ LADDER = (
 class Workload:
     """One rollout."""
 
-    shape: Shape = Shape()
+    shape: KVShape = KVShape()
     dtype: str = "float32"  # or bfloat16
     width: int = 2  # prefixes that beam search keeps per turn
     candidates: int = 4  # responses proposed per prefix; 1 is plain sampling
@@ -78,7 +78,7 @@ class Workload:
     prompt_tokens: int = 200  # that each turn adds, template included
     response_tokens: int = 32
     past_turns: int | None = None  # that a prompt shows; null for all
-    cache_mib: int = 4096  # our engine's memory for prefixes
+    kv_cache_mib: int = 4096  # our engine's memory for prefixes
     wait: float = 0.0  # seconds that a step of the environment waits
     env_workers: int = 0  # environments that step beside generation
 
@@ -126,7 +126,7 @@ class Workload:
 
     @classmethod
     def of_json(cls, given: dict[str, Any]) -> "Workload":
-        return cls(**{**given, "shape": Shape(**given["shape"])})
+        return cls(**{**given, "shape": KVShape(**given["shape"])})
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Figures:
 
     seconds: float
     trajectories: int
-    ledger: Ledger  # as the engine counts
+    ledger: Costs  # as the engine counts
     floor: Trie  # counted from what was asked and said
 
     @property
@@ -160,7 +160,7 @@ def play(work: Workload, engine: Engine, tokenizer: PreTrainedTokenizerFast, lap
         Chat(tokenizer, work.context),
         recorder,
         Sampling(1.0, work.response_tokens),
-        Limits(work.longest),
+        TokenLimits(work.longest),
         concurrency=work.trajectories,
         workers=workers,
     )
@@ -175,9 +175,9 @@ def play(work: Workload, engine: Engine, tokenizer: PreTrainedTokenizerFast, lap
     return Figures(seconds, len(played), driver.costs, grown(recorder.waves))
 
 
-def _tasks(work: Workload, lap: int) -> list[Task]:
+def _tasks(work: Workload, lap: int) -> list[SearchTask]:
     return [
-        Task(1000 * lap + group, member, work.strategy, Key(lap).fold("instance", group, "member", member))
+        SearchTask(1000 * lap + group, member, work.strategy, Key(lap).fold_in("instance", group, "member", member))
         for group in range(work.groups)
         for member in range(work.members)
     ]
@@ -188,7 +188,7 @@ def make_vocabulary(size: int = 1000) -> PreTrainedTokenizerFast:
     return make_tokenizer(texts(), size)
 
 
-def make_model(shape: Shape, folder: Path, longest: int) -> None:
+def make_model(shape: KVShape, folder: Path, longest: int) -> None:
     """Writes a model and its tokenizer, as transformers saves them.
 
     In channel 0 every embedding is 1 and the end token's is -1. The residual stream starts with it and keeps it, so

@@ -10,8 +10,8 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.text import CHARSET
+from tsr_lightning.rng import Key
 
 ID = "benchmarks.performance.world:Pages-v0"
 _ONSETS = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "br", "st", "tr", "pl")
@@ -42,14 +42,14 @@ class Pages(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         number = int(self.np_random.integers(2**31)) if seed is None else seed
-        self.page, self.turn = Key(number).fold("page"), 0
+        self.page, self.turn = Key(number).fold_in("page"), 0
         return self._read(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.wait:
             time.sleep(self.wait)
         before = self.score()
-        self.page, self.turn = self.page.fold(action), self.turn + 1
+        self.page, self.turn = self.page.fold_in(action), self.turn + 1
         ended = self.turn >= self.turns
         info = {"success": False, "action_is_valid": bool(action), "action_is_effective": True}
         return self._read(), self.score() - before, ended, False, info
@@ -64,7 +64,7 @@ class Pages(gymnasium.Env[str, str]):
         """Nothing is random after reset."""
 
     def score(self) -> float:
-        return self.page.fold("score").uniform()
+        return self.page.fold_in("score").uniform()
 
     def state_key(self) -> Hashable:
         return self.page.value

@@ -116,7 +116,7 @@ def cut(rows: Sequence[Ids], most: int) -> list[range]:
     return [*packs, range(start, len(rows))] if rows else []
 
 
-def dealt(rows: Sequence[Ids], parts: int) -> list[range]:
+def shard(rows: Sequence[Ids], parts: int) -> list[range]:
     """Rows in order, cut into as many parts of about equally many tokens; none is empty while there are rows enough."""
     done = np.cumsum(costs(rows))
     bounds = [0]

@@ -13,20 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.rng import Key, Stream
+from tsr_lightning.batching.packing import Packed, cut, in_order, pack, read_part, shard
 from tsr_lightning.objectives.base import Credit, Estimates, Targets
-from tsr_lightning.batching.packing import Packed, cut, dealt, in_order, pack, read_part
+from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingSequence:
     """One sequence of a trajectory."""
 
     ids: Tensor  # [L] int64
     mask: Tensor  # [L] bool, true at the N sampled ids
     targets: Targets | None = None  # [N]; None before credit
-    shares: Tensor | None = None  # [N] what each token adds to a step's divisor
+    normalizers: Tensor | None = None  # [N] what each token adds to a step's divisor
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -48,16 +48,16 @@ class Batch:
 
     packed: Packed
     targets: Targets  # [N]
-    closes_step: bool = True  # the last micro-batch of an optimizer step
+    is_last_micro_batch: bool = True  # the last micro-batch of an optimizer step
 
     def to(self, device: torch.device) -> "Batch":
         targets = _mapped(self.targets, lambda part: part.to(device))
         return replace(self, packed=self.packed.to(device), targets=targets)
 
 
-def rows_of(trajectory: Trajectory) -> list[Row]:
+def rows_of(trajectory: Trajectory) -> list[TrainingSequence]:
     """The rows of a trajectory; their masks, one after the other, cover its sampled ids in order."""
-    rows: list[Row] = []
+    rows: list[TrainingSequence] = []
     ids: list[int] = []
     mask: list[bool] = []
     for turn in trajectory.turns:
@@ -74,18 +74,18 @@ def _extend(ids: list[int], mask: list[bool], turn: Turn) -> None:
     mask += [False] * len(fresh) + [True] * len(turn.response)
 
 
-def _closed(ids: list[int], mask: list[bool]) -> list[Row]:
-    return [Row(torch.tensor(ids), torch.tensor(mask))] if ids else []
+def _closed(ids: list[int], mask: list[bool]) -> list[TrainingSequence]:
+    return [TrainingSequence(torch.tensor(ids), torch.tensor(mask))] if ids else []
 
 
-def with_credit(rows: Sequence[Row], estimates: Estimates, credit: Credit) -> list[Row]:
+def with_credit(rows: Sequence[TrainingSequence], estimates: Estimates, credit: Credit) -> list[TrainingSequence]:
     """The rows of one trajectory with their part of its credit; rows that would train nothing are left out."""
     whole = Targets(
         logprobs=estimates.logprobs,
         values=estimates.values,
         reference=estimates.reference,
         advantages=credit.advantages,
-        returns=credit.returns,
+        value_targets=credit.value_targets,
         weights=credit.weights,
         value_weights=credit.value_weights,
     )
@@ -96,7 +96,7 @@ def with_credit(rows: Sequence[Row], estimates: Estimates, credit: Credit) -> li
         part = _mapped(whole, itemgetter(here))
         start = here.stop
         if part.weights.any() or part.value_weights.any():
-            filled.append(replace(row, targets=part, shares=credit.shares[here]))
+            filled.append(replace(row, targets=part, normalizers=credit.normalizers[here]))
     return filled
 
 
@@ -107,20 +107,20 @@ class Updates:
     Args:
         epochs: passes over the rollout.
         minibatches: optimizer steps per pass.
-        micro_tokens: the most tokens in one forward and backward pass, where prefixes that rows share count once; a
-            minibatch is cut into as many micro-batches as that takes. A single longer row still goes through alone.
-        stop_kl: no further optimizer steps in an epoch once the KL to the rollout's policy has passed this; acts one
+        micro_batch_tokens: the most tokens in one forward and backward pass, where prefixes that rows share count once;
+            a minibatch is cut into as many micro-batches as that takes. A single longer row still goes through alone.
+        target_kl: no further optimizer steps in an epoch once the KL to the rollout's policy has passed this; acts one
             step late, because Lightning fetches a step ahead. null never stops.
     """
 
     epochs: int = 1
     minibatches: int = 4
-    micro_tokens: int = 16384
-    stop_kl: float | None = None
+    micro_batch_tokens: int = 16384
+    target_kl: float | None = None
 
 
 def schedule(
-    rows: Sequence[Row], updates: Updates, key: Key, *, rank: int = 0, ranks: int = 1, at_least: int = 1
+    rows: Sequence[TrainingSequence], updates: Updates, key: Key, *, rank: int = 0, ranks: int = 1, at_least: int = 1
 ) -> list[list[Batch]]:
     """This rank's micro-batches of every optimizer step of an epoch.
 
@@ -138,14 +138,14 @@ def schedule(
     steps = [
         _normalised([rows[i] for i in part])
         for epoch in range(updates.epochs)
-        for part in _parts(len(rows), updates.minibatches, key.fold(Stream.SHUFFLE, epoch))
+        for part in _parts(len(rows), updates.minibatches, key.fold_in(Stream.SHUFFLE, epoch))
     ]
-    packs = [[_packs(mine, updates.micro_tokens) for mine in _dealt(step, ranks)] for step in steps]
+    packs = [[_packs(mine, updates.micro_batch_tokens) for mine in _sharded(step, ranks)] for step in steps]
     count = max([at_least, *(len(mine) for step in packs for mine in step)])
     return [_batches(_split(step[rank], count)) for step in packs]
 
 
-def collate(rows: Sequence[Row]) -> Batch:
+def collate(rows: Sequence[TrainingSequence]) -> Batch:
     """Rows, whether they have targets or not -> one batch."""
     packed = pack([(row.ids.numpy(), row.mask.numpy()) for row in rows])
     targets = [row.targets if row.targets is not None else _blank(row.trained) for row in rows]
@@ -153,11 +153,11 @@ def collate(rows: Sequence[Row]) -> Batch:
     return Batch(packed, Targets(**columns))
 
 
-def batched(rows: Sequence[Row], micro_tokens: int) -> Iterator[tuple[list[int], Batch]]:
+def batched(rows: Sequence[TrainingSequence], micro_batch_tokens: int) -> Iterator[tuple[list[int], Batch]]:
     """Batches within the token budget, each with the indices of its rows: for passes without an update."""
     read = [row.read for row in rows]
     order = in_order(read)
-    for part in cut([read[i] for i in order], micro_tokens):
+    for part in cut([read[i] for i in order], micro_batch_tokens):
         indices = [order[place] for place in part]
         yield indices, collate([rows[i] for i in indices])
 
@@ -169,17 +169,17 @@ def _parts(count: int, parts: int, key: Key) -> list[list[int]]:
     return [order[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
 
 
-def _normalised(rows: Sequence[Row]) -> list[Row]:
+def _normalised(rows: Sequence[TrainingSequence]) -> list[TrainingSequence]:
     """Weights that sum to (at most) one over the step: what makes an aggregation a token's, a sequence's, a
     constant's mean."""
-    shares = sum(float(row.shares.sum()) for row in rows if row.shares is not None)
+    normalizers = sum(float(row.normalizers.sum()) for row in rows if row.normalizers is not None)
     values = sum(float(_targets(row).value_weights.sum()) for row in rows)
     return [
         replace(
             row,
             targets=replace(
                 _targets(row),
-                weights=_targets(row).weights / (shares or 1.0),
+                weights=_targets(row).weights / (normalizers or 1.0),
                 value_weights=_targets(row).value_weights / (values or 1.0),
             ),
         )
@@ -187,23 +187,23 @@ def _normalised(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
+def _sharded(rows: Sequence[TrainingSequence], ranks: int) -> list[list[TrainingSequence]]:
     """Each rank's rows of a step, about as many tokens on each; one weightless row where there are fewer than ranks.
     Rows stay in the order of their ids, so that those which share a prefix stay together."""
     ordered = _ordered(rows)
-    parts = dealt([row.read for row in ordered], ranks)
-    return [[ordered[i] for i in part] or [_weightless(ordered[0])] for part in parts]
+    parts = shard([row.read for row in ordered], ranks)
+    return [[ordered[i] for i in part] or [_dummy(ordered[0])] for part in parts]
 
 
-def _ordered(rows: Sequence[Row]) -> list[Row]:
+def _ordered(rows: Sequence[TrainingSequence]) -> list[TrainingSequence]:
     return [rows[i] for i in in_order([row.read for row in rows])]
 
 
-def _packs(ordered: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
-    return [[ordered[i] for i in part] for part in cut([row.read for row in ordered], micro_tokens)]
+def _packs(ordered: Sequence[TrainingSequence], micro_batch_tokens: int) -> list[list[TrainingSequence]]:
+    return [[ordered[i] for i in part] for part in cut([row.read for row in ordered], micro_batch_tokens)]
 
 
-def _split(packs: list[list[Row]], count: int) -> list[list[Row]]:
+def _split(packs: list[list[TrainingSequence]], count: int) -> list[list[TrainingSequence]]:
     """As many packs as every other step has: the largest are halved, and a weightless row makes up the rest."""
     packs = list(packs)
     while len(packs) < count:
@@ -212,22 +212,22 @@ def _split(packs: list[list[Row]], count: int) -> list[list[Row]]:
             packs.remove(largest)
             packs += [largest[: len(largest) // 2], largest[len(largest) // 2 :]]
         else:
-            packs.append([_weightless(largest[0])])
+            packs.append([_dummy(largest[0])])
     return packs
 
 
-def _batches(packs: Sequence[Sequence[Row]]) -> list[Batch]:
+def _batches(packs: Sequence[Sequence[TrainingSequence]]) -> list[Batch]:
     batches = [collate(pack) for pack in packs]
-    return [replace(batch, closes_step=i == len(batches) - 1) for i, batch in enumerate(batches)]
+    return [replace(batch, is_last_micro_batch=i == len(batches) - 1) for i, batch in enumerate(batches)]
 
 
-def _weightless(row: Row) -> Row:
+def _dummy(row: TrainingSequence) -> TrainingSequence:
     targets = _targets(row)
     nothing = torch.zeros_like(targets.weights)
     return replace(row, targets=replace(targets, weights=nothing, value_weights=nothing))
 
 
-def _targets(row: Row) -> Targets:
+def _targets(row: TrainingSequence) -> Targets:
     if row.targets is None:
         raise ValueError("a row has no credit yet")
     return row.targets

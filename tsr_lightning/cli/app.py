@@ -10,13 +10,13 @@ import lightning.pytorch as pl
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.checkpoints import AtomicCheckpointIO
 from tsr_lightning.cli.checks import check_run
 from tsr_lightning.cli.messages import complaint, one_line, own_sentence
-from tsr_lightning.errors import ConfigError
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.shipped_configs import config_path
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.checkpoints import AtomicCheckpointIO
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.trainer import Trainer
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import torch
 
-from tsr_lightning.training.agent import Agent, check_identity
-from tsr_lightning.envs.base import Solvable
+from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.make import check_env_spec
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.spec import check as check_policy
 from tsr_lightning.policy.spec import context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
-from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.search.strategies import Expert
+from tsr_lightning.training.agent import Agent, check_identity
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.plan_check import check_plan
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
@@ -27,7 +27,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     _check_context(agent, data)
     if not data.instances.held_out:  # drawn here, where too few initial states are refused in time
         raise ConfigError(
-            "data.held_out.instances is 0: hold out at least 1, and set data.trials to [] to skip evaluation"
+            "data.held_out.instances is 0: hold out at least 1, and set data.evaluations to [] to skip evaluation"
         )
     if ckpt_path is not None:
         _check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
@@ -38,12 +38,12 @@ def _check_numbers(data: RolloutDataModule) -> None:
     counts = {
         "instances": data.instances_per_epoch,
         "concurrency": data.concurrency,
-        "max_rows": data.max_rows,
+        "max_num_seqs": data.max_num_seqs,
         "sampling.max_response_tokens": data.sampling.max_response_tokens,
         "updates.epochs": data.updates.epochs,
         "updates.minibatches": data.updates.minibatches,
-        "updates.micro_tokens": data.updates.micro_tokens,
-        **{f"trials.{trial.name}.samples": trial.samples for trial in data.trials},
+        "updates.micro_batch_tokens": data.updates.micro_batch_tokens,
+        **{f"trials.{protocol.name}.samples": protocol.samples for protocol in data.evaluations},
     }
     for name, count in counts.items():
         if count < 1:
@@ -56,16 +56,18 @@ def _check_numbers(data: RolloutDataModule) -> None:
     if data.sampling.temperature <= 0:
         raise ConfigError(
             f"data.sampling.temperature is {data.sampling.temperature}, at which nothing is sampled and no "
-            "log-probability is defined: give more than 0 for training, and 0 to a trial for greedy play"
+            "log-probability is defined: give more than 0 for training, and 0 to a protocol for greedy play"
         )
-    for trial in data.trials:
-        if trial.temperature < 0:
-            raise ConfigError(f"data.trials.{trial.name}.temperature is {trial.temperature}: give 0 (greedy) or more")
+    for protocol in data.evaluations:
+        if protocol.temperature < 0:
+            raise ConfigError(
+                f"data.evaluations.{protocol.name}.temperature is {protocol.temperature}: give 0 (greedy) or more"
+            )
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     name = type(agent.objective).__name__
-    strategies = [*data.plan.strategies, *(trial.search for trial in data.trials if trial.search)]
+    strategies = [*data.plan.strategies, *(protocol.search for protocol in data.evaluations if protocol.search)]
     for strategy in strategies:
         scorer = strategy.scored_by
         if scorer is not None and scorer.needs_critic and not agent.objective.needs.values:
@@ -73,7 +75,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
                 f"{type(strategy).__name__}.scorer asks a critic, and {name} trains none: "
                 "use EnvironmentScore, or the objective PPO"
             )
-        if isinstance(strategy, Expert) and not isinstance(data.env, Solvable):
+        if isinstance(strategy, Expert) and not isinstance(data.env, HasOracle):
             raise ConfigError(f"data.plan uses Expert, but {data.env_id} has no oracle: choose another strategy")
     check_plan(agent.objective, data.plan)
 

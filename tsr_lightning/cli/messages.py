@@ -7,8 +7,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 
-from tsr_lightning.errors import ConfigError
 from tsr_lightning.cli.shipped_configs import config_folder
+from tsr_lightning.errors import ConfigError
 
 _OURS = ("tsr_lightning", "callbacks")
 

@@ -5,7 +5,7 @@ A checkout keeps them in `configs/` beside the package; the wheel carries the sa
 
 from pathlib import Path, PurePosixPath
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def config_folder(package: Path = _PACKAGE) -> Path | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tsr_lightning.costs import Ledger
+from tsr_lightning.costs import Costs
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,6 @@ class Engine(Protocol):
         """The critic's value at the end of each prompt."""
         ...
 
-    def take_costs(self) -> Ledger:
+    def take_costs(self) -> Costs:
         """What was computed since the last call."""
         ...

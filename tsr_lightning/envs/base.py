@@ -74,7 +74,7 @@ class Branchable(Protocol):
 
 
 @runtime_checkable
-class Solvable(Protocol):
+class HasOracle(Protocol):
     """An environment with a solver."""
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:

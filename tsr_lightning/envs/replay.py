@@ -19,8 +19,8 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Text
 
-from tsr_lightning.rng import Key
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 Legal = Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 ActionT = TypeVar("ActionT")
-WordingName = Literal["paper", "brief", "bare"]
+PromptStyleName = Literal["paper", "brief", "bare"]
 
 SEPARATOR = "||"
 # gymnasium's default charset lacks the symbols of the grids and the newline
@@ -19,7 +19,7 @@ CHARSET = frozenset(string.printable + "√")
 
 
 @dataclass(frozen=True)
-class Wording:
+class PromptStyle:
     """A way to say rules, turns and answers. Fields in braces are filled in."""
 
     system: str  # {rules} {symbols} {actions} {limit}
@@ -31,7 +31,7 @@ class Wording:
     terse: bool  # environments say rules and states in as few tokens as they can
 
 
-PAPER = Wording(
+PAPER = PromptStyle(
     system=(
         "You're a helpful assistant. {rules}\n{symbols}\nYour available actions are:\n{actions}\n"
         'You can make up to {limit} actions, separated by the action separator " || "'
@@ -48,7 +48,7 @@ PAPER = Wording(
     terse=False,
 )
 
-BRIEF = Wording(
+BRIEF = PromptStyle(
     system="{rules}",
     turn="{warning}{state}\n{left} left",
     reward="",
@@ -60,7 +60,7 @@ BRIEF = Wording(
 
 BARE = replace(BRIEF, system="")  # the rules untold: a policy that was made for the task knows them
 
-WORDINGS: dict[str, Wording] = {"paper": PAPER, "brief": BRIEF, "bare": BARE}
+PROMPT_STYLES: dict[str, PromptStyle] = {"paper": PAPER, "brief": BRIEF, "bare": BARE}
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,19 @@ class Answer(Generic[ActionT]):
         return not self.problem
 
 
-def find_answer(text: str, wording: Wording) -> str | None:
+def find_answer(text: str, prompt_style: PromptStyle) -> str | None:
     """The text between the last two marks, where all marks last stood in their order; None where they never did.
 
     Without marks the whole response is the answer. With marks A, B and C it is the group of the last match of
     `A.*?B(.*?)C`, found in time linear in the text: that pattern looks for B and C anew behind every A, but where one
     of them is missing behind the first A, it is missing behind the later ones too.
     """
-    if not wording.marks:
+    if not prompt_style.marks:
         return text
     answer, end = None, 0
     while True:
         start = stop = end
-        for mark in wording.marks:
+        for mark in prompt_style.marks:
             found = mark.search(text, end)
             if found is None:
                 return answer
@@ -95,20 +95,20 @@ def find_answer(text: str, wording: Wording) -> str | None:
         answer = text[start:stop]
 
 
-def read_answer(text: str, wording: Wording, names: Mapping[str, ActionT], limit: int) -> Answer[ActionT]:
+def read_answer(text: str, prompt_style: PromptStyle, names: Mapping[str, ActionT], limit: int) -> Answer[ActionT]:
     """The actions of a response: those of its last answer, the first `limit` of them.
 
     A single unknown action makes the whole turn invalid. Actions past `limit` are not played and not punished (RAGEN).
 
     Args:
         text: the response, without control tokens.
-        wording: says what an answer looks like.
+        prompt_style: says what an answer looks like.
         names: lower-case names of the actions.
         limit: the most actions a turn may play.
     """
-    answer = find_answer(text, wording)
+    answer = find_answer(text, prompt_style)
     if answer is None:
-        return Answer((), f"no {wording.form} in the response")
+        return Answer((), f"no {prompt_style.form} in the response")
     said = [part.strip() for part in answer.split(SEPARATOR)]
     if said == [""]:
         return Answer((), "the answer is empty")
@@ -118,24 +118,24 @@ def read_answer(text: str, wording: Wording, names: Mapping[str, ActionT], limit
     return Answer(tuple(names[part.lower()] for part in said[:limit]))
 
 
-def say_answer(wording: Wording, actions: Sequence[str]) -> str:
+def say_answer(prompt_style: PromptStyle, actions: Sequence[str]) -> str:
     """A response that plays `actions`."""
-    return wording.reply.format(actions=f" {SEPARATOR} ".join(actions))
+    return prompt_style.reply.format(actions=f" {SEPARATOR} ".join(actions))
 
 
-def say_turn(wording: Wording, *, turn: int, state: str, left: int, reward: float | None, problem: str) -> str:
+def say_turn(prompt_style: PromptStyle, *, turn: int, state: str, left: int, reward: float | None, problem: str) -> str:
     """The observation of a turn.
 
     Args:
-        wording: how to say it.
+        prompt_style: how to say it.
         turn: counted from 1.
         state: the task's own picture of itself.
         left: actions left in the episode.
         reward: of the turn before; None at the first.
         problem: what was wrong with the response before; "" if nothing was.
     """
-    return wording.turn.format(
-        reward="" if reward is None else wording.reward.format(reward=round(reward, 3)),
+    return prompt_style.turn.format(
+        reward="" if reward is None else prompt_style.reward.format(reward=round(reward, 3)),
         warning=f"No valid action provided previously: {problem}.\n" if problem else "",
         turn=turn,
         state=state,
@@ -143,6 +143,6 @@ def say_turn(wording: Wording, *, turn: int, state: str, left: int, reward: floa
     )
 
 
-def say_rules(wording: Wording, *, rules: str, symbols: str, actions: Sequence[str], limit: int) -> str:
+def say_rules(prompt_style: PromptStyle, *, rules: str, symbols: str, actions: Sequence[str], limit: int) -> str:
     """The system message."""
-    return wording.system.format(rules=rules, symbols=symbols, actions=", ".join(actions), limit=limit)
+    return prompt_style.system.format(rules=rules, symbols=symbols, actions=", ".join(actions), limit=limit)

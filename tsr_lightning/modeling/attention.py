@@ -29,7 +29,7 @@ _WASTE = 1.15  # how much larger than its segments a bucket's product of lengths
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class ScoreParams:
     """How a layer makes scores of products: what the model hands to its attention."""
 
     scale: float
@@ -37,20 +37,20 @@ class Scores:
     softcap: float | None = None  # scores are capped smoothly at ± this
 
 
-class Reader(Protocol):
+class PackedAttention(Protocol):
     """Attends for one forward pass over packed tokens."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Query [H, T, D], key and value [K, T, D] of the packed tokens (K divides H) -> [T, H, D]."""
         ...
 
 
 @dataclass(frozen=True)
-class Reads:
+class OutputPositions:
     """After which of the packed tokens something is read."""
 
     tokens: NDArray[np.int64]  # [N] ascending
-    reader: Reader  # for the last layer: takes their queries alone [H, N, D] beside all keys and values -> [N, H, D]
+    reader: PackedAttention  # of the last layer: queries [H, N, D] at these positions, all keys and values -> [N, H, D]
 
 
 def install(model: PreTrainedModel) -> None:
@@ -65,7 +65,7 @@ def install(model: PreTrainedModel) -> None:
         )
 
 
-def packed(ids: Tensor, positions: Tensor, reader: Reader) -> dict[str, Any]:
+def packed(ids: Tensor, positions: Tensor, reader: PackedAttention) -> dict[str, Any]:
     """Arguments of a model's forward pass over packed tokens: ids [T], positions [T] of each in its own row."""
     return {
         "input_ids": ids[None],
@@ -87,7 +87,7 @@ def _attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    reader: Reader | None = None,
+    reader: PackedAttention | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls: query [R, H, T, D], key and value [R, K, S, D] -> [R, T, H, D]."""
@@ -97,7 +97,7 @@ def _attention(
             f"model.policy.model attends with {strange[0]}, which rows that share prefixes do not support: "
             "use another model"
         )
-    scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
+    scores = ScoreParams(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
     if reader is not None:
         layer = module.layer_idx
         assert isinstance(layer, int)
@@ -114,7 +114,7 @@ def dot_product(
     key: Tensor,  # [R, K, L, D]
     value: Tensor,  # [R, K, L, D]
     mask: Tensor | None,  # [R or 1, 1, N, L] added to the scores
-    scores: Scores,
+    scores: ScoreParams,
     *,
     causal: bool = False,
 ) -> Tensor:
@@ -135,7 +135,9 @@ def dot_product(
     )
 
 
-def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores, *, causal: bool) -> Tensor:
+def _capped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: ScoreParams, *, causal: bool
+) -> Tensor:
     """By hand, for a cap on the scores: softcap * tanh(scores / softcap) (Gemma 2, arXiv 2408.00118)."""
     assert scores.softcap is not None
     shared = query.shape[1] // key.shape[1]
@@ -165,7 +167,7 @@ class Segment:
     path: NDArray[np.int64]  # [L] where the keys of its row lie, from the row's first token to the segment's last
 
 
-def narrowed(segments: Sequence[Segment], reads: NDArray[np.int64]) -> list[Segment]:
+def select_queries(segments: Sequence[Segment], reads: NDArray[np.int64]) -> list[Segment]:
     """Those of the packed tokens `reads` [N] alone, ascending."""
     ends = np.cumsum([segment.length for segment in segments])
     owner = np.searchsorted(ends, reads, side="right")
@@ -204,7 +206,7 @@ class Bucket:
     def _masks(self) -> dict[tuple[torch.dtype, int | None], Tensor]:
         return {}
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Query [H, T, D], stored key and value [K, S, D] -> [R * N, H, D]."""
         rows, queries, _ = self.shape
         query = _rows(query, self.queries, rows)
@@ -220,7 +222,7 @@ class Layout:
     buckets: tuple[Bucket, ...]
     places: Tensor  # [T] where each packed token's output lies in the buckets' outputs, one after the other
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Query [H, T, D], stored key and value [K, S, D] -> [T, H, D]."""
         parts = [bucket.attend(query, key, value, scores) for bucket in self.buckets]
         return (torch.cat(parts) if len(parts) > 1 else parts[0]).index_select(0, self.places)

@@ -26,7 +26,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 
-from tsr_lightning.modeling.attention import Reader, Reads, Scores, packed
+from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed
 from tsr_lightning.modeling.native import operators
 
 
@@ -107,7 +107,7 @@ def install(model: PreTrainedModel) -> None:
         body.forward = MethodType(_forward, body)  # a bound method, so that a copy of the body runs the copy
 
 
-def is_ours(body: Any) -> bool:
+def is_supported(body: Any) -> bool:
     """Whether a packed pass through this body is ours now."""
     if not isinstance(body.forward, MethodType) or body.forward.__func__ is not _forward:
         return False
@@ -117,26 +117,28 @@ def is_ours(body: Any) -> bool:
     return not checkpoints and not torch.is_autocast_enabled(body.device.type)
 
 
-def run(body: nn.Module, ids: Tensor, positions: Tensor, reader: Reader, reads: Reads) -> tuple[Tensor, Tensor]:
+def run(
+    body: nn.Module, ids: Tensor, positions: Tensor, reader: PackedAttention, reads: OutputPositions
+) -> tuple[Tensor, Tensor]:
     """A pass over packed ids [T] at positions [T]: the last hidden states that are read [N, H], and for all tokens
     what `finish` makes theirs from [T, H]."""
     arguments = packed(ids, positions, reader)
-    if not is_ours(body):
+    if not is_supported(body):
         hidden = body(**arguments).last_hidden_state[0]
         return hidden.index_select(0, _on(reads.tokens, hidden)), hidden
     out = body(**arguments, reads=reads)
     return out.last_hidden_state[0], out.hidden_states[-1][0]
 
 
-def run_whole(body: nn.Module, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+def run_whole(body: nn.Module, ids: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
     """A pass that is read after every token: the last hidden states [T, H]."""
     return body(**packed(ids, positions, reader)).last_hidden_state[0]
 
 
-def finish(body: nn.Module, entering: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+def finish(body: nn.Module, entering: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
     """What `run` left out: entering [N, H] at positions [N] -> the last hidden states [N, H]. The keys of these tokens
     are there already, so the reader is given none."""
-    if not is_ours(body):
+    if not is_supported(body):
         return entering
     way = _pass(body, entering, positions)
     return way.last(way.filled(entering), reader, None, keys=0)
@@ -146,12 +148,12 @@ def _forward(
     body: Any,
     input_ids: Tensor | None = None,
     *,
-    reader: Reader | None = None,
-    reads: Reads | None = None,
+    reader: PackedAttention | None = None,
+    reads: OutputPositions | None = None,
     **others: Any,
 ) -> BaseModelOutputWithPast:
     """In the place of the body's own, which it calls for all that is not ours."""
-    if reader is None or input_ids is None or not is_ours(body):
+    if reader is None or input_ids is None or not is_supported(body):
         given = {} if reader is None else {"reader": reader}
         return type(body).forward(body, input_ids, **others, **given)
     x = body.embed_tokens(input_ids[0])
@@ -181,7 +183,7 @@ class _Pass:
     cosines: Tensor  # [T, D]
     sines: Tensor  # [T, D]
 
-    def layer(self, layer: Any, x: Tensor, reader: Reader, reads: Tensor | None, keys: int) -> Tensor:
+    def layer(self, layer: Any, x: Tensor, reader: PackedAttention, reads: Tensor | None, keys: int) -> Tensor:
         """x [P, H] -> [P, H], or after `reads` [N] alone, in so many rows as N take. `keys` tokens give keys and
         values: all T, or none."""
         use, attention, mlp, kind = self.use, layer.self_attn, layer.mlp, _KINDS[type(self.body)]
@@ -199,14 +201,14 @@ class _Pass:
             query, key = self._norm(attention.q_norm, query), self._norm(attention.k_norm, key)
         query = use.rotate(query, cosines, sines)
         key = use.rotate(key, self.cosines[:keys], self.sines[:keys])
-        scores = Scores(attention.scaling, kind.window(attention))
+        scores = ScoreParams(attention.scaling, kind.window(attention))
         query, key, value = (part.transpose(0, 1) for part in (query, key, value))
         seen = reader.attend(attention.layer_idx, query, key, value, scores)
         x = use.linear_plus(attention.o_proj, self.filled(seen.flatten(1)), x)
         normed = self._norm(layer.post_attention_layernorm, x)
         return use.linear_plus(mlp.down_proj, use.gated(mlp.gate_proj, mlp.up_proj, normed), x)
 
-    def last(self, x: Tensor, reader: Reader, reads: Tensor | None, keys: int) -> Tensor:
+    def last(self, x: Tensor, reader: PackedAttention, reads: Tensor | None, keys: int) -> Tensor:
         """The last layer and the last norm -> [T, H], or [N, H]."""
         x = self.layer(self.body.layers[-1], x, reader, reads, keys)
         return self._norm(self.body.norm, x[: len(self.cosines if reads is None else reads)])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tsr_lightning.modeling.attention import Scores, Segment, additive, alike, dot_product, narrowed
+from tsr_lightning.modeling.attention import ScoreParams, Segment, additive, alike, dot_product, select_queries
 from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.blocks import Blocks, blocks_of
 from tsr_lightning.modeling.native.training import attend_packed
@@ -36,7 +36,7 @@ class PackedReader:
         self._plans: dict[int | None, Plan] = {}
         self._blocks: dict[int | None, Blocks] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Query [H, T, D], key and value [K, T, D] -> [T, H, D]."""
         if value.dtype == torch.float32 and kernel.serves(value.device, value.dtype):
             return attend_packed(query, key, value, self.blocks(scores.window), scores)
@@ -45,7 +45,7 @@ class PackedReader:
         key, value = plan.stored(key), plan.stored(value)
         return plan.answered([part.attend(query, key, value, scores) for part in plan.parts])
 
-    def narrowed(self, reads: NDArray[np.int64]) -> "NarrowReader":
+    def select_queries(self, reads: NDArray[np.int64]) -> "NarrowReader":
         return NarrowReader(self, reads)
 
     def plan(self, window: int | None) -> "Plan":
@@ -75,9 +75,9 @@ class NarrowReader:
 
     @cached_property
     def _reader(self) -> PackedReader:
-        return PackedReader(narrowed(self.whole.segments, self.reads), self.whole.device)
+        return PackedReader(select_queries(self.whole.segments, self.reads), self.whole.device)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Query [H, N, D], key and value [K, T, D] -> [N, H, D]."""
         if value.dtype == torch.float32 and kernel.serves(value.device, value.dtype):
             return self._reader.attend(layer, query, key, value, scores)
@@ -85,7 +85,7 @@ class NarrowReader:
         spread = query.new_zeros(query.shape[0], key.shape[1], query.shape[2]).index_copy(1, reads, query)
         return self.whole.attend(layer, spread, key, value, scores).index_select(0, reads)
 
-    def narrowed(self, reads: NDArray[np.int64]) -> "NarrowReader":
+    def select_queries(self, reads: NDArray[np.int64]) -> "NarrowReader":
         return NarrowReader(self.whole, self.reads[reads])
 
 
@@ -99,7 +99,7 @@ class Part:
     starts: Tensor | None  # [R] keys before a segment's first query; None where all are causal and whole
     window: int | None
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Gathered query [H, _, D], key and value [K, _, D] -> [R * N, H, D]."""
         query, key, value = (
             self._rows(tensor, which)

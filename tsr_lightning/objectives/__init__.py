@@ -3,28 +3,28 @@
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
 from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
 from tsr_lightning.objectives.grpo import GRPO
-from tsr_lightning.objectives.sft import Likelihood
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT
-from tsr_lightning.objectives.searched import AsSampled, Searched, SuccessesOnly
+from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
+from tsr_lightning.objectives.sft import SFT
 
 __all__ = [
     "GRPO",
     "PPO",
     "RAFT",
+    "SFT",
     "Aggregation",
-    "AsSampled",
     "Constant",
     "Credit",
     "Estimates",
-    "Likelihood",
+    "ImitateSuccesses",
     "Loss",
     "Needs",
     "Objective",
     "Outputs",
-    "Searched",
+    "SearchedCredit",
     "SequenceMean",
-    "SuccessesOnly",
     "Targets",
     "TokenMean",
+    "Unchanged",
 ]

@@ -17,7 +17,7 @@ class Advantages(NamedTuple):
     """An estimate per step or per token."""
 
     advantages: Tensor  # [S] or [N]
-    returns: Tensor  # the same shape: the critic's regression target
+    value_targets: Tensor  # the same shape: the critic's regression target
 
 
 class Estimator(Protocol):
@@ -30,12 +30,12 @@ class Estimator(Protocol):
         values: Tensor,  # [N]
         *,
         gamma: float,
-        lam: float,
+        gae_lambda: float,
         final_value: float = 0.0,
     ) -> Advantages: ...
 
 
-def gae(rewards: Tensor, values: Tensor, *, gamma: float, lam: float, final_value: float = 0.0) -> Advantages:
+def gae(rewards: Tensor, values: Tensor, *, gamma: float, gae_lambda: float, final_value: float = 0.0) -> Advantages:
     """Generalised advantage estimation over S steps, equations 11 to 16 of https://arxiv.org/abs/1506.02438.
 
         delta_t = r_t + gamma V_{t+1} - V_t,   A_t = sum_k (gamma lam)^k delta_{t+k},   R_t = A_t + V_t
@@ -52,7 +52,7 @@ def gae(rewards: Tensor, values: Tensor, *, gamma: float, lam: float, final_valu
     backwards = []
     # Plain floats: a recursion over tensors of one element would be a hundred times slower.
     for reward, value in zip(reversed(rewards.tolist()), reversed(values.tolist()), strict=True):
-        advantage = reward + gamma * ahead - value + gamma * lam * advantage
+        advantage = reward + gamma * ahead - value + gamma * gae_lambda * advantage
         ahead = value
         backwards.append(advantage)
     advantages = torch.tensor(backwards[::-1], dtype=torch.float64)
@@ -65,7 +65,7 @@ def token_gae(
     values: Tensor,
     *,
     gamma: float,
-    lam: float,
+    gae_lambda: float,
     final_value: float = 0.0,
 ) -> Advantages:
     """`gae` with one step per token; a turn's reward falls on its last trained token, every other token has 0.
@@ -77,7 +77,7 @@ def token_gae(
     per_token = torch.zeros(sum(spoken.lengths), dtype=torch.float64)
     for end, reward in zip(accumulate(spoken.lengths), spoken.rewards, strict=True):
         per_token[end - 1] = reward
-    return gae(per_token, values, gamma=gamma, lam=lam, final_value=final_value)
+    return gae(per_token, values, gamma=gamma, gae_lambda=gae_lambda, final_value=final_value)
 
 
 def turn_gae(
@@ -86,7 +86,7 @@ def turn_gae(
     values: Tensor,
     *,
     gamma: float,
-    lam: float,
+    gae_lambda: float,
     final_value: float = 0.0,
 ) -> Advantages:
     """`gae` with one step per turn (the turn-level MDP of https://arxiv.org/abs/2512.17008).
@@ -101,10 +101,10 @@ def turn_gae(
         torch.tensor(spoken.rewards, dtype=torch.float64),
         values.cpu()[starts],
         gamma=gamma,
-        lam=lam,
+        gae_lambda=gae_lambda,
         final_value=final_value,
     )
-    return Advantages(turns.advantages.repeat_interleave(counts), turns.returns.repeat_interleave(counts))
+    return Advantages(turns.advantages.repeat_interleave(counts), turns.value_targets.repeat_interleave(counts))
 
 
 class _Turns(NamedTuple):

@@ -15,7 +15,7 @@ class Weighting(NamedTuple):
     """The same for every token of a trajectory."""
 
     weight: float  # what a token's term counts
-    share: float  # what a token adds to the step's divisor
+    normalizer: float  # what a token adds to the step's divisor
 
 
 class Aggregation(ABC):
@@ -31,7 +31,7 @@ class TokenMean(Aggregation):
     """The mean over all tokens: a long trajectory counts more than a short one (DAPO, RAGEN)."""
 
     def weigh(self, tokens: int) -> Weighting:
-        return Weighting(weight=1.0, share=1.0)
+        return Weighting(weight=1.0, normalizer=1.0)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SequenceMean(Aggregation):
     """The mean over trajectories of each one's mean over its tokens: every trajectory counts the same (GRPO)."""
 
     def weigh(self, tokens: int) -> Weighting:
-        return Weighting(weight=1.0 / tokens, share=1.0 / tokens)
+        return Weighting(weight=1.0 / tokens, normalizer=1.0 / tokens)
 
 
 @dataclass(frozen=True)
@@ -58,4 +58,4 @@ class Constant(Aggregation):
         require(self.tokens >= 1, "aggregation.tokens", self.tokens, remedy)
 
     def weigh(self, tokens: int) -> Weighting:
-        return Weighting(weight=1.0 / self.tokens, share=1.0 / tokens)
+        return Weighting(weight=1.0 / self.tokens, normalizer=1.0 / tokens)

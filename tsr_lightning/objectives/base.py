@@ -39,9 +39,9 @@ class Credit:
     """What each trained token of one trajectory is worth. All [N], float32."""
 
     advantages: Tensor
-    returns: Tensor  # the critic's regression target
+    value_targets: Tensor  # the critic's regression target
     weights: Tensor  # of the policy's terms
-    shares: Tensor  # an optimizer step divides the policy's terms by the sum of these over its tokens
+    normalizers: Tensor  # an optimizer step divides the policy's terms by the sum of these over its tokens
     value_weights: Tensor  # of the critic's term; a step divides by their own sum
 
 
@@ -56,7 +56,7 @@ class Targets:
     values: Tensor  # old
     reference: Tensor
     advantages: Tensor
-    returns: Tensor
+    value_targets: Tensor
     weights: Tensor
     value_weights: Tensor
 

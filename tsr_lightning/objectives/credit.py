@@ -8,7 +8,7 @@ import torch
 from tsr_lightning.objectives.advantages import Advantages, whiten
 from tsr_lightning.objectives.aggregation import Aggregation
 from tsr_lightning.objectives.base import Credit
-from tsr_lightning.objectives.searched import Imposed
+from tsr_lightning.objectives.searched import CreditOverride
 from tsr_lightning.trajectory import Group
 
 
@@ -20,18 +20,18 @@ def constant_advantage(advantage: float, tokens: int) -> Advantages:
 def assemble(estimate: Advantages, aggregation: Aggregation, *, critic: bool) -> Credit:
     """The credit of one trajectory of N trained tokens, before anything is imposed on it."""
     tokens = estimate.advantages.numel()
-    weight, share = aggregation.weigh(tokens) if tokens else (0.0, 0.0)
+    weight, normalizer = aggregation.weigh(tokens) if tokens else (0.0, 0.0)
     weights = torch.full((tokens,), weight)
     return Credit(
         advantages=estimate.advantages,
-        returns=estimate.returns,
+        value_targets=estimate.value_targets,
         weights=weights,
-        shares=torch.full((tokens,), share),
+        normalizers=torch.full((tokens,), normalizer),
         value_weights=weights if critic else torch.zeros(tokens),
     )
 
 
-def impose(credit: Credit, imposed: Imposed | None) -> Credit:
+def impose(credit: Credit, imposed: CreditOverride | None) -> Credit:
     """The policy's part of the credit replaced; the critic's is left."""
     if imposed is None:
         return credit
@@ -39,7 +39,7 @@ def impose(credit: Credit, imposed: Imposed | None) -> Credit:
         credit,
         advantages=torch.full_like(credit.advantages, imposed.advantage),
         weights=credit.weights * imposed.weight,
-        shares=credit.shares * imposed.weight,
+        normalizers=credit.normalizers * imposed.weight,
     )
 
 

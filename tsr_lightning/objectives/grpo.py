@@ -10,7 +10,7 @@ from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
 from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
 from tsr_lightning.objectives.checks import require_clip, require_coefficient
 from tsr_lightning.objectives.credit import assemble, constant_advantage, impose
-from tsr_lightning.objectives.searched import AsSampled, Searched
+from tsr_lightning.objectives.searched import SearchedCredit, Unchanged
 from tsr_lightning.objectives.terms import policy_loss
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -41,7 +41,7 @@ class GRPO(Objective):
     kl_coefficient: float = 0.0
     entropy_coefficient: float = 0.001
     aggregation: Aggregation = field(default_factory=SequenceMean)
-    searched: Searched = field(default_factory=AsSampled)
+    searched: SearchedCredit = field(default_factory=Unchanged)
 
     def __post_init__(self) -> None:
         require_clip("clip_low", self.clip_low, 0.2)
@@ -69,7 +69,7 @@ class GRPO(Objective):
     def _group(self, group: Group) -> list[Credit]:
         imposed = [self.searched.imposed(trajectory) for trajectory in group.trajectories]
         pairs = list(zip(group.trajectories, imposed, strict=True))
-        compared = [trajectory.total for trajectory, verdict in pairs if verdict is None]
+        compared = [trajectory.episode_return for trajectory, verdict in pairs if verdict is None]
         returns = torch.tensor(compared, dtype=torch.float64)
         relative = iter(group_normalised(returns, normalise_std=self.normalise_std).tolist())
         # One whose credit is imposed takes no part in the comparison, and what stands here for it is replaced.

@@ -9,7 +9,7 @@ from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
 from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
 from tsr_lightning.objectives.checks import require, require_clip, require_coefficient, require_fraction
 from tsr_lightning.objectives.credit import assemble, impose, regroup, whitened
-from tsr_lightning.objectives.searched import AsSampled, Searched
+from tsr_lightning.objectives.searched import SearchedCredit, Unchanged
 from tsr_lightning.objectives.terms import policy_loss, value_loss
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -48,12 +48,12 @@ class PPO(Objective):
     entropy_coefficient: float = 0.001
     kl_coefficient: float = 0.0
     gamma: float = 1.0
-    lam: float = 1.0
+    gae_lambda: float = 1.0
     gae: Literal["token", "turn"] = "token"
     whiten: bool = True
     bootstrap_truncated: bool = False
     aggregation: Aggregation = field(default_factory=TokenMean)
-    searched: Searched = field(default_factory=AsSampled)
+    searched: SearchedCredit = field(default_factory=Unchanged)
 
     def __post_init__(self) -> None:
         require_clip("clip_low", self.clip_low, 0.2)
@@ -65,7 +65,7 @@ class PPO(Objective):
         require_coefficient("entropy_coefficient", self.entropy_coefficient)
         require_coefficient("kl_coefficient", self.kl_coefficient)
         require_fraction("gamma", self.gamma)
-        require_fraction("lam", self.lam)
+        require_fraction("gae_lambda", self.gae_lambda)
         require(self.gae in ESTIMATORS, "gae", self.gae, f"use one of {', '.join(ESTIMATORS)}")
 
     @property
@@ -94,7 +94,7 @@ class PPO(Objective):
             [turn.reward for turn in trajectory.turns],
             estimate.values,
             gamma=self.gamma,
-            lam=self.lam,
+            gae_lambda=self.gae_lambda,
             final_value=estimate.final_value if continued else 0.0,
         )
         return assemble(advantages, self.aggregation, critic=True)

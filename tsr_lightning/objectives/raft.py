@@ -19,7 +19,7 @@ class RAFT(Objective):
     Every token of a success has advantage 1, under the importance ratio and clip of PPO; on the first update of a
     rollout, where the ratio is 1, the gradient is that of the likelihood (RAFT, https://arxiv.org/abs/2304.06767).
     No baseline, so no critic and no group. With plain samples it is the control that a searched recipe has to beat;
-    with searched ones it is what `GRPO` makes of them under `SuccessesOnly`.
+    with searched ones it is what `GRPO` makes of them under `ImitateSuccesses`.
 
     Departs from the paper: a success is what the environment calls one, not the highest reward of a group, and no
     number of successes per instance is fixed.

@@ -8,17 +8,17 @@ from tsr_lightning.objectives.checks import require
 from tsr_lightning.trajectory import Origin, Trajectory
 
 
-class Imposed(NamedTuple):
+class CreditOverride(NamedTuple):
     """Credit that stands in for the objective's own, for every token of a trajectory."""
 
     advantage: float
     weight: float  # times the aggregation's weight and share; 0 leaves the trajectory out of the policy's terms
 
 
-LEFT_OUT = Imposed(advantage=0.0, weight=0.0)
+LEFT_OUT = CreditOverride(advantage=0.0, weight=0.0)
 
 
-class Searched(ABC):
+class SearchedCredit(ABC):
     """What is done with the trajectories that search chose."""
 
     @abstractmethod
@@ -27,7 +27,7 @@ class Searched(ABC):
         computed among those alone; the critic trains on all."""
 
     @abstractmethod
-    def imposed(self, trajectory: Trajectory) -> Imposed | None:
+    def imposed(self, trajectory: Trajectory) -> CreditOverride | None:
         """None where the objective's own credit stands, which is where `compares` says so."""
 
     def imitates(self, trajectory: Trajectory) -> bool:
@@ -37,18 +37,18 @@ class Searched(ABC):
 
 
 @dataclass(frozen=True)
-class AsSampled(Searched):
+class Unchanged(SearchedCredit):
     """The objective is untouched: a searched trajectory is treated as if the policy had sampled it (the paper)."""
 
     def compares(self, origin: Origin) -> bool:
         return origin is not Origin.DEMONSTRATED
 
-    def imposed(self, trajectory: Trajectory) -> Imposed | None:
+    def imposed(self, trajectory: Trajectory) -> CreditOverride | None:
         return None if self.compares(trajectory.origin) else LEFT_OUT
 
 
 @dataclass(frozen=True)
-class SuccessesOnly(Searched):
+class ImitateSuccesses(SearchedCredit):
     """Searched trajectories that succeeded are imitated, with a positive advantage and the objective's clip; those that
     did not are left out. A failure under search is mostly good moves, so pushing it down does harm.
 
@@ -72,8 +72,8 @@ class SuccessesOnly(Searched):
     def compares(self, origin: Origin) -> bool:
         return origin is Origin.SAMPLED
 
-    def imposed(self, trajectory: Trajectory) -> Imposed | None:
+    def imposed(self, trajectory: Trajectory) -> CreditOverride | None:
         if self.compares(trajectory.origin):
             return None
         succeeded = trajectory.origin is Origin.SEARCHED and trajectory.succeeded
-        return Imposed(self.advantage, 1.0) if succeeded else LEFT_OUT
+        return CreditOverride(self.advantage, 1.0) if succeeded else LEFT_OUT

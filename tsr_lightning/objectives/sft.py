@@ -10,7 +10,7 @@ from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
 @dataclass(frozen=True)
-class Likelihood(Objective):
+class SFT(Objective):
     """Maximum likelihood of the trajectories' tokens, for a supervised warm start on demonstrations.
 
     Every trajectory counts, whatever its return and whoever chose it. No critic is trained.

@@ -15,7 +15,7 @@ class Clipped(NamedTuple):
     """A clipped term, to be minimised."""
 
     terms: Tensor  # [N]
-    acts: Tensor  # [N] bool: the clip decides here, and there is no gradient
+    is_clipped: Tensor  # [N] bool: the clip decides here, and there is no gradient
 
 
 def log_ratio(logprobs: Tensor, old: Tensor) -> Tensor:
@@ -38,11 +38,11 @@ def clipped_policy(log_ratios: Tensor, advantages: Tensor, *, low: float, high: 
     """
     ratios = log_ratios.exp()
     terms = -torch.minimum(ratios * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
-    acts = torch.where(advantages > 0, ratios > 1 + high, (advantages < 0) & (ratios < 1 - low))
-    return Clipped(terms, acts)
+    is_clipped = torch.where(advantages > 0, ratios > 1 + high, (advantages < 0) & (ratios < 1 - low))
+    return Clipped(terms, is_clipped)
 
 
-def clipped_value(values: Tensor, old: Tensor, returns: Tensor, *, clip: float | None) -> Clipped:
+def clipped_value(values: Tensor, old: Tensor, value_targets: Tensor, *, clip: float | None) -> Clipped:
     """Half the squared error of the critic, the worse of moving freely and moving by at most `clip`.
 
         max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2) / 2
@@ -50,11 +50,11 @@ def clipped_value(values: Tensor, old: Tensor, returns: Tensor, *, clip: float |
     Not in the PPO paper but in its authors' code; detail 9 of
     https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details. `None` is the plain squared error.
     """
-    free = (values - returns).square()
+    free = (values - value_targets).square()
     if clip is None:
         return Clipped(free / 2, torch.zeros_like(free, dtype=torch.bool))
     moved = values - old
-    kept = (old + moved.clamp(-clip, clip) - returns).square()
+    kept = (old + moved.clamp(-clip, clip) - value_targets).square()
     # old + (values - old) is off by a rounding where nothing is clipped, so `kept > free` alone does not tell.
     return Clipped(torch.maximum(free, kept) / 2, (moved.abs() > clip) & (kept > free))
 
@@ -87,7 +87,7 @@ def policy_loss(
         "policy_weight": weights.sum(),
         "entropy": entropy.detach(),
         "approx_kl": (weights * k3(passed)).sum(),
-        "clip_fraction": (weights * policy.acts).sum(),
+        "clip_fraction": (weights * policy.is_clipped).sum(),
         "ratio_deviation": (weights * torch.expm1(passed).abs()).sum(),
     }
     if kl_coefficient:
@@ -100,11 +100,11 @@ def policy_loss(
 def value_loss(targets: Targets, outputs: Outputs, *, clip: float | None) -> Loss:
     """The critic's term, with weights of its own."""
     weights = targets.value_weights
-    value = clipped_value(outputs.values, targets.values, targets.returns, clip=clip)
+    value = clipped_value(outputs.values, targets.values, targets.value_targets, clip=clip)
     total = (weights * value.terms).sum()
     stats = {
         "value_loss": total.detach(),
         "value_weight": weights.sum(),
-        "value_clip_fraction": (weights * value.acts).sum(),
+        "value_clip_fraction": (weights * value.is_clipped).sum(),
     }
     return Loss(total, stats)

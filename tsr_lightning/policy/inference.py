@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tsr_lightning.modeling import packed_forward as bodies
-from tsr_lightning.modeling.attention import Reader, Reads
+from tsr_lightning.modeling import packed_forward
+from tsr_lightning.modeling.attention import OutputPositions, PackedAttention
 from tsr_lightning.policy.model import Policy
 
 
-class Player:
+class InferencePolicy:
     """Plays as a policy does now; what trains the policy changes the player."""
 
     def __init__(self, policy: Policy) -> None:
@@ -49,17 +49,19 @@ class Player:
             for module, training in was_training.items():
                 module.training = training
 
-    def read(self, ids: Tensor, positions: Tensor, reader: Reader, reads: Reads) -> tuple[Tensor, Tensor]:
-        """As `bodies.run`."""
-        return bodies.run(self._model.base_model, ids, positions, reader, reads)
+    def read(
+        self, ids: Tensor, positions: Tensor, reader: PackedAttention, reads: OutputPositions
+    ) -> tuple[Tensor, Tensor]:
+        """As `packed_forward.run`."""
+        return packed_forward.run(self._model.base_model, ids, positions, reader, reads)
 
-    def advance(self, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
-        """As `bodies.run_whole`."""
-        return bodies.run_whole(self._model.base_model, ids, positions, reader)
+    def advance(self, ids: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
+        """As `packed_forward.run_whole`."""
+        return packed_forward.run_whole(self._model.base_model, ids, positions, reader)
 
-    def finish(self, entering: Tensor, positions: Tensor, reader: Reader) -> Tensor:
-        """As `bodies.finish`."""
-        return bodies.finish(self._model.base_model, entering, positions, reader)
+    def finish(self, entering: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
+        """As `packed_forward.finish`."""
+        return packed_forward.finish(self._model.base_model, entering, positions, reader)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, H] -> [N, V]."""

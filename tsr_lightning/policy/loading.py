@@ -20,12 +20,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tsr_lightning.modeling import attention
-from tsr_lightning.modeling import packed_forward as bodies
-from tsr_lightning.rng import Key
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling import attention, packed_forward
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, location
+from tsr_lightning.rng import Key
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -34,13 +33,13 @@ def load_model(
     spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, *, seed: int, device: torch.device
 ) -> PreTrainedModel | PeftModel:
     """The model on `device`; what is initialised depends on `seed` alone, and the global generator is left alone."""
-    with _seeded(Key(seed).fold("weights"), device):
+    with _seeded(Key(seed).fold_in("weights"), device):
         if isinstance(spec.model, Scratch):
             base = _from_scratch(spec.model, spec, tokenizer)
         else:
             base = _from_files(spec.model, spec, device)
     attention.install(base)
-    bodies.install(base)
+    packed_forward.install(base)
     if spec.quantisation is None:  # what is quantised was loaded where it belongs
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight
@@ -57,7 +56,7 @@ def load_model(
             base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if spec.adapter is None:
             return base
-        with _seeded(Key(seed).fold("adapter"), device):
+        with _seeded(Key(seed).fold_in("adapter"), device):
             return get_peft_model(base, _lora_config(spec.adapter))
 
 

@@ -17,14 +17,14 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from tsr_lightning.modeling import packed_forward as bodies
-from tsr_lightning.modeling.attention import Reads
-from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives.base import Outputs
 from tsr_lightning.batching.packing import Packed
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling import packed_forward
+from tsr_lightning.modeling.attention import OutputPositions
+from tsr_lightning.modeling.training_attention import PackedReader
+from tsr_lightning.objectives.base import Outputs
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
-from tsr_lightning.modeling.training_attention import PackedReader
 
 _ADAPTER = "lora_"  # peft's parameters carry it in their names
 _HEAD = "value_head."
@@ -93,8 +93,8 @@ class Policy(nn.Module):
         reader = PackedReader(packed.segments, packed.ids.device)
         read, places = np.unique(packed.reads.cpu().numpy(), return_inverse=True)
         read = read if len(read) else np.zeros(1, dtype=np.int64)  # of rows without a sampled token
-        reads = Reads(read, reader.narrowed(read))
-        hidden, _ = bodies.run(self.causal_lm.base_model, packed.ids, packed.positions, reader, reads)
+        reads = OutputPositions(read, reader.select_queries(read))
+        hidden, _ = packed_forward.run(self.causal_lm.base_model, packed.ids, packed.positions, reader, reads)
         hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
         logprobs, spread = self._score(hidden, packed.sampled, temperature, entropies)
         values = self.value_of(hidden.detach() if detach_value else hidden)

@@ -20,8 +20,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import cached_file
 
-from tsr_lightning.modeling import attention
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling import attention
 
 EMBEDDED = Path(__file__).parent / "embedded"
 _PREFIX = "embedded/"
@@ -40,17 +40,17 @@ class Scratch:
 
     Args:
         hidden_size: width of the residual stream.
-        layers: number of transformer layers.
-        heads: attention heads of each layer; they divide the hidden size.
-        intermediate: width of the feed-forward layers.
-        max_positions: the longest context, in tokens.
+        num_hidden_layers: number of transformer layers.
+        num_attention_heads: attention heads of each layer; they divide the hidden size.
+        intermediate_size: width of the feed-forward layers.
+        max_position_embeddings: the longest context, in tokens.
     """
 
     hidden_size: int = 128
-    layers: int = 4
-    heads: int = 4
-    intermediate: int = 384
-    max_positions: int = 1024
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    intermediate_size: int = 384
+    max_position_embeddings: int = 1024
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def check(spec: PolicySpec) -> None:
 def context_length(spec: PolicySpec) -> int:
     """The most tokens that the model can see at once."""
     if isinstance(spec.model, Scratch):
-        return spec.model.max_positions
+        return spec.model.max_position_embeddings
     try:
         return int(_config(spec.model).get_text_config().max_position_embeddings)
     except AttributeError:
@@ -173,10 +173,11 @@ def _check_sizes(sizes: Scratch) -> None:
     for key, value in asdict(sizes).items():
         if value < 1:
             raise ConfigError(f"model.policy.model.{key} is {value}: give a number of at least 1")
-    if sizes.hidden_size % (2 * sizes.heads):
+    if sizes.hidden_size % (2 * sizes.num_attention_heads):
         raise ConfigError(
-            f"model.policy.model.heads is {sizes.heads} with a hidden_size of {sizes.hidden_size}: rotary embeddings "
-            f"need heads of an even width, so make the hidden size a multiple of {2 * sizes.heads}"
+            f"model.policy.model.num_attention_heads is {sizes.num_attention_heads} with a hidden_size of "
+            f"{sizes.hidden_size}: rotary embeddings need heads of an even width, so make the hidden size a multiple "
+            f"of {2 * sizes.num_attention_heads}"
         )
 
 

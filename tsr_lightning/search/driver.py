@@ -12,19 +12,19 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tsr_lightning.rng import Key, Stream
-from tsr_lightning.envs.base import Branchable
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
-from tsr_lightning.costs import Ledger
-from tsr_lightning.search.simulator import Limits, Moves, Speaker
-from tsr_lightning.search.executors import InTurn, Job, Pending, Stage, beside
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.executors import Job, Pending, Serial, StepExecutor, beside
+from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, Expand, Node, Request, Search
 from tsr_lightning.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SearchTask:
     """One search: a member of an instance's group."""
 
     instance: int  # the seed of the initial state
@@ -38,7 +38,7 @@ class _Running:
     """A search under way: its generator and what it asked for last."""
 
     index: int
-    task: Task
+    task: SearchTask
     root: Node
     search: Search
     request: Request | None = None
@@ -52,7 +52,7 @@ class _Crew:
     stepping: Pending  # of their last wave
 
 
-Watch = Callable[[int, int, Ledger], None]  # (searches ended, of how many, costs since the run began)
+ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, of how many, costs since the run began)
 
 
 class Driver:
@@ -73,10 +73,10 @@ class Driver:
     def __init__(
         self,
         env: Branchable,
-        speaker: Speaker,
+        speaker: ChatFormat,
         engine: Engine,
         sampling: Sampling,
-        limits: Limits,
+        limits: TokenLimits,
         concurrency: int = 256,
         keep_trees: bool = False,
         workers: Sequence[Branchable] = (),
@@ -85,16 +85,16 @@ class Driver:
         self.temperature = sampling.temperature
         self.concurrency = concurrency
         self.keep_trees = keep_trees
-        self.costs = Ledger()
-        self._moves = Moves(env, speaker, sampling, limits)
+        self.costs = Costs()
+        self._moves = TurnSimulator(env, speaker, sampling, limits)
         self._workers = [replace(self._moves, env=worker) for worker in workers]
         self._start: tuple[int, Node] | None = None  # the members of a group begin alike
 
-    def run(self, tasks: Sequence[Task], watch: Watch | None = None) -> list[Trajectory]:
+    def run(self, tasks: Sequence[SearchTask], watch: ProgressFn | None = None) -> list[Trajectory]:
         """One trajectory per task, in their order. `costs` grows by what it took."""
         return [self.trajectory(task, leaf) for task, leaf in zip(tasks, self.leaves(tasks, watch), strict=True)]
 
-    def leaves(self, tasks: Sequence[Task], watch: Watch | None = None) -> list[Node]:
+    def leaves(self, tasks: Sequence[SearchTask], watch: ProgressFn | None = None) -> list[Node]:
         """The leaf that each search chose."""
         before = self.costs
         chosen: dict[int, Node] = {}
@@ -117,15 +117,15 @@ class Driver:
                         crew.stepping = self._begin(crew.searches, stage)
         return [chosen[index] for index in range(len(tasks))]
 
-    def root(self, task: Task) -> Node:
+    def root(self, task: SearchTask) -> Node:
         """The first moment of a search."""
         if self._start is None or self._start[0] != task.instance:
             self._start = (task.instance, self._moves.root(task.instance, task.key))
         return replace(self._start[1], key=task.key, children=[])
 
-    def trajectory(self, task: Task, leaf: Node) -> Trajectory:
+    def trajectory(self, task: SearchTask, leaf: Node) -> Trajectory:
         """The chosen path as what is trained on."""
-        self.costs += Ledger(tokens_kept=leaf.generated)
+        self.costs += Costs(tokens_kept=leaf.generated)
         return Trajectory(
             instance=task.instance,
             member=task.member,
@@ -138,8 +138,8 @@ class Driver:
             final_observation=leaf.observation,
         )
 
-    def _stage(self) -> AbstractContextManager[Stage]:
-        return beside(self._workers) if self._workers else nullcontext(InTurn(self._moves))
+    def _stage(self) -> AbstractContextManager[StepExecutor]:
+        return beside(self._workers) if self._workers else nullcontext(Serial(self._moves))
 
     def _resume(self, search: _Running, answer: Any, running: list[_Running], chosen: dict[int, Node]) -> None:
         try:
@@ -148,20 +148,20 @@ class Driver:
         except StopIteration as stop:
             chosen[search.index] = stop.value
 
-    def _begin(self, wave: Sequence[_Running], stage: Stage) -> Pending:
+    def _begin(self, wave: Sequence[_Running], stage: StepExecutor) -> Pending:
         """Draws the responses of a wave, and lets the environments begin to step."""
         proposals = self._propose(wave)
         jobs = [job for search in wave for job in _jobs(search, proposals.get(search.index, []))]
         started = time.perf_counter()
         stepping = stage.start(jobs)
-        self.costs += Ledger(env_steps=len(jobs), seconds_environment=time.perf_counter() - started)
+        self.costs += Costs(env_steps=len(jobs), seconds_environment=time.perf_counter() - started)
         return stepping
 
     def _hear(self, crew: _Crew, chosen: dict[int, Node]) -> None:
         """What came of the crew's wave, told to its searches, which go on."""
         started = time.perf_counter()
         nodes = iter(crew.stepping())
-        self.costs += Ledger(seconds_environment=time.perf_counter() - started)
+        self.costs += Costs(seconds_environment=time.perf_counter() - started)
         wave, crew.searches = crew.searches, []
         answers = [self._answer(search, nodes) for search in wave]
         self._score(wave, answers)
@@ -186,15 +186,17 @@ class Driver:
         for search in wave:
             if isinstance(search.request, Expand):
                 for node in search.request.nodes:
-                    keys = [node.key.fold(node.expanded + i) for i in range(search.request.count)]
-                    allowance = self._moves.allowance(node)
-                    prompts.append(Prompt(node.prompt, tuple(k.fold(Stream.POLICY).value for k in keys), allowance))
+                    keys = [node.key.fold_in(node.expanded + i) for i in range(search.request.count)]
+                    token_budget = self._moves.token_budget(node)
+                    prompts.append(
+                        Prompt(node.prompt, tuple(k.fold_in(Stream.POLICY).value for k in keys), token_budget)
+                    )
                     owners.append(search.index)
         if not prompts:
             return {}
         started = time.perf_counter()
         responses = self.engine.generate(prompts, self.temperature)
-        self.costs += Ledger(waves=1, seconds_generation=time.perf_counter() - started)
+        self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
         proposals: dict[int, list[list[Response]]] = {}
         for owner, family in zip(owners, responses, strict=True):
             proposals.setdefault(owner, []).append(family)
@@ -214,7 +216,7 @@ class Driver:
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
         for node in nodes:
-            self._moves.allowance(node)
+            self._moves.token_budget(node)
         return self.engine.values([node.prompt for node in nodes])
 
 
@@ -224,14 +226,14 @@ def _jobs(search: _Running, proposals: Sequence[Sequence[Response]]) -> list[Job
         case Expand(nodes=nodes):
             scored = search.task.strategy.scored_by is not None
             return [
-                partial(Moves.imagined, node=node, number=_next(node), response=response, scored=scored)
+                partial(TurnSimulator.simulate, node=node, number=_next(node), response=response, scored=scored)
                 for node, responses in zip(nodes, proposals, strict=True)
                 for response in responses
             ]
         case Commit(node=node):
-            return [partial(Moves.realised, root=search.root, imagined=node)]
+            return [partial(TurnSimulator.commit, root=search.root, simulate=node)]
         case Demonstrate(node=node, noise=noise):
-            return [partial(Moves.demonstrated, node=node, number=_next(node), noise=noise)]
+            return [partial(TurnSimulator.expert_step, node=node, number=_next(node), noise=noise)]
         case None:
             raise ValueError("a search that asked for nothing is not under way")
 

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Protocol
 
-from tsr_lightning.search.simulator import Moves
+from tsr_lightning.search.simulator import TurnSimulator
 from tsr_lightning.search.tree import Node
 
-Job = Callable[[Moves], Node]  # one step of an environment
+Job = Callable[[TurnSimulator], Node]  # one step of an environment
 Pending = Callable[[], list[Node]]  # waits for what came of jobs, in their order
 
 
-class Stage(Protocol):
+class StepExecutor(Protocol):
     """Does the jobs of a wave."""
 
     @property
@@ -24,12 +24,12 @@ class Stage(Protocol):
     def start(self, jobs: Sequence[Job]) -> Pending: ...
 
 
-class InTurn:
+class Serial:
     """One environment, while nothing else happens."""
 
     crews = 1
 
-    def __init__(self, moves: Moves) -> None:
+    def __init__(self, moves: TurnSimulator) -> None:
         self._moves = moves
 
     def start(self, jobs: Sequence[Job]) -> Pending:
@@ -37,14 +37,14 @@ class InTurn:
         return lambda: nodes
 
 
-class Beside:
+class Threaded:
     """Several environments, each in a thread, while the other half of the searches generates."""
 
     crews = 2
 
-    def __init__(self, moves: Sequence[Moves], threads: ThreadPoolExecutor) -> None:
+    def __init__(self, moves: Sequence[TurnSimulator], threads: ThreadPoolExecutor) -> None:
         self._threads = threads
-        self._idle: SimpleQueue[Moves] = SimpleQueue()
+        self._idle: SimpleQueue[TurnSimulator] = SimpleQueue()
         for one in moves:
             self._idle.put(one)
 
@@ -61,10 +61,10 @@ class Beside:
 
 
 @contextmanager
-def beside(moves: Sequence[Moves]) -> Iterator[Stage]:
+def beside(moves: Sequence[TurnSimulator]) -> Iterator[StepExecutor]:
     """Threads as long as they are needed; an error ends what has not begun."""
     threads = ThreadPoolExecutor(len(moves), thread_name_prefix="environment")
     try:
-        yield Beside(moves, threads)
+        yield Threaded(moves, threads)
     finally:
         threads.shutdown(cancel_futures=True)

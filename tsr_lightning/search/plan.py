@@ -8,7 +8,7 @@ from tsr_lightning.search.strategies import Sample, Strategy
 
 
 @dataclass(frozen=True)
-class Share:
+class PlanEntry:
     """Some members of a group.
 
     Args:
@@ -24,7 +24,7 @@ class Plan(ABC):
     """Resolved once per epoch; every instance of the epoch gets the same shares."""
 
     @abstractmethod
-    def shares(self, epoch: int) -> list[Share]: ...
+    def entries(self, epoch: int) -> list[PlanEntry]: ...
 
     @property
     @abstractmethod
@@ -56,8 +56,8 @@ class Uniform(Plan):
     def __post_init__(self) -> None:
         _positive(self.count)
 
-    def shares(self, epoch: int) -> list[Share]:
-        return [Share(self.strategy, self.count)]
+    def entries(self, epoch: int) -> list[PlanEntry]:
+        return [PlanEntry(self.strategy, self.count)]
 
     @property
     def settled(self) -> int:
@@ -80,15 +80,15 @@ class Mixed(Plan):
         members: the shares of a group.
     """
 
-    members: list[Share]
+    members: list[PlanEntry]
 
     def __post_init__(self) -> None:
         _positive(self.group_size)
-        for share in self.members:
-            if share.count < 0:
-                raise ConfigError(f"data.plan.members has a share of {share.count} trajectories: give 0 or more")
+        for entry in self.members:
+            if entry.count < 0:
+                raise ConfigError(f"data.plan.members has a share of {entry.count} trajectories: give 0 or more")
 
-    def shares(self, epoch: int) -> list[Share]:
+    def entries(self, epoch: int) -> list[PlanEntry]:
         return list(self.members)
 
     @property
@@ -97,11 +97,11 @@ class Mixed(Plan):
 
     @property
     def strategies(self) -> list[Strategy]:
-        return [share.strategy for share in self.members]
+        return [entry.strategy for entry in self.members]
 
     @property
     def group_size(self) -> int:
-        return sum(share.count for share in self.members)
+        return sum(entry.count for entry in self.members)
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,13 @@ class Annealed(Plan):
         if self.epochs < 1:
             raise ConfigError(f"plan.epochs is {self.epochs}: give the epochs over which search fades out, 1 or more")
 
-    def shares(self, epoch: int) -> list[Share]:
+    def entries(self, epoch: int) -> list[PlanEntry]:
         wanted = self.count * min(1.0, epoch / self.epochs)
         plain = self.count - round(self.count - wanted)
         if plain == 1 and self.count > 1:
             plain = 2 if wanted >= 1 else 0
-        shares = [Share(self.strategy, self.count - plain), Share(Sample(), plain)]
-        return [share for share in shares if share.count]
+        entries = [PlanEntry(self.strategy, self.count - plain), PlanEntry(Sample(), plain)]
+        return [entry for entry in entries if entry.count]
 
     @property
     def settled(self) -> int:

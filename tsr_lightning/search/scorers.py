@@ -27,7 +27,7 @@ class EnvironmentScore(Scorer):
     """The task's own feedback on the state."""
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
-        return [node.feedback for node in nodes]
+        return [node.env_score for node in nodes]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ReturnSoFar(Scorer):
     """The sum of the rewards so far (the released code of the paper scores by rewards)."""
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
-        return [node.total for node in nodes]
+        return [node.episode_return for node in nodes]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CriticValue(Scorer):
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         open_nodes = [node for node in nodes if not node.done]
         rest = dict(zip(map(id, open_nodes), critic(open_nodes), strict=True)) if open_nodes else {}
-        return [node.total + rest.get(id(node), 0.0) for node in nodes]
+        return [node.episode_return + rest.get(id(node), 0.0) for node in nodes]
 
     @property
     def needs_critic(self) -> bool:

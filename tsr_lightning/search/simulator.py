@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tsr_lightning.rng import Key, Stream
-from tsr_lightning.envs.base import Branchable, Solvable
-from tsr_lightning.errors import ConfigError
 from tsr_lightning.engines.base import Response, Sampling
+from tsr_lightning.envs.base import Branchable, HasOracle
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.tree import Node
 from tsr_lightning.trajectory import Turn
 
 
-class Speaker(Protocol):
+class ChatFormat(Protocol):
     """Text to token ids and back, for search, which knows no tokenizer."""
 
     def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]: ...
@@ -27,7 +27,7 @@ class Speaker(Protocol):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TokenLimits:
     """What may be said. A node whose budget is used up has ended, truncated.
 
     Args:
@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class TurnSimulator:
     """What can be played.
 
     Args:
@@ -53,58 +53,58 @@ class Moves:
     """
 
     env: Branchable
-    speaker: Speaker
+    speaker: ChatFormat
     sampling: Sampling
-    limits: Limits
+    limits: TokenLimits
 
     def root(self, instance: int, key: Key) -> Node:
         """The first moment of an instance."""
         observation, _ = self.env.reset(seed=instance)
         root = Node(self.env.get_state(), observation, key, self.env.state_key(), self.env.remaining())
-        if self.allowance(root) < 1:
+        if self.token_budget(root) < 1:
             raise ConfigError(
                 f"the first prompt has {len(root.prompt)} tokens, which leaves no room for a response within "
                 f"{self.limits.context}: use a model or data.context_tokens with a longer context"
             )
         return root
 
-    def imagined(self, node: Node, number: int, response: Response, scored: bool) -> Node:
+    def simulate(self, node: Node, number: int, response: Response, scored: bool) -> Node:
         """What search imagines to come of a response: the child of this number, a branch with noise of its own."""
-        key = node.key.fold(number)
-        child = self._step(node, response, key, key.fold(Stream.BRANCH), self.speaker.read(response.ids))
+        key = node.key.fold_in(number)
+        child = self._step(node, response, key, key.fold_in(Stream.BRANCH), self.speaker.read(response.ids))
         if scored:
-            child.feedback = self.env.score()
+            child.env_score = self.env.score()
         return child
 
-    def realised(self, root: Node, imagined: Node) -> Node:
+    def commit(self, root: Node, simulate: Node) -> Node:
         """What does come of it in the real episode, which began at `root`."""
-        turn, parent = imagined.turn, imagined.parent
+        turn, parent = simulate.turn, simulate.parent
         if turn is None or parent is None:
             raise ValueError("a root cannot be committed: it has no response to play")
-        real = root.key.fold(Stream.REAL, parent.depth)
+        real = root.key.fold_in(Stream.REAL, parent.depth)
         response = Response(turn.response, turn.logprobs, turn.finished)
-        return self._step(parent, response, real.fold("path"), real, turn.text)
+        return self._step(parent, response, real.fold_in("path"), real, turn.text)
 
-    def demonstrated(self, node: Node, number: int, noise: float) -> Node:
+    def expert_step(self, node: Node, number: int, noise: float) -> Node:
         """One turn of the oracle, as the child of this number."""
-        if not isinstance(self.env, Solvable):
+        if not isinstance(self.env, HasOracle):
             raise ConfigError(f"the strategy Expert needs an oracle, and {type(self.env).__name__} has none")
-        key = node.key.fold(number)
-        self.allowance(node)  # builds the prompt
+        key = node.key.fold_in(number)
+        self.token_budget(node)  # builds the prompt
         self.env.set_state(node.state)
-        text = self.env.oracle(noise, key.fold(Stream.ORACLE))
+        text = self.env.oracle(noise, key.fold_in(Stream.ORACLE))
         ids = self.speaker.write(text)
-        child = self._step(node, Response(ids, (0.0,) * len(ids), True), key, key.fold(Stream.BRANCH), text)
+        child = self._step(node, Response(ids, (0.0,) * len(ids), True), key, key.fold_in(Stream.BRANCH), text)
         child.generated = node.generated
         return child
 
-    def allowance(self, node: Node) -> int:
+    def token_budget(self, node: Node) -> int:
         """How many tokens the next response may have; builds the prompt."""
         if not node.prompt:
             node.prompt = self.speaker.prompt(self.env.instructions, node.turns, node.observation)
         room = self.limits.context - len(node.prompt)
         if self.limits.episode is not None:
-            room = min(room, self.limits.episode - node.said)
+            room = min(room, self.limits.episode - node.response_tokens)
         return min(room, self.sampling.max_response_tokens)
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
@@ -137,15 +137,15 @@ class Moves:
             state_key=self.env.state_key(),
             remaining=self.env.remaining(),
             depth=node.depth + 1,
-            total=node.total + float(reward),
+            episode_return=node.episode_return + float(reward),
             done=terminated or truncated,
             succeeded=bool(info["success"]),
             truncated=truncated and not terminated,
             parent=node,
             turn=turn,
-            said=node.said + len(response.ids),
+            response_tokens=node.response_tokens + len(response.ids),
             generated=node.generated + len(response.ids),
-            tie=key.fold(Stream.TIES).uniform(),
+            tie=key.fold_in(Stream.TIES).uniform(),
         )
         if not child.done and not self._has_room(child):
             child.done = child.truncated = True
@@ -160,4 +160,4 @@ class Moves:
             bound += len(parent.prompt) + len(node.turn.response)
         if bound + 1 <= self.limits.context and self.limits.episode is None:
             return True
-        return self.allowance(node) >= 1
+        return self.token_budget(node) >= 1

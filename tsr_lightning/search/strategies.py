@@ -73,7 +73,7 @@ class BestOfN(Strategy):
         [leaves] = yield Expand([root], self.n)
         while live(leaves):
             leaves = ended(leaves) + flat((yield Expand(live(leaves), 1)))
-        return max(leaves, key=lambda leaf: (leaf.total, leaf.tie))
+        return max(leaves, key=lambda leaf: (leaf.episode_return, leaf.tie))
 
     @property
     def origin(self) -> Origin:

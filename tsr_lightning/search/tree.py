@@ -22,16 +22,16 @@ class Node:
     state_key: Hashable
     remaining: int  # the environment's own budget
     depth: int = 0  # turns played
-    total: float = 0.0  # the return so far
+    episode_return: float = 0.0  # the return so far
     done: bool = False
     succeeded: bool = False
     truncated: bool = False
     parent: "Node | None" = None
     turn: Turn | None = None  # that led here; None at the root
     prompt: tuple[int, ...] = ()  # the context of the next response; built when it is first asked for
-    said: int = 0  # tokens said in the episode
+    response_tokens: int = 0  # tokens said in the episode
     generated: int = 0  # of these, the policy's own; the others are demonstrations
-    feedback: float = 0.0  # the environment's score of this state
+    env_score: float = 0.0  # the environment's score of this state
     score: float = 0.0  # by the strategy's scorer
     tie: float = 0.0  # a keyed draw that orders equals
     expanded: int = 0  # children proposed so far, so that each has a key of its own
@@ -101,7 +101,7 @@ def distinct(nodes: Iterable[Node]) -> list[Node]:
     kept: dict[Hashable, Node] = {}
     for node in nodes:
         rival = kept.get(node.state_key)
-        if rival is None or (node.total, node.remaining) > (rival.total, rival.remaining):
+        if rival is None or (node.episode_return, node.remaining) > (rival.episode_return, rival.remaining):
             kept[node.state_key] = node
     return list(kept.values())
 
@@ -109,4 +109,4 @@ def distinct(nodes: Iterable[Node]) -> list[Node]:
 def best(count: int, nodes: Iterable[Node]) -> list[Node]:
     """The `count` best, best first: by score, among equals by return (an early success beats a late one), then by a
     keyed draw."""
-    return sorted(nodes, key=lambda node: (node.score, node.total, node.tie), reverse=True)[:count]
+    return sorted(nodes, key=lambda node: (node.score, node.episode_return, node.tie), reverse=True)[:count]

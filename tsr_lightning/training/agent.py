@@ -13,18 +13,18 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
+from tsr_lightning.batching.sequences import Batch, TrainingSequence, batched
+from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.evaluation import Exam, Played
-from tsr_lightning.engines.transformers.engine import TransformersEngine
-from tsr_lightning.training.memory import Allocator, Peak, peak
 from tsr_lightning.objectives.base import Estimates, Objective, Outputs
 from tsr_lightning.policy.chat import Chat, Context
+from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.inference import Player
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
-from tsr_lightning.batching.sequences import Batch, Row, batched
+from tsr_lightning.training.evaluation import EvalBatch, EvalResult
+from tsr_lightning.training.memory import Allocator, Peak, peak
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -48,7 +48,7 @@ class Optimizer:
 
 
 @runtime_checkable
-class Talks(Protocol):
+class HasVocabularyText(Protocol):
     """A data module that can show the text of its task."""
 
     def texts(self) -> Iterable[str]: ...
@@ -121,36 +121,38 @@ class Agent(LightningModule):
     def _texts(self) -> Iterable[str]:
         """What a new model's vocabulary is made from."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        return data.texts() if isinstance(data, Talks) else ()
+        return data.texts() if isinstance(data, HasVocabularyText) else ()
 
     def chat(self, context: Context) -> Chat:
         if context not in self._chats:  # reading a template and a large vocabulary takes a second
             self._chats[context] = Chat(self.tokenizer, context)
         return self._chats[context]
 
-    def engine(self, context: Context, longest: int, cache_mib: int, max_rows: int) -> TransformersEngine:
+    def engine(self, context: Context, longest: int, kv_cache_mib: int, max_num_seqs: int) -> TransformersEngine:
         """Kept for the whole run, since its memory is; it notices by itself when the weights have moved."""
         if context not in self._engines:
             self._engines[context] = TransformersEngine(
-                Player(self.policy), self.chat(context).end_ids, longest, cache_mib, max_rows
+                InferencePolicy(self.policy), self.chat(context).end_ids, longest, kv_cache_mib, max_num_seqs
             )
         return self._engines[context]
 
     # -- before the updates -----------------------------------------------------------------------------------------
 
-    def estimates(self, played: Sequence[tuple[Trajectory, Sequence[Row]]], micro_tokens: int) -> list[Estimates]:
+    def estimates(
+        self, played: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]], micro_batch_tokens: int
+    ) -> list[Estimates]:
         """Old log-probabilities, values and the reference's log-probabilities of trajectories, in training mode and
         before any update, so that the first update's ratio is 1."""
         needs = self.objective.needs
         rows = [row for _, own in played for row in own]
         ends = [i for i, (trajectory, _) in enumerate(played) if needs.final_values and trajectory.final_prompt]
         asked = [*rows, *(_end(played[i][0]) for i in ends)]
-        seen = self._outputs(asked, micro_tokens) if needs.logprobs or needs.values else list(map(_unseen, asked))
+        seen = self._outputs(asked, micro_batch_tokens) if needs.logprobs or needs.values else list(map(_unseen, asked))
         logprobs, values = [one.logprobs for one in seen], [one.values for one in seen]
         reference = [torch.zeros(row.trained) for row in rows]
         if needs.reference:
             with self.policy.as_reference():
-                reference = [one.logprobs for one in self._outputs(rows, micro_tokens)]
+                reference = [one.logprobs for one in self._outputs(rows, micro_batch_tokens)]
         final = {i: float(value) for i, value in zip(ends, values[len(rows) :], strict=True)}
         spans = _spans([len(own) for _, own in played])
         return [
@@ -158,11 +160,11 @@ class Agent(LightningModule):
             for i, span in enumerate(spans)
         ]
 
-    def _outputs(self, rows: Sequence[Row], micro_tokens: int) -> list[Outputs]:
+    def _outputs(self, rows: Sequence[TrainingSequence], micro_batch_tokens: int) -> list[Outputs]:
         """Of each row, on the CPU; without gradients, and otherwise as in `training_step`."""
         found: dict[int, Outputs] = {}
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
-            for indices, batch in batched(rows, micro_tokens):
+            for indices, batch in batched(rows, micro_batch_tokens):
                 outputs = self.policy.outputs(batch.packed.to(self.device), self.temperature)
                 sizes = [rows[i].trained for i in indices]
                 parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
@@ -182,16 +184,16 @@ class Agent(LightningModule):
         self._kl = 0.0
         self._stats = {}
 
-    def has_moved_past(self, stop_kl: float | None) -> bool:
+    def has_moved_past(self, target_kl: float | None) -> bool:
         """Whether the last optimizer step found the policy further from the rollout's than this."""
-        return stop_kl is not None and self._kl > stop_kl
+        return target_kl is not None and self._kl > target_kl
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         outputs = self.policy.outputs(batch.packed, self.temperature, entropies=True)
         loss = self.objective.loss(batch.targets, outputs)
         for name, value in {"loss": loss.total.detach(), **loss.stats}.items():
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
-        if batch.closes_step:
+        if batch.is_last_micro_batch:
             self._report()
         # Lightning divides by the micro-batches of a step and DDP by the ranks; the weights already sum to 1 over both
         return loss.total * self.trainer.accumulate_grad_batches * self.trainer.world_size
@@ -269,8 +271,8 @@ class Agent(LightningModule):
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     def validation_step(  # type: ignore[override]  # Lightning hands on whatever it is
-        self, batch: Exam, batch_idx: int, dataloader_idx: int = 0
-    ) -> Played:
+        self, batch: EvalBatch, batch_idx: int, dataloader_idx: int = 0
+    ) -> EvalResult:
         return batch.played()
 
     # -- state ------------------------------------------------------------------------------------------------------
@@ -308,14 +310,14 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
         )
 
 
-def _unseen(row: Row) -> Outputs:
+def _unseen(row: TrainingSequence) -> Outputs:
     return Outputs(*(torch.zeros(row.trained) for _ in fields(Outputs)))
 
 
-def _end(trajectory: Trajectory) -> Row:
+def _end(trajectory: Trajectory) -> TrainingSequence:
     """A row whose one value is the critic's after the last turn: where the next id would have been sampled."""
     ids = torch.tensor([*trajectory.final_prompt, 0])
-    return Row(ids, torch.arange(len(ids)) == len(ids) - 1)
+    return TrainingSequence(ids, torch.arange(len(ids)) == len(ids) - 1)
 
 
 def _digest(tokenizer: PreTrainedTokenizerFast) -> str:

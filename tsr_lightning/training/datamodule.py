@@ -19,29 +19,29 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 
-from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.distributed import dealt, gathered
-from tsr_lightning.rng import Key
+from tsr_lightning.batching.sequences import Batch, TrainingSequence, Updates, rows_of, schedule, with_credit
+from tsr_lightning.costs import Costs
+from tsr_lightning.engines.base import Sampling
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sample_texts import sayings
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.evaluation import Exam, Trial
-from tsr_lightning.engines.base import Sampling
-from tsr_lightning.training.hooks import FiltersGroups, RolloutProgress, WatchesRollouts
+from tsr_lightning.policy.chat import Context, SingleTurn
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
+from tsr_lightning.search.plan import Plan, Uniform
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.strategies import Sample, Strategy
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.distributed import gather, shard
+from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
+from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutWave, RolloutProgress
 from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.memory import peak
 from tsr_lightning.training.metrics import rollout_metrics, update_metrics
 from tsr_lightning.training.plan_check import check_plan
-from tsr_lightning.policy.chat import Context, SingleTurn
-from tsr_lightning.batching.sequences import Batch, Row, Updates, rows_of, schedule, with_credit
-from tsr_lightning.search.driver import Driver, Task, Watch
-from tsr_lightning.costs import Ledger
-from tsr_lightning.search.simulator import Limits
-from tsr_lightning.search.plan import Plan, Uniform
-from tsr_lightning.search.strategies import Sample, Strategy
-from tsr_lightning.trajectory import Group, Trajectory
 from tsr_lightning.training.unreadable import unreadable
+from tsr_lightning.trajectory import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Rollout:
     """What came of an epoch's searches, on all ranks together."""
 
     groups: list[Group]
-    costs: Ledger
+    costs: Costs
     seconds: float
     skipped: int  # draws of training instances that fell on a held-out state
 
@@ -76,13 +76,13 @@ class Epochs:
         return self._data.epoch()
 
 
-class Exams:
-    """The validation data of one trial. Not a list, which Lightning would take for several loaders."""
+class EvalBatches:
+    """The validation data of one evaluation. Not a list, which Lightning would take for several loaders."""
 
-    def __init__(self, exams: Sequence[Exam]) -> None:
+    def __init__(self, exams: Sequence[EvalBatch]) -> None:
         self._exams = exams
 
-    def __iter__(self) -> Iterator[Exam]:
+    def __iter__(self) -> Iterator[EvalBatch]:
         return iter(self._exams)
 
     def __len__(self) -> int:
@@ -99,15 +99,15 @@ class RolloutDataModule(LightningDataModule):
         plan: which strategies roll out the trajectories of an instance.
         instances: training instances per epoch.
         held_out: the instances that are evaluated on and kept from training.
-        trials: the protocols of evaluation.
+        evaluations: the protocols of evaluation.
         context: what of the episode the policy sees at each turn.
         sampling: temperature and token budget of a response.
         context_tokens: the longest prompt and response together; null takes the model's own limit.
         episode_tokens: the most tokens that the responses of an episode may say; null for no limit.
         updates: how a rollout is trained on.
         concurrency: searches that run side by side; changes speed and memory, and no draw.
-        max_rows: responses that the engine draws side by side; changes speed and memory, and no draw.
-        cache_mib: memory of the engine for keys and values, in MiB; what does not fit is computed again.
+        max_num_seqs: responses that the engine draws side by side; changes speed and memory, and no draw.
+        kv_cache_mib: memory of the engine for keys and values, in MiB; what does not fit is computed again.
         env_workers: environments that step in threads of their own, while responses are drawn for the other half of
             the searches: for those that wait for something, such as a page, a tool or a program; 0 steps in turn.
         seed: names every draw of the run; set by `seed_everything`.
@@ -120,15 +120,15 @@ class RolloutDataModule(LightningDataModule):
         plan: Plan = Uniform(),  # noqa: B008  (frozen)
         instances: int = 16,
         held_out: HeldOut = HeldOut(),  # noqa: B008  (frozen)
-        trials: list[Trial] | None = None,
+        evaluations: list[EvalProtocol] | None = None,
         context: Context = SingleTurn(),  # noqa: B008  (frozen)
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         context_tokens: int | None = None,
         episode_tokens: int | None = None,
         updates: Updates = Updates(),  # noqa: B008  (frozen)
         concurrency: int = 256,
-        max_rows: int = 512,
-        cache_mib: int = 4096,
+        max_num_seqs: int = 512,
+        kv_cache_mib: int = 4096,
         env_workers: int = 0,
         seed: int = 1,
     ) -> None:
@@ -139,17 +139,17 @@ class RolloutDataModule(LightningDataModule):
         self.plan = plan
         self.instances_per_epoch = instances
         self.held_out = held_out
-        self.trials = [Trial()] if trials is None else trials
+        self.evaluations = [EvalProtocol()] if evaluations is None else evaluations
         self.context = context
         self.sampling = sampling
         self.context_tokens = context_tokens
         self.episode_tokens = episode_tokens
         self.updates = updates
         self.concurrency = concurrency
-        self.max_rows = max_rows
-        self.cache_mib = cache_mib
+        self.max_num_seqs = max_num_seqs
+        self.kv_cache_mib = kv_cache_mib
         self.env_workers = env_workers
-        self.key = Key(0).fold("run", seed)
+        self.key = Key(0).fold_in("run", seed)
         self.seed = seed
         self._env: Branchable | None = None
         self._workers: list[Branchable] = []
@@ -226,9 +226,9 @@ class RolloutDataModule(LightningDataModule):
         return Driver(
             env=self.env,
             speaker=agent.chat(self.context),
-            engine=agent.engine(self.context, longest, self.cache_mib, self.max_rows),
+            engine=agent.engine(self.context, longest, self.kv_cache_mib, self.max_num_seqs),
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
-            limits=Limits(longest, self.episode_tokens, own),
+            limits=TokenLimits(longest, self.episode_tokens, own),
             concurrency=self.concurrency,
             workers=self.workers,
         )
@@ -248,7 +248,7 @@ class RolloutDataModule(LightningDataModule):
             rollout = self.roll_out(epoch)
         groups = rollout.groups
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, FiltersGroups):
+            if isinstance(callback, OnRolloutEnd):
                 groups = callback.on_rollout_end(trainer, agent, groups)
         metrics = rollout_metrics(rollout.groups, groups, rollout.costs, rollout.seconds, rollout.skipped)
         self._log(epoch, {**metrics, "cost/rollout_peak_mib": memory.highest_mib})
@@ -269,7 +269,7 @@ class RolloutDataModule(LightningDataModule):
         steps = schedule(
             rows,
             self.updates,
-            self.key.fold("epoch", epoch),
+            self.key.fold_in("epoch", epoch),
             rank=trainer.global_rank,
             ranks=trainer.world_size,
             at_least=self._accumulation,
@@ -277,8 +277,8 @@ class RolloutDataModule(LightningDataModule):
         self._log(epoch, update_metrics(steps))
         trainer.accumulate_grad_batches = len(steps[0])
         for step in steps:
-            if agent.has_moved_past(self.updates.stop_kl):
-                rank_zero_info(f"epoch {epoch}: no further updates, the policy has moved past data.updates.stop_kl")
+            if agent.has_moved_past(self.updates.target_kl):
+                rank_zero_info(f"epoch {epoch}: no further updates, the policy has moved past data.updates.target_kl")
                 return
             yield from step
 
@@ -287,30 +287,30 @@ class RolloutDataModule(LightningDataModule):
         trainer = self._trainer
         started = time.perf_counter()
         drawn = self.instances.training(epoch, self.instances_per_epoch)
-        shares = self.plan.shares(epoch)
+        entries = self.plan.entries(epoch)
         tasks = [
-            Task(seed, member, strategy, self.key.fold("epoch", epoch, "instance", place, "member", member))
+            SearchTask(seed, member, strategy, self.key.fold_in("epoch", epoch, "instance", place, "member", member))
             for place, seed in enumerate(drawn.seeds)
-            for member, strategy in enumerate(s.strategy for s in shares for _ in range(s.count))
+            for member, strategy in enumerate(s.strategy for s in entries for _ in range(s.count))
         ]
         size = self.plan.group_size
         whole = [tasks[i : i + size] for i in range(0, len(tasks), size)]
-        mine = [task for group in dealt(whole, trainer.global_rank, trainer.world_size) for task in group]
+        mine = [task for group in shard(whole, trainer.global_rank, trainer.world_size) for task in group]
         driver = self.driver(self.sampling.temperature)
         trajectories = driver.run(mine, self._begin("rollout"))
         played = [tuple(trajectories[i : i + size]) for i in range(0, len(trajectories), size)]
-        groups = [Group(part[0].instance, part) for part in gathered(played, trainer.world_size)]
+        groups = [Group(part[0].instance, part) for part in gather(played, trainer.world_size)]
         self._end("rollout", [trajectory for group in groups for trajectory in group.trajectories])
-        costs = sum(gathered([driver.costs], trainer.world_size), Ledger())
+        costs = sum(gather([driver.costs], trainer.world_size), Costs())
         return Rollout(groups, costs, time.perf_counter() - started, drawn.skipped)
 
-    def credited(self, groups: Sequence[Group]) -> list[Row]:
+    def credited(self, groups: Sequence[Group]) -> list[TrainingSequence]:
         """The rows that are trained on, with credit; the same on every rank."""
         trainer, agent = self._trainer, self.agent
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         rows = [rows_of(trajectory) for trajectory in trajectories]
-        mine = dealt(list(zip(trajectories, rows, strict=True)), trainer.global_rank, trainer.world_size)
-        estimates = gathered(agent.estimates(mine, self.updates.micro_tokens), trainer.world_size)
+        mine = shard(list(zip(trajectories, rows, strict=True)), trainer.global_rank, trainer.world_size)
+        estimates = gather(agent.estimates(mine, self.updates.micro_batch_tokens), trainer.world_size)
         flat = iter(estimates)
         nested = [[next(flat) for _ in group.trajectories] for group in groups]
         credits = agent.objective.credit(groups, nested) if groups else []
@@ -322,28 +322,28 @@ class RolloutDataModule(LightningDataModule):
 
     # -- validation -------------------------------------------------------------------------------------------------
 
-    def val_dataloader(self) -> list[Exams]:
-        """One loader per trial; under several ranks each plays its share of the instances."""
-        return [Exams(self._exams(trial)) for trial in self.trials]
+    def val_dataloader(self) -> list[EvalBatches]:
+        """One loader per evaluation; under several ranks each plays its share of the instances."""
+        return [EvalBatches(self._exams(protocol)) for protocol in self.evaluations]
 
-    def _exams(self, trial: Trial) -> list[Exam]:
+    def _exams(self, protocol: EvalProtocol) -> list[EvalBatch]:
         trainer = self._trainer
-        strategy: Strategy = trial.search or Sample()
-        key = Key(self.held_out.seed).fold("trial", trial.name)
-        seeds = dealt(list(enumerate(self.instances.held_out)), trainer.global_rank, trainer.world_size)
-        per_batch = max(1, self.concurrency // trial.samples)
-        driver = self.driver(trial.temperature)
+        strategy: Strategy = protocol.search or Sample()
+        key = Key(self.held_out.seed).fold_in("trial", protocol.name)
+        seeds = shard(list(enumerate(self.instances.held_out)), trainer.global_rank, trainer.world_size)
+        per_batch = max(1, self.concurrency // protocol.samples)
+        driver = self.driver(protocol.temperature)
         return [
-            Exam(
-                trial,
+            EvalBatch(
+                protocol,
                 tuple(
-                    Task(seed, member, strategy, key.fold(place, member))
+                    SearchTask(seed, member, strategy, key.fold_in(place, member))
                     for place, seed in seeds[start : start + per_batch]
-                    for member in range(trial.samples)
+                    for member in range(protocol.samples)
                 ),
                 driver,
-                partial(self._begin, trial.name),
-                partial(self._end, trial.name),
+                partial(self._begin, protocol.name),
+                partial(self._end, protocol.name),
             )
             for start in range(0, len(seeds), per_batch)
         ]
@@ -369,14 +369,14 @@ class RolloutDataModule(LightningDataModule):
                 "resume with the same seed, or start a new run"
             )
 
-    def _begin(self, what: str) -> Watch:
+    def _begin(self, what: str) -> ProgressFn:
         """Begins a rollout for the callbacks that watch."""
         trainer = self._trainer
         self._rollouts += 1
         number, started = self._rollouts, time.perf_counter()
-        watchers = [c for c in trainer.callbacks if isinstance(c, WatchesRollouts)]  # type: ignore[attr-defined]
+        watchers = [c for c in trainer.callbacks if isinstance(c, OnRolloutWave)]  # type: ignore[attr-defined]
 
-        def watch(done: int, total: int, costs: Ledger) -> None:
+        def watch(done: int, total: int, costs: Costs) -> None:
             for callback in watchers:
                 progress = RolloutProgress(number, what, done, total, costs, time.perf_counter() - started)
                 callback.on_rollout_wave(trainer, progress)

@@ -8,12 +8,12 @@ import torch.distributed as dist
 ItemT = TypeVar("ItemT")
 
 
-def dealt(items: Sequence[ItemT], rank: int, ranks: int) -> list[ItemT]:
+def shard(items: Sequence[ItemT], rank: int, ranks: int) -> list[ItemT]:
     """This rank's share: every `ranks`-th item, from `rank` on."""
     return list(items[rank::ranks])
 
 
-def gathered(mine: Sequence[ItemT], ranks: int) -> list[ItemT]:
+def gather(mine: Sequence[ItemT], ranks: int) -> list[ItemT]:
     """The items of all ranks in the order they were in before `dealt` shared them out."""
     if ranks == 1:
         return list(mine)

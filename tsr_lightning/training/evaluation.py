@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tsr_lightning.search.driver import Driver, Task, Watch
-from tsr_lightning.costs import Ledger
+from tsr_lightning.costs import Costs
+from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.trajectory import Group, Trajectory
 
 
 @dataclass(frozen=True)
-class Trial:
+class EvalProtocol:
     """One protocol of evaluation on the held-out instances; its figures mean nothing without it.
 
     Args:
@@ -28,33 +28,33 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class EvalResult:
     """One validation batch: the episodes of some held-out instances, one group per instance."""
 
-    trial: Trial
+    protocol: EvalProtocol
     groups: tuple[Group, ...]
-    costs: Ledger
+    costs: Costs
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Exam:
+class EvalBatch:
     """One validation batch, not yet played."""
 
-    trial: Trial
-    tasks: tuple[Task, ...]  # the members of one instance after the other
+    protocol: EvalProtocol
+    tasks: tuple[SearchTask, ...]  # the members of one instance after the other
     driver: Driver
-    begin: Callable[[], Watch]  # a rollout of its own for whoever watches
+    begin: Callable[[], ProgressFn]  # a rollout of its own for whoever watches
     end: Callable[[Sequence[Trajectory]], None]  # told what was played
 
-    def played(self) -> Played:
+    def played(self) -> EvalResult:
         """Plays it with the policy as it is now."""
         started = time.perf_counter()
         before = self.driver.costs
         trajectories = self.driver.run(self.tasks, self.begin())
         costs = self.driver.costs - before
         self.end(trajectories)
-        return Played(self.trial, tuple(grouped(trajectories)), costs, time.perf_counter() - started)
+        return EvalResult(self.protocol, tuple(grouped(trajectories)), costs, time.perf_counter() - started)
 
 
 def grouped(trajectories: Sequence[Trajectory]) -> list[Group]:

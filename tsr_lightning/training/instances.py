@@ -7,9 +7,9 @@ training stream is the epoch and nothing else.
 
 from dataclasses import dataclass
 
-from tsr_lightning.rng import Key, Stream
 from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key, Stream
 
 _ATTEMPTS = 1000  # draws for one instance before the environment is said to have too few of them
 
@@ -74,7 +74,7 @@ class Instances:
         skipped = 0
         for place in range(count):
             for attempt in range(_ATTEMPTS):
-                seed = _seed(self._key.fold(Stream.INSTANCE, epoch, place, attempt))
+                seed = _seed(self._key.fold_in(Stream.INSTANCE, epoch, place, attempt))
                 initial = self._initial(seed)
                 if initial not in held:
                     seeds.append(seed)
@@ -92,10 +92,10 @@ class Instances:
     def _held(self) -> dict[str, int]:
         if self._held_out is None:
             self._held_out = {}
-            stream = Key(self._spec.seed).fold(Stream.INSTANCE, "held out")
+            stream = Key(self._spec.seed).fold_in(Stream.INSTANCE, "held out")
             for place in range(self._spec.instances):
                 for attempt in range(_ATTEMPTS):
-                    seed = _seed(stream.fold(place, attempt))
+                    seed = _seed(stream.fold_in(place, attempt))
                     initial = self._initial(seed)
                     if initial not in self._held_out:
                         self._held_out[initial] = seed

@@ -5,14 +5,14 @@ from statistics import fmean, pstdev
 from typing import TypeVar
 
 from tsr_lightning.batching.sequences import Batch
-from tsr_lightning.costs import Ledger
+from tsr_lightning.costs import Costs
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ItemT = TypeVar("ItemT")
 
 
 def rollout_metrics(
-    groups: Sequence[Group], kept: Sequence[Group], costs: Ledger, seconds: float, skipped: int
+    groups: Sequence[Group], kept: Sequence[Group], costs: Costs, seconds: float, skipped: int
 ) -> dict[str, float]:
     """Figures of a rollout of all ranks.
 
@@ -65,7 +65,7 @@ def _outcomes(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, floa
         return {}
     return {
         f"{prefix}success_rate": _mean(trajectories, lambda t: t.succeeded),
-        f"{prefix}return": _mean(trajectories, lambda t: t.total),
+        f"{prefix}return": _mean(trajectories, lambda t: t.episode_return),
         f"{prefix}turns": _mean(trajectories, lambda t: len(t.turns)),
         f"{prefix}valid": _mean(turns, lambda turn: turn.valid),
         f"{prefix}effective": _mean(turns, lambda turn: turn.effective),

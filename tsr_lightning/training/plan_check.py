@@ -17,13 +17,13 @@ def check_plan(objective: Objective, plan: Plan) -> None:
     if demonstrating and not objective.takes_demonstrations:
         raise ConfigError(
             f"data.plan uses {type(demonstrating[0]).__name__}, whose demonstrations are no samples of the policy, and "
-            f"{name} learns from samples: train on them with the objective Likelihood, before or instead"
+            f"{name} learns from samples: train on them with the objective SFT, before or instead"
         )
     for epoch in range(plan.settled + 1):
-        compared = sum(s.count for s in plan.shares(epoch) if objective.compares(s.strategy.origin))
+        compared = sum(s.count for s in plan.entries(epoch) if objective.compares(s.strategy.origin))
         if 0 < compared < least:
             raise ConfigError(
                 f"data.plan makes groups of {plan.group_size}, of which {name} compares {compared} in epoch {epoch}: "
                 f"without others there is no baseline, so let it compare at least {least}, or none (searched ones "
-                "under SuccessesOnly are imitated and need no group), or use PPO"
+                "under ImitateSuccesses are imitated and need no group), or use PPO"
             )

@@ -6,8 +6,8 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.types import _PATH
 
-from tsr_lightning.training.agent import Agent
 from tsr_lightning.policy.export import export
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 
 

@@ -29,7 +29,7 @@ def unreadable(trajectories: Sequence[Trajectory], max_response_tokens: int) -> 
     else:
         reason = (
             "the policy was not taught the form of answer that the environment asks for: give data.env_kwargs (such as "
-            "wording) as it was trained with, or begin with configs/warm_start"
+            "prompt_style) as it was trained with, or begin with configs/warm_start"
         )
     share = 1 - len(unread) / len(turns)
     return f"{share:.1%} of {len(turns):,} responses are valid actions, unlike {unread[0].text[:_SHOWN]!r}; {reason}"

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import DTYPES, Workload, tokenizer_of
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
-from tsr_lightning.costs import Ledger
 
 BATCHES = (16, 32, 64, 128, 256, 512)  # rows of one call, of which the fastest is taken
 
@@ -37,7 +37,7 @@ class GenerateEngine:
     rows: int = 64
 
     def __post_init__(self) -> None:
-        self.costs = Ledger()
+        self.costs = Costs()
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         families: list[list[Response]] = [[] for _ in prompts]
@@ -52,8 +52,8 @@ class GenerateEngine:
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
         raise NotImplementedError("generate has no critic")
 
-    def take_costs(self) -> Ledger:
-        costs, self.costs = self.costs, Ledger()
+    def take_costs(self) -> Costs:
+        costs, self.costs = self.costs, Costs()
         return costs
 
     @torch.inference_mode()
@@ -75,7 +75,7 @@ class GenerateEngine:
         )
         rows = [tuple(row) for row in out[:, ids.shape[1] :].tolist()]
         real = sum(map(len, prompts))
-        self.costs += Ledger(
+        self.costs += Costs(
             tokens_computed=copies * real + len(rows) * (room - 1),
             tokens_prefilled=copies * real,
             tokens_padding=copies * (ids.numel() - real),

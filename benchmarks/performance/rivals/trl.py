@@ -27,12 +27,12 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.rivals.generate import GenerateEngine, tuned
 from benchmarks.performance.workload import CLIP_NORM, DTYPES, LEARNING_RATE, MINIBATCHES, Workload, tokenizer_of
 from benchmarks.performance.world import Pages
-from tsr_lightning.rng import Key
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.policy.chat import Chat
-from tsr_lightning.search.driver import Driver, Task
-from tsr_lightning.costs import Ledger
-from tsr_lightning.search.simulator import Limits
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.trajectory import Trajectory
 
 PROMPTS = 10_000  # more than will be asked for
@@ -54,17 +54,19 @@ class Rollouts:
     speaker: Chat
 
     def __post_init__(self) -> None:
-        self.costs = Ledger()
+        self.costs = Costs()
         self.seconds = 0.0
 
     def __call__(self, prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, list[Any] | None]:
         started = time.perf_counter()
         env = Pages(self.work.words, self.work.turns)
         sampling = Sampling(1.0, self.work.response_tokens)
-        driver = Driver(env, self.speaker, self.engine, sampling, Limits(self.work.longest), self.work.trajectories)
+        driver = Driver(
+            env, self.speaker, self.engine, sampling, TokenLimits(self.work.longest), self.work.trajectories
+        )
         key = Key(trainer.state.global_step)
         tasks = [
-            Task(int(prompt), member, self.work.strategy, key.fold(prompt, member))
+            SearchTask(int(prompt), member, self.work.strategy, key.fold_in(prompt, member))
             for member, prompt in enumerate(prompts)
         ]
         trainer.model.eval()
@@ -78,7 +80,7 @@ class Rollouts:
             "completion_ids": [completion for _, completion, _ in rows],
             "env_mask": [mask for _, _, mask in rows],
             "logprobs": None,
-            "total": [trajectory.total for trajectory in played],
+            "total": [trajectory.episode_return for trajectory in played],
         }
 
 

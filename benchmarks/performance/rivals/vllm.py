@@ -14,8 +14,8 @@ from vllm.v1.metrics.reader import Counter
 from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
-from tsr_lightning.costs import Ledger
 
 BATCHED_TOKENS = 8192  # of one step
 BLOCK = 32  # tokens; the smallest that its CPU kernels take at full speed, so that most of a prefix is shared
@@ -30,7 +30,7 @@ class VllmEngine:
     """
 
     def __init__(self, work: Workload, folder: Path) -> None:
-        self.costs = Ledger()
+        self.costs = Costs()
         self._hits = 0
         self.llm = LLM(
             model=str(folder),
@@ -67,7 +67,7 @@ class VllmEngine:
         generated = sum(len(response.ids) for family in families for response in family)
         responses = sum(map(len, families))
         prefilled = asked - self._newly_cached()
-        self.costs += Ledger(
+        self.costs += Costs(
             tokens_computed=prefilled + generated - responses,
             tokens_prefilled=prefilled,
             prompt_tokens_asked=asked,
@@ -88,8 +88,8 @@ class VllmEngine:
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
         raise NotImplementedError("vLLM has no critic")
 
-    def take_costs(self) -> Ledger:
-        costs, self.costs = self.costs, Ledger()
+    def take_costs(self) -> Costs:
+        costs, self.costs = self.costs, Costs()
         return costs
 
 

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.modeling.attention import Reader, Segment
-from tsr_lightning.engines.transformers.kv_store import Store
+from tsr_lightning.engines.transformers.kv_store import KVStore
+from tsr_lightning.modeling.attention import PackedAttention, Segment
 
 
-class Prefill(Reader, Protocol):
+class PrefillAttention(PackedAttention, Protocol):
     """Reads whole segments: their keys go to the store, and are attended to with those of the prefixes they extend."""
 
     @property
@@ -19,12 +19,12 @@ class Prefill(Reader, Protocol):
         """Products of a query and a key in each head, padding and what is hidden included."""
         ...
 
-    def narrowed(self, reads: NDArray[np.int64]) -> "Prefill":
+    def select_queries(self, reads: NDArray[np.int64]) -> "PrefillAttention":
         """For the last layer, where only the packed tokens `reads` [N], ascending, have queries."""
         ...
 
 
-class Steps(Reader, Protocol):
+class DecodeAttention(PackedAttention, Protocol):
     """Reads one token of every branch, pass after pass. A family is a prompt and the branches of its responses.
 
     A family has a column for every token that any of its branches has said. A branch sees the prompt and the columns
@@ -63,7 +63,7 @@ class Steps(Reader, Protocol):
         ...
 
 
-class Readers(Protocol):
+class AttentionBackend(Protocol):
     """Makes readers of one store."""
 
     def fits(self, families: int, length: int) -> bool:
@@ -71,11 +71,11 @@ class Readers(Protocol):
         store."""
         ...
 
-    def prefill(self, store: Store, segments: Sequence[Segment], slots: NDArray[np.int64]) -> Prefill:
+    def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> PrefillAttention:
         """For segments that lie packed one after the other; slots [T] of their tokens."""
         ...
 
-    def steps(self, store: Store, prompts: Sequence[NDArray[np.int64]], columns: int) -> Steps:
+    def steps(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> DecodeAttention:
         """For families with these slots of their prompts, of whose branches none says more than `columns` tokens
         together."""
         ...

@@ -14,17 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tsr_lightning.modeling.attention import Reader, Reads, Scores, Segment, dot_product
-from tsr_lightning.rng import uniforms
-from tsr_lightning.errors import ConfigError
-from tsr_lightning.engines.transformers.sampling import draw
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
-from tsr_lightning.engines.transformers.sequences import Family, Fresh, Row, Talk, columns_of, unpacked
-from tsr_lightning.engines.transformers.cache import Memory
-from tsr_lightning.engines.transformers.backends import Steps
-from tsr_lightning.engines.transformers.kv_store import Shape
+from tsr_lightning.engines.transformers.backends import DecodeAttention
+from tsr_lightning.engines.transformers.cache import PrefixCache
+from tsr_lightning.engines.transformers.kv_store import KVShape
+from tsr_lightning.engines.transformers.sampling import draw
+from tsr_lightning.engines.transformers.sequences import (
+    PendingToken,
+    SequenceData,
+    SequenceGroup,
+    SequenceState,
+    columns_of,
+    unpacked,
+)
 from tsr_lightning.engines.transformers.trie import Place, Trie
-from tsr_lightning.costs import Ledger
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, Segment, dot_product
+from tsr_lightning.rng import uniforms
 
 _PASS = 4096  # tokens of prompts in one forward pass: enough to fill two cores, few enough for activations to stay warm
 _LOGITS = 2**24  # drawn from at once: 128 MiB in float64
@@ -54,16 +61,18 @@ class Model(Protocol):
         """Within, there are no gradients and no training mode."""
         ...
 
-    def read(self, ids: Tensor, positions: Tensor, reader: Reader, reads: Reads) -> tuple[Tensor, Tensor]:
+    def read(
+        self, ids: Tensor, positions: Tensor, reader: PackedAttention, reads: OutputPositions
+    ) -> tuple[Tensor, Tensor]:
         """A pass over packed ids [T] at positions [T] in their rows: the last hidden states that are read [N, H], and
         for all tokens what `finish` makes theirs from [T, H]."""
         ...
 
-    def advance(self, ids: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+    def advance(self, ids: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
         """The same, read after every token: the last hidden states [T, H]."""
         ...
 
-    def finish(self, entering: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+    def finish(self, entering: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
         """[N, H] at positions [N] -> the last hidden states [N, H]; the reader is given no keys."""
         ...
 
@@ -83,25 +92,25 @@ class TransformersEngine:
         model: the policy.
         end_ids: tokens that end a response.
         longest: the most tokens that a prompt and its response have together.
-        cache_mib: memory for keys, values and hidden states, in MiB; what does not fit is computed again, with the
+        kv_cache_mib: memory for keys, values and hidden states, in MiB; what does not fit is computed again, with the
             same results.
-        max_rows: the most responses drawn side by side; a larger wave is cut, which changes no draw.
+        max_num_seqs: the most responses drawn side by side; a larger wave is cut, which changes no draw.
     """
 
     def __init__(
-        self, model: Model, end_ids: frozenset[int], longest: int, cache_mib: int = 4096, max_rows: int = 512
+        self, model: Model, end_ids: frozenset[int], longest: int, kv_cache_mib: int = 4096, max_num_seqs: int = 512
     ) -> None:
         self.model = model
         self.end_ids = end_ids
         self.longest = longest
-        self.cache_mib = cache_mib
-        self.max_rows = max_rows
-        self._costs = Ledger()
+        self.kv_cache_mib = kv_cache_mib
+        self.max_num_seqs = max_num_seqs
+        self._costs = Costs()
         self._version: object = None
-        self._memory: Memory | None = None
+        self._memory: PrefixCache | None = None
 
-    def take_costs(self) -> Ledger:
-        costs, self._costs = self._costs, Ledger()
+    def take_costs(self) -> Costs:
+        costs, self._costs = self._costs, Costs()
         return costs
 
     def open(self) -> None:
@@ -115,38 +124,38 @@ class TransformersEngine:
             self._memory = None
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
-        families: dict[tuple[int, ...], Family] = {}
-        rows = [[Row(key, prompt.max_new_tokens) for key in prompt.keys] for prompt in prompts]
+        families: dict[tuple[int, ...], SequenceGroup] = {}
+        rows = [[SequenceData(key, prompt.max_new_tokens) for key in prompt.keys] for prompt in prompts]
         for prompt, own in zip(prompts, rows, strict=True):
-            families.setdefault(prompt.ids, Family(prompt.ids)).rows.extend(own)
+            families.setdefault(prompt.ids, SequenceGroup(prompt.ids)).rows.extend(own)
         with self._at_work() as memory:
             for chunk in self._chunks(list(families.values()), memory):
                 self._respond(chunk, memory, temperature)
         asked = sum(len(prompt.ids) * len(prompt.keys) for prompt in prompts)
         said = sum(len(row.ids) for own in rows for row in own)
-        self._costs += Ledger(prompt_tokens_asked=asked, tokens_generated=said)
+        self._costs += Costs(prompt_tokens_asked=asked, tokens_generated=said)
         return [[row.response(self.end_ids) for row in own] for own in rows]
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
-        distinct = [Family(ids) for ids in dict.fromkeys(prompts)]
+        distinct = [SequenceGroup(ids) for ids in dict.fromkeys(prompts)]
         values: dict[tuple[int, ...], float] = {}
         with self._at_work() as memory:
             for chunk in self._chunks(distinct, memory):
                 self._prefill(chunk, memory)
                 found = self.model.values(self._hidden([family.end for family in chunk], memory)).tolist()
                 values.update(zip((family.ids for family in chunk), found, strict=True))
-        self._costs += Ledger(prompt_tokens_asked=sum(map(len, prompts)))
+        self._costs += Costs(prompt_tokens_asked=sum(map(len, prompts)))
         return [values[ids] for ids in prompts]
 
     # -- memory -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _at_work(self) -> Iterator[Memory]:
+    def _at_work(self) -> Iterator[PrefixCache]:
         """The memory, emptied if the weights have changed."""
         with self.model.playing():
             precision, version = self.model.precision(), self.model.version()
             if self._memory is None or self._memory.precision != precision:
-                self._memory = Memory(*self._seen(), precision, self.cache_mib, self.longest, self.model.device)
+                self._memory = PrefixCache(*self._seen(), precision, self.kv_cache_mib, self.longest, self.model.device)
             elif version != self._version:
                 self._memory.trie.clear()
             self._version = version
@@ -156,7 +165,7 @@ class TransformersEngine:
                 self._version = None
                 raise
 
-    def _seen(self) -> tuple[Shape, int]:
+    def _seen(self) -> tuple[KVShape, int]:
         """What the model keeps of a token, and its vocabulary, seen in a pass over two tokens."""
         probe = _Probe()
         ids = torch.arange(2, device=self.model.device)
@@ -167,19 +176,19 @@ class TransformersEngine:
                 f"{len(set(probe.seen))} shapes: use a model whose layers all attend, and alike"
             )
         heads, key_width, value_width, dtype = probe.seen[0]
-        shape = Shape(self.model.layers, heads, key_width, value_width, hidden.shape[-1], dtype, hidden.dtype)
+        shape = KVShape(self.model.layers, heads, key_width, value_width, hidden.shape[-1], dtype, hidden.dtype)
         return shape, self.model.logits(hidden).shape[-1]
 
-    def _chunks(self, families: Sequence[Family], memory: Memory) -> Iterator[list[Family]]:
-        """Families of like length together, as many as memory and `max_rows` allow; a large family is cut."""
-        chunk: list[Family] = []
+    def _chunks(self, families: Sequence[SequenceGroup], memory: PrefixCache) -> Iterator[list[SequenceGroup]]:
+        """Families of like length together, as many as memory and `max_num_seqs` allow; a large family is cut."""
+        chunk: list[SequenceGroup] = []
         longest = columns = tokens = rows = 0
         for family in self._cut(sorted(families, key=lambda family: len(family.ids)), memory):
             longer, wider = max(longest, len(family.ids)), max(columns, family.room)
             extended = memory.readers.fits(len(chunk) + 1, longer + wider)
             whole = tokens + len(family.ids) + family.room
             many = rows + len(family.rows)
-            if chunk and (not extended or whole > memory.trie.capacity or many > self.max_rows):
+            if chunk and (not extended or whole > memory.trie.capacity or many > self.max_num_seqs):
                 yield chunk
                 chunk, longer, wider = [], len(family.ids), family.room
                 whole, many = len(family.ids) + family.room, len(family.rows)
@@ -188,22 +197,22 @@ class TransformersEngine:
         if chunk:
             yield chunk
 
-    def _cut(self, families: Sequence[Family], memory: Memory) -> Iterator[Family]:
+    def _cut(self, families: Sequence[SequenceGroup], memory: PrefixCache) -> Iterator[SequenceGroup]:
         """Families in parts, each of which fits alone."""
         for family in families:
-            part = Family(family.ids)
+            part = SequenceGroup(family.ids)
             for row in family.rows:
                 needed = len(part.ids) + part.room + row.room
                 fits = needed <= memory.trie.capacity and memory.readers.fits(1, needed)
-                if part.rows and (not fits or len(part.rows) == self.max_rows):
+                if part.rows and (not fits or len(part.rows) == self.max_num_seqs):
                     yield part
-                    part = Family(family.ids)
+                    part = SequenceGroup(family.ids)
                 part.rows.append(row)
             yield part
 
     # -- one chunk --------------------------------------------------------------------------------------------------
 
-    def _prefill(self, chunk: Sequence[Family], memory: Memory) -> list[Place]:
+    def _prefill(self, chunk: Sequence[SequenceGroup], memory: PrefixCache) -> list[Place]:
         """Computes what the chunk's prompts have that the trie does not."""
         trie = memory.trie
         trie.begin()
@@ -212,7 +221,7 @@ class TransformersEngine:
         if not trie.reserve(new):
             raise RuntimeError("a chunk of prompts is larger than the trie")  # _chunks sees to that
         places = [trie.place(family.ids, slots) for family, slots in zip(chunk, known, strict=True)]
-        pending: list[tuple[Family, Place]] = []
+        pending: list[tuple[SequenceGroup, Place]] = []
         count = 0
         for family, place in zip(chunk, places, strict=True):
             family.end = int(place.slots[-1])
@@ -227,7 +236,7 @@ class TransformersEngine:
             self._read(pending, memory)
         return places
 
-    def _read(self, new: Sequence[tuple[Family, Place]], memory: Memory) -> None:
+    def _read(self, new: Sequence[tuple[SequenceGroup, Place]], memory: PrefixCache) -> None:
         """One forward pass over the unknown ends of prompts."""
         device = self.model.device
         segments = [Segment(len(place.slots) - place.known, place.slots) for _, place in new]
@@ -240,18 +249,18 @@ class TransformersEngine:
             torch.tensor(ids, device=device),
             torch.from_numpy(positions).to(device),
             reader,
-            Reads(ends, reader.narrowed(ends)),
+            OutputPositions(ends, reader.select_queries(ends)),
         )
         memory.keep(slots, entering, finished=False)
         memory.keep(slots[ends], hidden, finished=True)
-        self._costs += Ledger(
+        self._costs += Costs(
             tokens_computed=len(ids),
             tokens_prefilled=len(ids),
             scores_needed=int((positions + 1).sum()),
             scores_computed=reader.scored,
         )
 
-    def _hidden(self, slots: Sequence[int], memory: Memory) -> Tensor:
+    def _hidden(self, slots: Sequence[int], memory: PrefixCache) -> Tensor:
         """Last hidden states [N, H]. Where a token was computed as a part of something longer, its last layer is
         finished now."""
         late = [slot for slot in slots if not memory.finished[slot]]
@@ -262,11 +271,11 @@ class TransformersEngine:
             memory.keep(np.array(late), self.model.finish(memory.take(late), positions, reader), finished=True)
         return memory.take(slots)
 
-    def _respond(self, chunk: Sequence[Family], memory: Memory, temperature: float) -> None:
+    def _respond(self, chunk: Sequence[SequenceGroup], memory: PrefixCache, temperature: float) -> None:
         """The responses to a chunk of prompts, a token at a time for all that still talk."""
         places = self._prefill(chunk, memory)
-        wave = [Talk(family, row) for family in chunk for row in family.rows]
-        steps: Steps | None = None
+        wave = [SequenceState(family, row) for family in chunk for row in family.rows]
+        steps: DecodeAttention | None = None
         present = list(chunk)
         for said in range(max(talk.row.room for talk in wave)):
             self._draw(wave, said, memory, temperature)
@@ -284,7 +293,7 @@ class TransformersEngine:
             if fresh:
                 self._advance(fresh, present, steps, memory)
 
-    def _draw(self, wave: Sequence[Talk], said: int, memory: Memory, temperature: float) -> None:
+    def _draw(self, wave: Sequence[SequenceState], said: int, memory: PrefixCache, temperature: float) -> None:
         """The next token of everyone; what stands at the same prefix shares its distribution."""
         size = max(1, _LOGITS // memory.vocabulary)
         for start in range(0, len(wave), size):
@@ -298,21 +307,27 @@ class TransformersEngine:
                 talk.row.ids.append(token)
                 talk.row.logprobs.append(logprob)
 
-    def _step(self, wave: Sequence[Talk], trie: Trie) -> list[Fresh]:
+    def _step(self, wave: Sequence[SequenceState], trie: Trie) -> list[PendingToken]:
         """Moves everyone to the prefix that ends in what was said; the prefixes among them that are to be computed."""
-        fresh: list[Fresh] = []
+        fresh: list[PendingToken] = []
         for talk in wave:
             token = talk.row.ids[-1]
             slot = trie.find(talk.slot, token)
             if slot is None:
                 slot = trie.add(talk.slot, token, len(talk.family.ids) + len(talk.row.ids) - 1)
-                fresh.append(Fresh(talk.family, token, slot))
+                fresh.append(PendingToken(talk.family, token, slot))
             else:
                 trie.touch(slot)
             talk.slot = slot
         return fresh
 
-    def _advance(self, fresh: Sequence[Fresh], present: Sequence[Family], steps: Steps, memory: Memory) -> None:
+    def _advance(
+        self,
+        fresh: Sequence[PendingToken],
+        present: Sequence[SequenceGroup],
+        steps: DecodeAttention,
+        memory: PrefixCache,
+    ) -> None:
         """One forward pass over the new tokens of responses."""
         number = {id(family): i for i, family in enumerate(present)}
         brought: list[tuple[int, int, int]] = []
@@ -331,7 +346,7 @@ class TransformersEngine:
             torch.tensor([one.token for one in fresh], device=self.model.device), positions, steps
         )
         memory.keep(np.array(slots), hidden, finished=True)
-        self._costs += Ledger(
+        self._costs += Costs(
             tokens_computed=len(fresh),
             scores_needed=int(positions.sum()) + len(fresh),
             scores_computed=steps.scored,
@@ -344,6 +359,6 @@ class _Probe:
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, int, torch.dtype]] = []
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         self.seen.append((key.shape[0], key.shape[2], value.shape[2], value.dtype))
         return dot_product(query[None], key[None], value[None], None, scores, causal=True)[0].transpose(0, 1)

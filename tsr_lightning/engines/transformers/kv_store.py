@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class KVShape:
     """What a model keeps of each token."""
 
     layers: int
@@ -32,10 +32,10 @@ class Shape:
         return self.token_bytes + self.hidden * self.hidden_dtype.itemsize
 
 
-class Store:
+class KVStore:
     """Keys, values and last hidden states of every slot."""
 
-    def __init__(self, shape: Shape, capacity: int, device: torch.device) -> None:
+    def __init__(self, shape: KVShape, capacity: int, device: torch.device) -> None:
         self.keys = [
             torch.empty(shape.heads, capacity, shape.key_width, dtype=shape.dtype, device=device)
             for _ in range(shape.layers)
@@ -52,7 +52,7 @@ class Store:
         self.values[layer].index_copy_(1, slots, value)
 
 
-class Workbench:
+class DecodeBuffer:
     """Memory for the families of a wave, used again by the next.
 
     Args:
@@ -61,7 +61,7 @@ class Workbench:
         device: where.
     """
 
-    def __init__(self, shape: Shape, tokens: int, device: torch.device) -> None:
+    def __init__(self, shape: KVShape, tokens: int, device: torch.device) -> None:
         self.tokens = tokens
         self._shape = shape
         self._keys = [

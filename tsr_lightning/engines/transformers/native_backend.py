@@ -8,30 +8,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.modeling.attention import Scores, Segment, narrowed
-from tsr_lightning.engines.transformers.kv_store import Store
+from tsr_lightning.engines.transformers.kv_store import KVStore
+from tsr_lightning.modeling.attention import ScoreParams, Segment, select_queries
 from tsr_lightning.modeling.native.blocks import BITS, MOST, Blocks, blocks_of
 from tsr_lightning.modeling.native.kernel import New, attend
 
 
-class InStore:
+class NativeBackend:
     """Readers that need no memory beside the store."""
 
     def fits(self, families: int, length: int) -> bool:
         return True
 
-    def prefill(self, store: Store, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "StoredSegments":
-        return StoredSegments(store, slots, segments)
+    def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "NativePrefill":
+        return NativePrefill(store, slots, segments)
 
-    def steps(self, store: Store, prompts: Sequence[NDArray[np.int64]], columns: int) -> "StoredFamilies":
-        return StoredFamilies(store, prompts, columns)
+    def steps(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> "NativeDecode":
+        return NativeDecode(store, prompts, columns)
 
 
 @dataclass(frozen=True)
-class StoredSegments:
+class NativePrefill:
     """Reads whole segments."""
 
-    store: Store
+    store: KVStore
     slots: NDArray[np.int64]  # [T] of the tokens whose keys are new
     segments: Sequence[Segment]
     _blocks: dict[int | None, Blocks] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class StoredSegments:
     def scored(self) -> int:
         return self.blocks(None).scored
 
-    def narrowed(self, reads: NDArray[np.int64]) -> "StoredSegments":
-        return StoredSegments(self.store, self.slots, narrowed(self.segments, reads))
+    def select_queries(self, reads: NDArray[np.int64]) -> "NativePrefill":
+        return NativePrefill(self.store, self.slots, select_queries(self.segments, reads))
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         stored, blocks = (self.store.keys[layer], self.store.values[layer]), self.blocks(scores.window)
         return attend(query, *stored, blocks, scores, new=New(self.slots, key, value))
 
@@ -53,7 +53,7 @@ class StoredSegments:
         return self._blocks[window]
 
 
-class StoredFamilies:
+class NativeDecode:
     """Reads one token of every branch. The branches of a family are a block over its prompt; a column is a slot.
 
     Args:
@@ -62,7 +62,7 @@ class StoredFamilies:
         columns: the most tokens that the branches of one family may say together.
     """
 
-    def __init__(self, store: Store, prompts: Sequence[NDArray[np.int64]], columns: int) -> None:
+    def __init__(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> None:
         self.store = store
         self._prompts = np.concatenate(prompts)
         self._lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
@@ -93,7 +93,7 @@ class StoredFamilies:
     def positions(self) -> Tensor:
         return torch.from_numpy(self._positions)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         stored, blocks = (self.store.keys[layer], self.store.values[layer]), self.blocks(scores.window)
         return attend(query, *stored, blocks, scores, new=New(self._slots, key, value))
 

@@ -11,7 +11,7 @@ from tsr_lightning.engines.transformers.trie import Trie
 
 
 @dataclass(slots=True)
-class Row:
+class SequenceData:
     """One response as it grows."""
 
     key: int
@@ -27,11 +27,11 @@ class Row:
 
 
 @dataclass(eq=False, slots=True)
-class Family:
+class SequenceGroup:
     """A prompt, its responses, and which of their tokens lie in which column of its row on the workbench."""
 
     ids: tuple[int, ...]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SequenceData] = field(default_factory=list)
     end: int = -1  # the slot of the whole prompt
     seen: dict[int, int] = field(default_factory=dict)  # slot -> the columns that it sees, its own included, as bits
 
@@ -55,11 +55,11 @@ class Family:
 
 
 @dataclass(eq=False, slots=True)
-class Talk:
+class SequenceState:
     """A response under way, and where it stands."""
 
-    family: Family
-    row: Row
+    family: SequenceGroup
+    row: SequenceData
     slot: int = -1
 
     def __post_init__(self) -> None:
@@ -67,15 +67,15 @@ class Talk:
 
 
 @dataclass(eq=False, slots=True)
-class Fresh:
+class PendingToken:
     """A prefix that is to be computed: one more token of a response."""
 
-    family: Family
+    family: SequenceGroup
     token: int
     slot: int
 
 
-def columns_of(chunk: Sequence[Family]) -> int:
+def columns_of(chunk: Sequence[SequenceGroup]) -> int:
     """Of the widest family; the last token of a response is not computed."""
     return max(sum(row.room - 1 for row in family.rows) for family in chunk)
 

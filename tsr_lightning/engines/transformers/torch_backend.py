@@ -10,32 +10,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.modeling.attention import Layout, Scores, Segment, additive, dot_product, layout_of, narrowed
-from tsr_lightning.engines.transformers.kv_store import Store, Workbench
+from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVStore
+from tsr_lightning.modeling.attention import (
+    Layout,
+    ScoreParams,
+    Segment,
+    additive,
+    dot_product,
+    layout_of,
+    select_queries,
+)
 
 
 @dataclass(frozen=True)
-class OnBench:
+class TorchBackend:
     """Readers that extend families on a workbench, to which their prompts are copied."""
 
-    bench: Workbench
+    bench: DecodeBuffer
 
     def fits(self, families: int, length: int) -> bool:
         return families * length <= self.bench.tokens
 
-    def prefill(self, store: Store, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "Segments":
+    def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "TorchPrefill":
         device = store.hidden.device
-        return Segments(store, torch.from_numpy(slots).to(device), segments)
+        return TorchPrefill(store, torch.from_numpy(slots).to(device), segments)
 
-    def steps(self, store: Store, prompts: Sequence[NDArray[np.int64]], columns: int) -> "Families":
-        return Families(store, self.bench, prompts, columns)
+    def steps(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> "TorchDecode":
+        return TorchDecode(store, self.bench, prompts, columns)
 
 
 @dataclass(frozen=True)
-class Segments:
+class TorchPrefill:
     """Reads whole segments: their keys go to the store, and come back with those of the prefixes they extend."""
 
-    store: Store
+    store: KVStore
     slots: Tensor  # [T] of the tokens whose keys are new
     segments: Sequence[Segment]
 
@@ -44,19 +52,19 @@ class Segments:
         """Over the store."""
         return layout_of(self.segments, self.slots.device)
 
-    def narrowed(self, reads: NDArray[np.int64]) -> "Segments":
-        return Segments(self.store, self.slots, narrowed(self.segments, reads))
+    def select_queries(self, reads: NDArray[np.int64]) -> "TorchPrefill":
+        return TorchPrefill(self.store, self.slots, select_queries(self.segments, reads))
 
     @property
     def scored(self) -> int:
         return self.layout.scored
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         self.store.write(layer, self.slots, key, value)
         return self.layout.attend(query, self.store.keys[layer], self.store.values[layer], scores)
 
 
-class Families:
+class TorchDecode:
     """Reads one token of every branch.
 
     Each family has one row on the workbench: its prompt's keys, then its columns. Siblings share the prompt without
@@ -69,7 +77,7 @@ class Families:
         columns: the most tokens that the branches of one family may say together.
     """
 
-    def __init__(self, store: Store, bench: Workbench, prompts: Sequence[NDArray[np.int64]], columns: int) -> None:
+    def __init__(self, store: KVStore, bench: DecodeBuffer, prompts: Sequence[NDArray[np.int64]], columns: int) -> None:
         self.store = store
         self.device = store.hidden.device
         self.longest = max(map(len, prompts))
@@ -130,7 +138,7 @@ class Families:
     def positions(self) -> Tensor:
         return self._on(self._lengths[self._owner] + self._seen.sum(axis=1) - 1)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         self.store.write(layer, self._slots, key, value)
         self._keys[layer].index_copy_(1, self._written, key)
         self._values[layer].index_copy_(1, self._written, value)

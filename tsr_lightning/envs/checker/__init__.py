@@ -19,15 +19,15 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.envs.checker.subprocess_check import check_elsewhere
 from tsr_lightning.envs.checker.episodes import check_episode
+from tsr_lightning.envs.checker.factory import BranchabilityError, find_source
 from tsr_lightning.envs.checker.moments import stop
 from tsr_lightning.envs.checker.noise import check_noise
 from tsr_lightning.envs.checker.restoring import check_isolation, check_restore, check_standing, check_twin
 from tsr_lightning.envs.checker.situations import check_situations
-from tsr_lightning.envs.checker.factory import BranchabilityError, find_source
+from tsr_lightning.envs.checker.subprocess_check import check_elsewhere
 from tsr_lightning.envs.checker.telling import told_score
-from tsr_lightning.envs.checker.watching import Stage
+from tsr_lightning.envs.checker.watching import StepExecutor
 
 __all__ = ["BranchabilityError", "BranchabilityReport", "check_branchable"]
 
@@ -69,7 +69,7 @@ def check_branchable(
     """
     source = find_source(env, kwargs or {})
     seeds = tuple(seeds)
-    stage = Stage(source.env, turns, source.name)
+    stage = StepExecutor(source.env, turns, source.name)
     episodes = [(seed, *check_episode(source, stage, seed)) for seed in seeds]
     score = told_score(step for _, _, shown in episodes for step in shown)
     if score is not None:

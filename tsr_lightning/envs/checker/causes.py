@@ -4,9 +4,9 @@ import copy
 from itertools import pairwise
 from typing import NoReturn
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.checker.moments import Moment
-from tsr_lightning.envs.checker.watching import Seen, Stage, first_difference, told
+from tsr_lightning.envs.checker.watching import Seen, StepExecutor, first_difference, told
+from tsr_lightning.rng import Key
 
 ROUNDS = 8  # chance repeats itself by luck, but hardly this often
 
@@ -53,7 +53,7 @@ def _repeated(moment: Moment, keys: tuple[Key, ...], seed: int) -> list[list[See
     """
     stage = moment.stage
     if moment.source.make is not None:
-        stage = Stage(moment.source.make(), stage.turns, stage.name)
+        stage = StepExecutor(moment.source.make(), stage.turns, stage.name)
     stage.env.reset(seed=seed)
     futures = list[list[Seen]]()
     for _ in range(ROUNDS):

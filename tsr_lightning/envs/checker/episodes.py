@@ -2,17 +2,17 @@
 
 from typing import NoReturn
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.base import Solvable
+from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.checker import situations
 from tsr_lightning.envs.checker.factory import BranchabilityError, Source
 from tsr_lightning.envs.checker.telling import Shown
-from tsr_lightning.envs.checker.watching import Seen, Stage, Standing, differing, first_difference, told
+from tsr_lightning.envs.checker.watching import Seen, Standing, StepExecutor, differing, first_difference, told
+from tsr_lightning.rng import Key
 
 INFO_KEYS = ("success", "action_is_valid", "action_is_effective")
 
 
-def check_episode(source: Source, stage: Stage, seed: int) -> tuple[list[str], list[Shown]]:
+def check_episode(source: Source, stage: StepExecutor, seed: int) -> tuple[list[str], list[Shown]]:
     """Check an episode of random answers and, where there is a solver, a solved one.
 
     Returns the random answers, and what was seen of the scores.
@@ -32,7 +32,7 @@ def check_episode(source: Source, stage: Stage, seed: int) -> tuple[list[str], l
     if standing.remaining <= 0:
         fail("budget", f"remaining() is {standing.remaining} at the beginning")
     shown = [Shown(standing.score, 0.0, first)]
-    if isinstance(stage.env, Solvable):
+    if isinstance(stage.env, HasOracle):
         solution, seen = stage.solve(stage.env)
         for before, action, now in zip([standing, *(step.standing for step in seen)], solution, seen, strict=False):
             if problem := _step_problem(before, action, now):
@@ -40,7 +40,7 @@ def check_episode(source: Source, stage: Stage, seed: int) -> tuple[list[str], l
         shown += [Shown(now.standing.score, now.reward, now.observation) for now in seen]
         stage.env.reset(seed=seed)
         stage.stand()
-    actions, seen = stage.wander(Key(seed).fold("episode"))
+    actions, seen = stage.wander(Key(seed).fold_in("episode"))
     for before, action, now in zip([standing, *(step.standing for step in seen)], actions, seen, strict=False):
         if problem := _step_problem(before, action, now):
             fail(*problem)
@@ -59,13 +59,13 @@ def check_episode(source: Source, stage: Stage, seed: int) -> tuple[list[str], l
     return actions, shown
 
 
-def _left_over(source: Source, stage: Stage, seed: int, actions: list[str]) -> bool:
+def _left_over(source: Source, stage: StepExecutor, seed: int, actions: list[str]) -> bool:
     """Whether new environments agree on an episode of which an old one gave two."""
     if source.make is None:
         return False
     futures = list[list[Seen]]()
     for _ in range(4):
-        new = Stage(source.make(), stage.turns, stage.name)
+        new = StepExecutor(source.make(), stage.turns, stage.name)
         new.env.reset(seed=seed)
         futures.append(new.play(actions))
     return not any(first_difference(futures[0], other) for other in futures)

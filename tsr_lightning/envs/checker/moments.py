@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.checker.factory import BranchabilityError, Source
-from tsr_lightning.envs.checker.watching import Seen, Stage, Standing
+from tsr_lightning.envs.checker.watching import Seen, Standing, StepExecutor
+from tsr_lightning.rng import Key
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Moment:
     """An episode, stopped, and what came of it when it was played on."""
 
     source: Source
-    stage: Stage
+    stage: StepExecutor
     seed: int
     path: list[str]  # the answers that lead here
     state: Any
@@ -25,7 +25,7 @@ class Moment:
     future: list[Seen]  # of the real episode, from here
 
     def key(self, *parts: int | str) -> Key:
-        return Key(self.seed).fold(len(self.path), *parts)
+        return Key(self.seed).fold_in(len(self.path), *parts)
 
     def fail(self, name: str, detail: str) -> NoReturn:
         raise BranchabilityError(f"{name}: {detail} ({_where(self.source, self.seed, self.path)})")
@@ -44,10 +44,10 @@ class Moment:
         return self.stage.play(self.actions if actions is None else actions)
 
 
-def stop(source: Source, stage: Stage, seed: int, depth: int) -> Moment | None:
+def stop(source: Source, stage: StepExecutor, seed: int, depth: int) -> Moment | None:
     """The moment `depth` turns into an episode, which is then played on; None if it ends before."""
     stage.env.reset(seed=seed)
-    path, seen = stage.wander(Key(seed).fold("path"), depth)
+    path, seen = stage.wander(Key(seed).fold_in("path"), depth)
     if seen and seen[-1].done:
         return None
     state = stage.env.get_state()
@@ -64,7 +64,7 @@ def stop(source: Source, stage: Stage, seed: int, depth: int) -> Moment | None:
             f"({where})"
         ) from error
     standing = stage.stand()
-    actions, future = stage.wander(Key(seed).fold("future", depth))
+    actions, future = stage.wander(Key(seed).fold_in("future", depth))
     return Moment(source, stage, seed, path, state, copied, standing, actions, future)
 
 

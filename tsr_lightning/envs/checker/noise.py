@@ -3,10 +3,10 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.checker.causes import reject
 from tsr_lightning.envs.checker.moments import Moment
 from tsr_lightning.envs.checker.watching import UNREADABLE, Seen, differing, first_difference, told
+from tsr_lightning.rng import Key
 
 EVIDENCE = 3  # keys that must give another outcome before chance is said to play a part
 TRIES = 4  # branches that are played before one that must not change

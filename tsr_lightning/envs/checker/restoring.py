@@ -4,7 +4,7 @@ from typing import Any
 
 from tsr_lightning.envs.checker.causes import reject
 from tsr_lightning.envs.checker.moments import Moment
-from tsr_lightning.envs.checker.watching import Stage, differing, first_difference, told
+from tsr_lightning.envs.checker.watching import StepExecutor, differing, first_difference, told
 
 
 def check_standing(moment: Moment) -> None:
@@ -35,9 +35,9 @@ def check_restore(moment: Moment) -> None:
 def check_isolation(moment: Moment) -> None:
     """Branches between the steps of the real episode, here and in an environment made alike, change nothing in it."""
     stage = moment.stage
-    twin = None if moment.source.make is None else Stage(moment.source.make(), stage.turns, stage.name)
+    twin = None if moment.source.make is None else StepExecutor(moment.source.make(), stage.turns, stage.name)
 
-    def branch(aside: Stage, state: Any, *name: int | str) -> None:
+    def branch(aside: StepExecutor, state: Any, *name: int | str) -> None:
         aside.env.set_state(state)
         aside.env.reseed(moment.key("aside", *name))
         aside.wander(moment.key("aside answers", *name))
@@ -57,7 +57,7 @@ def check_twin(moment: Moment) -> None:
     """A state goes on in another environment that was made alike."""
     if moment.source.make is None:
         return
-    twin = Stage(moment.source.make(), moment.stage.turns, moment.stage.name)
+    twin = StepExecutor(moment.source.make(), moment.stage.turns, moment.stage.name)
     try:
         twin.env.set_state(moment.state)
     except Exception as error:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.base import Branchable, Solvable
+from tsr_lightning.envs.base import Branchable, HasOracle
 from tsr_lightning.envs.checker.factory import BranchabilityError
+from tsr_lightning.rng import Key
 
 UNREADABLE = "\t??\t"
 UNREADABLE_SHARE = 0.15  # of the answers
@@ -44,7 +44,7 @@ class Seen:
         return self.terminated or self.truncated
 
 
-class Stage:
+class StepExecutor:
     """An environment, watched.
 
     Args:
@@ -94,13 +94,13 @@ class Stage:
         """Random answers, most of them legal, up to the end of the episode."""
         actions, seen = list[str](), list[Seen]()
         for turn in range(self.turns if turns is None else turns):
-            actions.append(self._random_answer(key.fold(turn)))
+            actions.append(self._random_answer(key.fold_in(turn)))
             seen.append(self.step(actions[-1]))
             if seen[-1].done:
                 break
         return actions, seen
 
-    def solve(self, solver: Solvable) -> tuple[list[str], list[Seen]]:
+    def solve(self, solver: HasOracle) -> tuple[list[str], list[Seen]]:
         """The solver's answers, up to the end of the episode."""
         actions, seen = list[str](), list[Seen]()
         while len(seen) < self.turns and not (seen and seen[-1].done):

@@ -14,14 +14,22 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Text
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.validate import one_of, share, whole
 from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, ice, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import ENDS, GOAL, Rows, given_lake, random_lake, start_cell
 from tsr_lightning.envs.frozen_lake.render import LEGEND, OBSERVATIONS, ObservationName, grid, picture
 from tsr_lightning.envs.frozen_lake.score import best_actions, chances
-from tsr_lightning.envs.text import CHARSET, WORDINGS, WordingName, read_answer, say_answer, say_rules, say_turn
+from tsr_lightning.envs.text import (
+    CHARSET,
+    PROMPT_STYLES,
+    PromptStyleName,
+    read_answer,
+    say_answer,
+    say_rules,
+    say_turn,
+)
+from tsr_lightning.envs.validate import one_of, share, whole
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 BY_NAME = {name.lower(): action for action, name in enumerate(ACTIONS)}
 MAX_ANSWER = 8192  # characters
@@ -52,7 +60,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         actions_per_turn: the most actions that a turn plays; a turn stops at a hole or a goal.
         max_actions: actions in an episode.
         observation: "grid", "coordinates" or "both".
-        wording: "paper" (RAGEN's prompt) or "brief" (the same in few tokens), or "bare" (brief without the rules).
+        prompt_style: "paper" (RAGEN's prompt) or "brief" (the same in few tokens), or "bare" (brief without the rules).
         format_penalty: reward of an answer that cannot be read, at most 0.
         desc: a fixed lake in gymnasium's letters (S, F, H, G); then `size` and `frozen` say nothing.
         render_mode: "ansi" or None.
@@ -69,7 +77,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         actions_per_turn: int = 2,
         max_actions: int = 10,
         observation: ObservationName = "both",
-        wording: WordingName = "paper",
+        prompt_style: PromptStyleName = "paper",
         format_penalty: float = -0.1,
         desc: list[str] | None = None,
         render_mode: str | None = None,
@@ -81,7 +89,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         whole("actions_per_turn", actions_per_turn)
         whole("max_actions", max_actions)
         one_of("observation", observation, OBSERVATIONS)
-        one_of("wording", wording, tuple(WORDINGS))
+        one_of("prompt_style", prompt_style, tuple(PROMPT_STYLES))
         if not format_penalty <= 0:
             raise ConfigError(f"format_penalty is {format_penalty}: it is a reward, so give 0 or less, such as -0.1.")
         if render_mode is not None:
@@ -90,13 +98,13 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         self._size, self._frozen, self._success_rate = size, frozen, success_rate
         self._max_turns, self._actions_per_turn, self._max_actions = max_turns, actions_per_turn, max_actions
         self._horizon = min(max_actions, actions_per_turn * max_turns)
-        self._observation, self._wording = observation, WORDINGS[wording]
+        self._observation, self._prompt_style = observation, PROMPT_STYLES[prompt_style]
         self._format_penalty = float(format_penalty)
         # a lake that hardly ever comes out is refused now and not in the middle of a rollout
         lake = random_lake(Key(0), size=size, frozen=frozen) if desc is None else given_lake(desc)
         self._fixed = None if desc is None else lake
         self._moment: Moment | None = None
-        self._answers = [say_answer(self._wording, [name]) for name in ACTIONS]
+        self._answers = [say_answer(self._prompt_style, [name]) for name in ACTIONS]
         cells = len("".join(lake))
         self.action_space = Text(MAX_ANSWER, min_length=0, charset=CHARSET)
         self.observation_space = Text(1024 + 32 * cells, charset=CHARSET)  # a hole is named and drawn in under 32
@@ -110,22 +118,23 @@ class TextFrozenLake(gymnasium.Env[str, str]):
             "and the lake as a grid of symbols.",
         }
         slip = "" if self._success_rate == 1 else " The ice is slippery: a move may go to one of its two sides instead."
-        if self._wording.terse:
+        if self._prompt_style.terse:
             rules = "Walk to the goal G, not into a hole O."
         else:
             rules = (
                 "You are solving the FrozenLake puzzle: walk over the ice to the goal and fall into no hole."
                 f"{slip} {where[self._observation]} Answer with a sequence of actions, such as "
-                f"{say_answer(self._wording, ['Left', 'Up'])}. A turn plays the first {self._actions_per_turn} of them."
+                f"{say_answer(self._prompt_style, ['Left', 'Up'])}. "
+                f"A turn plays the first {self._actions_per_turn} of them."
             )
         symbols = "" if self._observation == "coordinates" else LEGEND
-        return say_rules(self._wording, rules=rules, symbols=symbols, actions=ACTIONS, limit=self._max_actions)
+        return say_rules(self._prompt_style, rules=rules, symbols=symbols, actions=ACTIONS, limit=self._max_actions)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         instance = Key(int(self.np_random.integers(1 << 63)))
-        rows = self._fixed or random_lake(instance.fold("lake"), size=self._size, frozen=self._frozen)
-        self._moment = Moment(rows, start_cell(rows), 0, 0, instance.fold("noise").value, 0)
+        rows = self._fixed or random_lake(instance.fold_in("lake"), size=self._size, frozen=self._frozen)
+        self._moment = Moment(rows, start_cell(rows), 0, 0, instance.fold_in("noise").value, 0)
         info = {"success": False, "action_is_valid": True, "action_is_effective": False}
         return self._say(reward=None, problem=""), info
 
@@ -134,7 +143,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
         if self._over(before):
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         limit = min(self._actions_per_turn, self._max_actions - before.actions)
-        answer = read_answer(action, self._wording, BY_NAME, limit)
+        answer = read_answer(action, self._prompt_style, BY_NAME, limit)
         self._moment, moved = self._played(before, answer.actions)
         letter = self._letter(self._moment)
         reward = float(letter == GOAL) if answer.valid else self._format_penalty
@@ -193,7 +202,7 @@ class TextFrozenLake(gymnasium.Env[str, str]):
             cell = likeliest(lake, cell, action)
             if lake.letters[cell] in ENDS:
                 break
-        return say_answer(self._wording, [ACTIONS[action] for action in said])
+        return say_answer(self._prompt_style, [ACTIONS[action] for action in said])
 
     def _now(self) -> Moment:
         if self._moment is None:
@@ -222,9 +231,9 @@ class TextFrozenLake(gymnasium.Env[str, str]):
     def _say(self, *, reward: float | None, problem: str) -> str:
         moment = self._now()
         return say_turn(
-            self._wording,
+            self._prompt_style,
             turn=moment.turns + 1,
-            state=picture(moment.rows, moment.cell, self._observation, self._wording),
+            state=picture(moment.rows, moment.cell, self._observation, self._prompt_style),
             left=self.remaining(),
             reward=reward,
             problem=problem,

@@ -6,8 +6,8 @@ row from 0, as gymnasium counts them.
 
 from collections.abc import Sequence
 
-from tsr_lightning.rng import Key
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 Rows = tuple[str, ...]
 
@@ -30,7 +30,7 @@ def random_lake(key: Key, *, size: int, frozen: float, tries: int = TRIES) -> Ro
     """
     cells = size * size
     for attempt in range(tries):
-        tried = key.fold(attempt)
+        tried = key.fold_in(attempt)
         letters = [FROZEN if tried.uniform(cell) < frozen else HOLE for cell in range(cells)]
         start = int(tried.uniform(cells) * cells)
         goal = int(tried.uniform(cells + 1) * (cells - 1))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from tsr_lightning.envs.frozen_lake.maps import GOAL, HOLE, Rows
-from tsr_lightning.envs.text import Wording
+from tsr_lightning.envs.text import PromptStyle
 
 ObservationName = Literal["grid", "coordinates", "both"]
 OBSERVATIONS: tuple[str, ...] = get_args(ObservationName)
@@ -30,14 +30,14 @@ def grid(rows: Rows, cell: int) -> str:
 
 
 @lru_cache(maxsize=65536)
-def picture(rows: Rows, cell: int, observation: ObservationName, wording: Wording) -> str:
+def picture(rows: Rows, cell: int, observation: ObservationName, prompt_style: PromptStyle) -> str:
     """The state as an observation shows it."""
     if observation == "grid":
         return grid(rows, cell)
-    places = _brief_places(rows, cell) if wording.terse else _paper_places(rows, cell)
+    places = _brief_places(rows, cell) if prompt_style.terse else _paper_places(rows, cell)
     if observation == "coordinates":
         return places
-    if wording.terse:
+    if prompt_style.terse:
         return f"{places}\n{grid(rows, cell)}"
     return f"Coordinates:\n{places}\nGrid Map:\n{grid(rows, cell)}"
 

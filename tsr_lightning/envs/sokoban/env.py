@@ -7,24 +7,24 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.envs.sokoban.board import ACTIONS, Boxes, Layout, Level, act, legal
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import read_levels
+from tsr_lightning.envs.sokoban.render import ObservationName, grid, rules, show, symbols
 from tsr_lightning.envs.sokoban.score import score
 from tsr_lightning.envs.sokoban.solver import plan
-from tsr_lightning.envs.sokoban.render import ObservationName, grid, rules, show, symbols
 from tsr_lightning.envs.text import (
     CHARSET,
-    WORDINGS,
-    WordingName,
+    PROMPT_STYLES,
+    PromptStyleName,
     read_answer,
     say_answer,
     say_rules,
     say_turn,
 )
+from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 ACTION_REWARD = -0.1  # for every action played
 BOX_REWARD = 1.0  # for a box onto a target, and minus that for a box off one
@@ -59,7 +59,7 @@ class SokobanEnv(gymnasium.Env[str, str]):
         actions_per_turn: actions that a turn plays; further ones in the response are left unplayed.
         max_actions: actions before the episode is truncated.
         observation: the state as a symbol grid, as coordinates, or as both.
-        wording: `paper` is RAGEN's prompt, `brief` says the same in a fraction of the tokens, `bare` leaves
+        prompt_style: `paper` is RAGEN's prompt, `brief` says the same in a fraction of the tokens, `bare` leaves
             the rules out too.
         format_penalty: reward of a turn whose response could not be read.
         levels: a file of levels (text or .gz) to play instead of made ones; the seed picks the level, modulo their
@@ -79,7 +79,7 @@ class SokobanEnv(gymnasium.Env[str, str]):
         actions_per_turn: int = 2,
         max_actions: int = 10,
         observation: ObservationName = "both",
-        wording: WordingName = "paper",
+        prompt_style: PromptStyleName = "paper",
         format_penalty: float = -0.1,
         levels: str | Path | None = None,
         render_mode: Literal["ansi"] | None = None,
@@ -88,7 +88,7 @@ class SokobanEnv(gymnasium.Env[str, str]):
         whole("actions_per_turn", actions_per_turn)
         whole("max_actions", max_actions)
         one_of("observation", observation, get_args(ObservationName))
-        one_of("wording", wording, tuple(WORDINGS))
+        one_of("prompt_style", prompt_style, tuple(PROMPT_STYLES))
         if render_mode is not None:
             one_of("render_mode", render_mode, ("ansi",))
         if not isinstance(format_penalty, int | float) or not format_penalty <= 0:
@@ -106,11 +106,11 @@ class SokobanEnv(gymnasium.Env[str, str]):
         self.render_mode = render_mode
         self._max_turns, self._actions_per_turn, self._max_actions = max_turns, actions_per_turn, max_actions
         self._observation: ObservationName = observation
-        self._wording = WORDINGS[wording]
+        self._prompt_style = PROMPT_STYLES[prompt_style]
         self._format_penalty = format_penalty
         self._instructions = say_rules(
-            self._wording,
-            rules=rules(observation, self._wording, actions_per_turn),
+            self._prompt_style,
+            rules=rules(observation, self._prompt_style, actions_per_turn),
             symbols=symbols(observation),
             actions=ACTIONS,
             limit=max_actions,
@@ -142,7 +142,7 @@ class SokobanEnv(gymnasium.Env[str, str]):
         left = self._left(now)
         if not left:
             raise ResetNeeded("the episode is over; call reset before the next step")
-        answer = read_answer(action, self._wording, _INDICES, min(self._actions_per_turn, left))
+        answer = read_answer(action, self._prompt_style, _INDICES, min(self._actions_per_turn, left))
         reward = 0.0 if answer.valid else self._format_penalty
         effective = False
         for index in answer.actions:
@@ -199,7 +199,9 @@ class SokobanEnv(gymnasium.Env[str, str]):
     def legal_actions(self) -> list[str]:
         """Responses of a single action that changes the board (of any, if none does); none when the episode is over."""
         now = self._moment()
-        return [say_answer(self._wording, [ACTIONS[index]]) for index in _options(now[:3])] if self._left(now) else []
+        return (
+            [say_answer(self._prompt_style, [ACTIONS[index]]) for index in _options(now[:3])] if self._left(now) else []
+        )
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """A response that plays the next turn of a shortest solution.
@@ -223,7 +225,7 @@ class SokobanEnv(gymnasium.Env[str, str]):
                 index = best[0]
             chosen.append(ACTIONS[index])
             player, boxes = act(layout, player, boxes, layout.steps[index])
-        return say_answer(self._wording, chosen)
+        return say_answer(self._prompt_style, chosen)
 
     def _moment(self) -> Moment:
         if self._now is None:
@@ -239,9 +241,9 @@ class SokobanEnv(gymnasium.Env[str, str]):
 
     def _say(self, now: Moment) -> str:
         return say_turn(
-            self._wording,
+            self._prompt_style,
             turn=now.turns + 1,
-            state=show(now.layout, now.player, now.boxes, self._observation, self._wording),
+            state=show(now.layout, now.player, now.boxes, self._observation, self._prompt_style),
             left=self._actions_left(now),
             reward=now.reward,
             problem=now.problem,
@@ -250,7 +252,7 @@ class SokobanEnv(gymnasium.Env[str, str]):
 
 def _key(seed: int) -> Key:
     """The key of the level that a seed names."""
-    return Key(0).fold("sokoban", seed)
+    return Key(0).fold_in("sokoban", seed)
 
 
 def _pair(size: object) -> tuple[int, int]:

@@ -2,18 +2,18 @@
 the wanted length.
 
 Every number is `key.uniform(index)`, so a level is the same in every process and with every version of NumPy.
-Solvable by construction: the player can walk the reverse play back.
+HasOracle by construction: the player can walk the reverse play back.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.validate import whole
 from tsr_lightning.envs.sokoban.board import MOST_BOXES, Layout, Level, State, before, endings
 from tsr_lightning.envs.sokoban.solver import solution_length
+from tsr_lightning.envs.validate import whole
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 T = TypeVar("T")
 

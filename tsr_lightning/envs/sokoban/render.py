@@ -1,6 +1,6 @@
-"""What the player is shown: the grid, the coordinates, or both, in each wording.
+"""What the player is shown: the grid, the coordinates, or both, in each prompt style.
 
-Symbols and forms of the `paper` wording are RAGEN's (github.com/mll-lab-nu/RAGEN, ragen/env/sokoban/env.py and
+Symbols and forms of the `paper` prompt style are RAGEN's (github.com/mll-lab-nu/RAGEN, ragen/env/sokoban/env.py and
 utils.py); `brief` says the same in fewer tokens.
 """
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from tsr_lightning.envs.sokoban.board import Boxes, Layout
-from tsr_lightning.envs.text import Wording
+from tsr_lightning.envs.text import PromptStyle
 
 ObservationName = Literal["grid", "coordinates", "both"]
 
@@ -53,7 +53,7 @@ def coordinates(layout: Layout, player: int, boxes: Boxes) -> str:
         ("Targets", targets),
         ("Boxes", [box for box in boxes if box not in targets]),
         ("Boxes on target", [box for box in boxes if box in targets]),
-        ("Player on target" if player in targets else "Player", (player,)),
+        ("Player on target" if player in targets else "InferencePolicy", (player,)),
     )
     for name, cells in kinds:
         if cells:
@@ -70,20 +70,20 @@ def brief_coordinates(layout: Layout, player: int, boxes: Boxes) -> str:
     return "".join(lines)
 
 
-def show(layout: Layout, player: int, boxes: Boxes, observation: ObservationName, wording: Wording) -> str:
+def show(layout: Layout, player: int, boxes: Boxes, observation: ObservationName, prompt_style: PromptStyle) -> str:
     """The state as text."""
     if observation == "grid":
         return grid(layout, player, boxes)
-    if wording.terse:
+    if prompt_style.terse:
         told = brief_coordinates(layout, player, boxes)
         return told + grid(layout, player, boxes) if observation == "both" else told[:-1]
     told = coordinates(layout, player, boxes)
     return f"Coordinates: \n{told}\nGrid Map: \n{grid(layout, player, boxes)}" if observation == "both" else told
 
 
-def rules(observation: ObservationName, wording: Wording, actions_per_turn: int) -> str:
+def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_turn: int) -> str:
     """What the game is about, for the system message."""
-    if wording.terse:
+    if prompt_style.terse:
         return f"Push every X onto an O. Up to {actions_per_turn} actions a turn, separated by ||."
     told = "You are solving the Sokoban puzzle. You are the player and you need to push all boxes to targets.\n"
     if observation != "grid":

@@ -16,8 +16,8 @@ from decimal import Decimal, InvalidOperation
 from sys import intern
 from typing import Any, Final
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.product import Product, Wish
+from tsr_lightning.rng import Key
 
 UNKNOWN_PRICE: Final = 100.0  # dollars; the original's for a product without one
 NO_ATTRIBUTES: Final = ("DUMMY_ATTR",)  # the original's for a product that the attributes' file leaves out
@@ -120,7 +120,7 @@ def price_of(asin: str, prices: tuple[float, ...]) -> float:
     if len(prices) == 1:
         return prices[0]
     low, high = prices
-    return low + (high - low) * Key(0).fold("webshop", "price", asin).uniform()
+    return low + (high - low) * Key(0).fold_in("webshop", "price", asin).uniform()
 
 
 def options_of(customization: object, note: Note, say: Say = text) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -20,16 +20,12 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.envs.text import CHARSET, say_answer, say_turn
-from tsr_lightning.envs.webshop.tasks import Customer, Market
-from tsr_lightning.envs.webshop.nouns import TAGGERS, NounsName, tagger
+from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.envs.webshop.factory import PartName, opened
+from tsr_lightning.envs.webshop.nouns import TAGGERS, NounsName, tagger
 from tsr_lightning.envs.webshop.oracle import turn as best_turn
 from tsr_lightning.envs.webshop.pages import DONE, Page, act
-from tsr_lightning.envs.webshop.score import prospect
-from tsr_lightning.envs.webshop.reward import Detail, judge
 from tsr_lightning.envs.webshop.prompts import (
     SHOP_WORDINGS,
     ObservationName,
@@ -39,14 +35,18 @@ from tsr_lightning.envs.webshop.prompts import (
     possible,
     show,
 )
+from tsr_lightning.envs.webshop.reward import Detail, judge
+from tsr_lightning.envs.webshop.score import prospect
+from tsr_lightning.envs.webshop.tasks import Customer, Market
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 RewardName = Literal["raw", "binary"]
 
 # What `env_kwargs` must say for the original environment: its text, its reward, and no budget that anyone reaches
 AS_ORIGINAL: Mapping[str, Any] = {
     "observation": "text",
-    "wording": "original",
+    "prompt_style": "original",
     "reward": "raw",
     "format_penalty": 0.0,
     "max_turns": 1_000_000,
@@ -95,7 +95,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         reward: "binary" is 1 for a purchase with all that is asked for and 0 for any other, "raw" is the share matched.
         observation: the page as the original's text mode shows it ("text"), with its actions as RAGEN lists them
             ("actions"), or in few tokens and with the chosen options marked ("compact").
-        wording: "paper" is RAGEN's prompt, "brief" says the same in few tokens, "bare" leaves the rules out too;
+        prompt_style: "paper" is RAGEN's prompt, "brief" says the same in few tokens, "bare" leaves the rules out too;
             "original" is the page alone, and the whole response is the action (see AS_ORIGINAL).
         format_penalty: reward of a turn whose response says no action. One that says an action which the page does
             not have does nothing and costs nothing but its turn, as in the original.
@@ -121,7 +121,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         max_turns: int = 9,
         reward: RewardName = "binary",
         observation: ObservationName = "actions",
-        wording: ShopWordingName = "paper",
+        prompt_style: ShopWordingName = "paper",
         format_penalty: float = -0.1,
         nouns: NounsName = "rule",
         shows_attributes: bool = False,
@@ -131,7 +131,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         whole("max_turns", max_turns)
         one_of("reward", reward, get_args(RewardName))
         one_of("observation", observation, get_args(ObservationName))
-        one_of("wording", wording, tuple(SHOP_WORDINGS))
+        one_of("prompt_style", prompt_style, tuple(SHOP_WORDINGS))
         one_of("nouns", nouns, TAGGERS)
         if render_mode is not None:
             one_of("render_mode", render_mode, ("ansi",))
@@ -153,9 +153,9 @@ class WebShopEnv(gymnasium.Env[str, str]):
         self._max_turns = max_turns
         self._paid = _REWARDS[reward]
         self._observation: ObservationName = observation
-        self._wording = SHOP_WORDINGS[wording]
+        self._prompt_style = SHOP_WORDINGS[prompt_style]
         self._format_penalty = float(format_penalty)
-        self._instructions = instructions(self._wording, max_turns)
+        self._instructions = instructions(self._prompt_style, max_turns)
         self.observation_space = AnyText(_LONGEST_PAGE, min_length=0, charset=CHARSET)
         self.action_space = spaces.Text(_LONGEST_ACTION, min_length=0, charset=CHARSET)
         self._customer = lru_cache(maxsize=256)(self._market.customer)
@@ -177,7 +177,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         if seed is None:
             seed = int(self.np_random.integers(1 << 31))
         shop, goal = self._market.numbers(seed)
-        noise = Key(0).fold("webshop", "noise", seed).value
+        noise = Key(0).fold_in("webshop", "noise", seed).value
         self._now = Moment(shop, goal, Page(), turns=0, reward=None, problem="", noise=noise)
         return self._say(self._now), self._info(valid=True, effective=False, bought=None)
 
@@ -187,7 +187,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         if self._over(now):
             raise ResetNeeded("the episode is over; call reset before the next step")
         shop, _ = self._who(now)
-        said, problem = heard(action, self._wording)
+        said, problem = heard(action, self._prompt_style)
         reward = self._format_penalty if problem else 0.0
         page = now.page
         if said:
@@ -245,7 +245,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         now = self._moment()
         if self._over(now):
             return []
-        return [say_answer(self._wording, [action]) for action in self._possible(now, now.page)]
+        return [say_answer(self._prompt_style, [action]) for action in self._possible(now, now.page)]
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """A response that plays the next turn of a shortest way to the best reward (see oracle.py).
@@ -267,7 +267,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
             noise=noise,
             key=key,
         )
-        return say_answer(self._wording, said)
+        return say_answer(self._prompt_style, said)
 
     def _moment(self) -> Moment:
         if self._now is None:
@@ -310,7 +310,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
 
     def _say(self, now: Moment) -> str:
         return say_turn(
-            self._wording,
+            self._prompt_style,
             turn=now.turns + 1,
             state=self._page(now),
             left=self._max_turns - now.turns,

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tsr_lightning.envs.validate import one_of, whole
+from tsr_lightning.envs.webshop.generated_shops import Mall
 from tsr_lightning.envs.webshop.goals import Asked, Part, Split, goals_of, part_of
 from tsr_lightning.envs.webshop.product_generator import Difficulty
-from tsr_lightning.envs.webshop.generated_shops import Mall
-from tsr_lightning.envs.webshop.tasks import ManyShops, Market, OneShop
 from tsr_lightning.envs.webshop.reading import read_catalogue
 from tsr_lightning.envs.webshop.search import search_over
 from tsr_lightning.envs.webshop.shop import Shop
+from tsr_lightning.envs.webshop.tasks import ManyShops, Market, OneShop
 from tsr_lightning.errors import ConfigError
 
 AskedName = Literal["synthetic", "human"]

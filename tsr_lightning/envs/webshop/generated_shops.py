@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.validate import whole
-from tsr_lightning.envs.webshop.product_generator import Difficulty, Stock, stocked
-from tsr_lightning.envs.webshop.product import Goal
 from tsr_lightning.envs.webshop.catalogue import Catalogue
+from tsr_lightning.envs.webshop.product import Goal
+from tsr_lightning.envs.webshop.product_generator import Difficulty, Stock, stocked
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 _TEMPTATIONS = range(1, 3)  # products with attributes and price but not the options
 _SHOPS = 100  # tried for one with a goal
@@ -53,7 +53,7 @@ class Mall:
     def instance(self, seed: int) -> tuple[int, int]:
         """The numbers of shop and goal that an environment's seed names."""
         shop = seed if self.shops is None else seed % self.shops
-        return shop, some_goal(self._stock(shop), self._difficulty(shop), self._key(shop).fold("goal", seed))
+        return shop, some_goal(self._stock(shop), self._difficulty(shop), self._key(shop).fold_in("goal", seed))
 
     def catalogue(self, shop: int) -> Catalogue:
         """What a shop sells. One object as long as it is remembered, so that an index can be kept with it."""
@@ -71,10 +71,10 @@ class Mall:
         return make_stock(self._key(shop), self._difficulty(shop))
 
     def _difficulty(self, shop: int) -> Difficulty:
-        return self.difficulties[self._key(shop).fold("difficulty").bits() % len(self.difficulties)]
+        return self.difficulties[self._key(shop).fold_in("difficulty").bits() % len(self.difficulties)]
 
     def _key(self, shop: int) -> Key:
-        return Key(0).fold("webshop", self.seed, shop)
+        return Key(0).fold_in("webshop", self.seed, shop)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -85,7 +85,7 @@ def make_stock(key: Key, difficulty: Difficulty) -> Stock:
         ConfigError: if a bounded number of shops had none.
     """
     for attempt in range(_SHOPS):
-        stock = stocked(key.fold(attempt), difficulty)
+        stock = stocked(key.fold_in(attempt), difficulty)
         if next(goals(stock, difficulty), None) is not None:
             return stock
     raise ConfigError(

@@ -18,10 +18,10 @@ from functools import lru_cache
 from itertools import accumulate, combinations
 from typing import Final, overload
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.webshop.product import Goal, Product, Wish
 from tsr_lightning.envs.webshop.catalogue import Catalogue
+from tsr_lightning.envs.webshop.product import Goal, Product, Wish
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 MOST: Final = 100_000_000  # goals; the full published set makes about 8 million
 _TENS: Final = tuple(10.0 * ten for ten in range(1, 100))  # dollars
@@ -158,7 +158,7 @@ def make_goal(product: Product, wish: Wish, options: tuple[tuple[str, str], ...]
 
 def limit_key(asin: str, wish: Wish) -> Key:
     """One draw per article for its synthetic goals, one per human instruction, as in the original."""
-    return Key(0).fold("webshop", "limit", asin, "synthetic" if wish.options is None else wish.number)
+    return Key(0).fold_in("webshop", "limit", asin, "synthetic" if wish.options is None else wish.number)
 
 
 def price_limit(price: float, key: Key) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.webshop.nouns import Nouns
 from tsr_lightning.envs.webshop.pages import (
     BACK,
@@ -34,6 +33,7 @@ from tsr_lightning.envs.webshop.pages import (
 from tsr_lightning.envs.webshop.product import Goal
 from tsr_lightning.envs.webshop.reward import appraise, satisfied, worth
 from tsr_lightning.envs.webshop.shop import RANDOM, Shop, listing
+from tsr_lightning.rng import Key
 
 # rewards of buying an article, rising, each with the values of options still to click
 Completions = tuple[tuple[float, tuple[str, ...]], ...]

@@ -13,12 +13,12 @@ from itertools import combinations
 from math import comb
 from typing import TypeVar
 
-from tsr_lightning.rng import Key
 from tsr_lightning.envs.validate import whole
-from tsr_lightning.envs.webshop.product import Product
 from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.lexicon import BRANDS, DEPARTMENTS, PRAISE, Department
+from tsr_lightning.envs.webshop.product import Product
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
 
 T = TypeVar("T")
 
@@ -102,16 +102,16 @@ class Stock:
 
 def stocked(key: Key, difficulty: Difficulty) -> Stock:
     """The shop of a key."""
-    asins = _asins(key.fold("asins"), difficulty.products)
+    asins = _asins(key.fold_in("asins"), difficulty.products)
     products: list[Product] = []
     praise: list[int] = []
-    for shelf, (department, use, noun) in enumerate(_pick(key.fold("kinds"), _KINDS, difficulty.kinds)):
+    for shelf, (department, use, noun) in enumerate(_pick(key.fold_in("kinds"), _KINDS, difficulty.kinds)):
         count = min(difficulty.look_alikes, difficulty.products - len(products))
         own = asins[len(products) : len(products) + count]
-        for product, loud in _shelf(key.fold("shelf", shelf), difficulty, department, f"{use} {noun}", own):
+        for product, loud in _shelf(key.fold_in("shelf", shelf), difficulty, department, f"{use} {noun}", own):
             products.append(product)
             praise.append(loud)
-    order = _pick(key.fold("order"), range(len(products)), len(products))  # equal scores are ranked in this order
+    order = _pick(key.fold_in("order"), range(len(products)), len(products))  # equal scores are ranked in this order
     shuffled = tuple(products[place] for place in order)
     has = tuple(
         frozenset[object](product.attributes) | {(name, value) for name, values in product.options for value in values}
@@ -124,25 +124,25 @@ def _shelf(
     key: Key, difficulty: Difficulty, department: Department, kind: str, asins: Sequence[str]
 ) -> Iterator[tuple[Product, int]]:
     """The look-alikes of a kind, each with how often it recommends itself."""
-    known = _pick(key.fold("attributes"), department.attributes, difficulty.attributes + _SPARE_ATTRIBUTES)
+    known = _pick(key.fold_in("attributes"), department.attributes, difficulty.attributes + _SPARE_ATTRIBUTES)
     stocks = [
-        (name, _pick(key.fold("values", name), values, difficulty.option_values + 1))
+        (name, _pick(key.fold_in("values", name), values, difficulty.option_values + 1))
         for name, values in department.options[: difficulty.options]
     ]
-    base = 1 + key.fold("base").bits() % _BASES
+    base = 1 + key.fold_in("base").bits() % _BASES
     families = max(2, min(len(asins) // _FAMILY, comb(len(known), difficulty.attributes)))
-    sets = _pick(key.fold("families"), tuple(combinations(known, difficulty.attributes)), families)
+    sets = _pick(key.fold_in("families"), tuple(combinations(known, difficulty.attributes)), families)
     for family, attributes in enumerate(sets):
         members = asins[family::families]
-        own = key.fold("family", family)
-        brands = _pick(own.fold("brands"), BRANDS, len(BRANDS))
-        cells = _pick(own.fold("prices"), range(_CELLS), _CELLS)
-        louds = _pick(own.fold("praise"), range(len(members)), len(members))
+        own = key.fold_in("family", family)
+        brands = _pick(own.fold_in("brands"), BRANDS, len(BRANDS))
+        cells = _pick(own.fold_in("prices"), range(_CELLS), _CELLS)
+        louds = _pick(own.fold_in("praise"), range(len(members)), len(members))
         for member, asin in enumerate(members):
-            mine = own.fold("member", member)
+            mine = own.fold_in("member", member)
             price = (base + cells[member % _CELLS]) * difficulty.price_step
-            price += 1 + mine.fold("price").bits() % (difficulty.price_step - 1)
-            options = tuple((name, _all_but_one(mine.fold(name), values)) for name, values in stocks)
+            price += 1 + mine.fold_in("price").bits() % (difficulty.price_step - 1)
+            options = tuple((name, _all_but_one(mine.fold_in(name), values)) for name, values in stocks)
             loud = 1 + min(louds[member], len(PRAISE) - 1)
             brand = brands[member % len(brands)]
             told = f"{' '.join(attributes)} {kind}"

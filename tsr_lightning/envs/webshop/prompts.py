@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
-from tsr_lightning.envs.text import SEPARATOR, WORDINGS, Wording, find_answer, say_rules
+from tsr_lightning.envs.text import PROMPT_STYLES, SEPARATOR, PromptStyle, find_answer, say_rules
 from tsr_lightning.envs.webshop.pages import (
     BACK,
     CLICK,
@@ -24,14 +24,14 @@ from tsr_lightning.envs.webshop.pages import (
     read,
     sayable,
 )
-from tsr_lightning.envs.webshop.shop import Shop
 from tsr_lightning.envs.webshop.render import price_tag, strings, text
+from tsr_lightning.envs.webshop.shop import Shop
 
 ObservationName = Literal["text", "actions", "compact"]
 ShopWordingName = Literal["paper", "brief", "bare", "original"]
 
 # The page and nothing else, and the whole response is the action: the original environment's own way
-ORIGINAL = Wording(
+ORIGINAL = PromptStyle(
     system="",
     turn="{state}",
     reward="",
@@ -40,19 +40,19 @@ ORIGINAL = Wording(
     form="search[...] or click[...]",
     terse=False,
 )
-SHOP_WORDINGS: dict[str, Wording] = {**WORDINGS, "original": ORIGINAL}
+SHOP_WORDINGS: dict[str, PromptStyle] = {**PROMPT_STYLES, "original": ORIGINAL}
 
 _ACTIONS = ("search[<keywords>]", "click[<what stands on the page>]")
 _END_OF_RESULTS = [f"{CLICK}[{button.lower()}]" for button in (BACK, PREV, NEXT)]
 _SHOWN = 40  # characters of a response in a warning
 
 
-def instructions(wording: Wording, turns: int) -> str:
+def instructions(prompt_style: PromptStyle, turns: int) -> str:
     """The system message. Rules and hints follow RAGEN's in content (github.com/mll-lab-nu/RAGEN).
 
     RAGEN repeats the hints in every turn; here they are told once.
     """
-    if wording.terse:
+    if prompt_style.terse:
         rules = (
             "Buy what is asked for: search[words], then click[what stands there]; choose the options; click[buy now]."
         )
@@ -71,7 +71,7 @@ def instructions(wording: Wording, turns: int) -> str:
         "Where the options asked for are to be had, choose them one at a time before you buy.\n"
         "With fewer than 3 actions left, buy the first article in sight."
     )
-    return say_rules(wording, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns)
+    return say_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns)
 
 
 @lru_cache(maxsize=8192)
@@ -149,15 +149,15 @@ def _buttons(shop: Shop, page: Page) -> str:
     return ", ".join(name for name, target in targets.items() if target.place is None and target.option is None)
 
 
-def heard(response: str, wording: Wording) -> tuple[str, str]:
+def heard(response: str, prompt_style: PromptStyle) -> tuple[str, str]:
     """The action that a response says, and "" or else what is wrong with it.
 
     Of several actions the first is played and the others are left, not punished (RAGEN).
     """
-    whole = find_answer(response, wording)
+    whole = find_answer(response, prompt_style)
     if whole is None:
-        return "", f"no {wording.form} in the response"
-    if wording is not ORIGINAL:  # which takes what is said as it is
+        return "", f"no {prompt_style.form} in the response"
+    if prompt_style is not ORIGINAL:  # which takes what is said as it is
         whole = whole.strip()
         first = whole.split(SEPARATOR)[0].strip()
         if read(first):

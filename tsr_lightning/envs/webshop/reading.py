@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from tsr_lightning.envs.webshop.catalogue import Catalogue, Packed
 from tsr_lightning.envs.webshop.cleaning import (
     Unusable,
     asin_of,
@@ -24,7 +25,6 @@ from tsr_lightning.envs.webshop.cleaning import (
 )
 from tsr_lightning.envs.webshop.json_stream import elements, pairs
 from tsr_lightning.envs.webshop.product import Product, Wish
-from tsr_lightning.envs.webshop.catalogue import Catalogue, Packed
 from tsr_lightning.errors import ConfigError
 
 _ASKED: Final = ("attributes", "instruction", "instruction_attributes")  # all that is kept of items_ins_v2*.json

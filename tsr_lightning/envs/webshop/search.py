@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Final
 
 from tsr_lightning.envs.webshop.bm25 import Index, build_index
-from tsr_lightning.envs.webshop.product import Product
 from tsr_lightning.envs.webshop.catalogue import Catalogue
+from tsr_lightning.envs.webshop.product import Product
 
 LISTED: Final = 50  # products that a search finds at most
 REMEMBERED: Final = 4096  # queries of which the answer is kept

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tsr_lightning.rng import Key
-from tsr_lightning.envs.webshop.product import Product
 from tsr_lightning.envs.webshop.catalogue import Catalogue
+from tsr_lightning.envs.webshop.product import Product
+from tsr_lightning.rng import Key
 
 MOST = 50  # results of a search
 
@@ -42,7 +42,7 @@ def listing(shop: Shop, keywords: tuple[str, ...], draw: int = 0) -> tuple[int, 
     head, rest = keywords[0], " ".join(keywords[1:]).strip()
     products = shop.catalogue.products
     if head == RANDOM:
-        key = Key(draw).fold("listing")
+        key = Key(draw).fold_in("listing")
         return tuple(sorted(range(len(products)), key=key.uniform)[:MOST])
     if head == BY_ATTRIBUTE:
         return tuple(place for place, product in enumerate(products) if rest in product.attributes)

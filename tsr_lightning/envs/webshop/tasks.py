@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple, Protocol
 
+from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.generated_shops import Mall
 from tsr_lightning.envs.webshop.product import Goal
-from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.shop import Shop
 
 

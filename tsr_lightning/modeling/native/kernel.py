@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.profiler import record_function
 
-from tsr_lightning.modeling.attention import Scores
+from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.native.blocks import Blocks
 from tsr_lightning.modeling.native.building import library
 
@@ -60,7 +60,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     blocks: Blocks,
-    scores: Scores,
+    scores: ScoreParams,
     *,
     new: New | None = None,
     sums: Tensor | None = None,
@@ -93,7 +93,7 @@ def attend_back(
     out: Tensor,
     sums: Tensor,
     blocks: Blocks,
-    scores: Scores,
+    scores: ScoreParams,
     trees: NDArray[np.int64],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query [H, T, D], key [K, S, D] and value [K, S, E], all float32 and as they went forward.
@@ -116,7 +116,7 @@ def attend_back(
 
 
 def _inputs(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor | None, blocks: Blocks, scores: Scores
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor | None, blocks: Blocks, scores: ScoreParams
 ) -> _Inputs:
     heads, tokens, width = query.shape
     key_heads, stored, value_width = value.shape

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tsr_lightning.modeling.attention import Scores
+from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.native.blocks import Blocks, trees_of
 from tsr_lightning.modeling.native.kernel import attend, attend_back
 
 
-def attend_packed(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scores: Scores) -> Tensor:
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scores: ScoreParams) -> Tensor:
     """Query [H, T, D], key [K, T, D] and value [K, T, E] in float32 -> [T, H, E]."""
     return _Attention.apply(query, key, value, blocks, scores)
 
@@ -21,7 +21,7 @@ class _Attention(torch.autograd.Function):
     arXiv 2205.14135, algorithm 4). A key's gradient is added up in one order, whatever the number of threads."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scores: Scores) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scores: ScoreParams) -> Tensor:
         key, value = key.contiguous(), value.contiguous()
         sums = query.new_empty(query.shape[:2])
         out = attend(query, key, value, blocks, scores, sums=sums)

@@ -1,0 +1,377 @@
+"""Evaluation in real runs of Lightning's Trainer on hand-made episodes: figures, axis, state, files and words."""
+
+import json
+import re
+from math import isfinite
+from pathlib import Path
+
+import pytest
+import torch
+from callback_support import (
+    GREEDY,
+    SAMPLED,
+    Agent,
+    Data,
+    Loader,
+    events,
+    fixed,
+    outcomes,
+    played,
+    points,
+    trainer,
+    trajectory,
+    turn,
+)
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
+
+from callbacks import Evaluation
+from callbacks.statistics import paired_difference, wilson
+from tsr_lightning.costs import Costs
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.search.strategies import BestOfN
+from tsr_lightning.training.evaluation import EvalProtocol
+from tsr_lightning.trajectory import Group
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, with a new torch
+]
+
+
+def improving(updates):
+    """Instances 1 to 4 in the first of two batches: two succeed before training, three after it."""
+    first = [outcomes(1, 0), outcomes(2, 0), outcomes(3, 1), outcomes(4, 1)]
+    later = [outcomes(1, 1), outcomes(2, 1), outcomes(3, 1), outcomes(4, 0)]
+    return played(SAMPLED, *(later if updates else first), tokens=100, steps=10, seconds=1.5)
+
+
+def unchanged(updates):
+    return played(SAMPLED, outcomes(5, 1), outcomes(6, 0), tokens=20, steps=5, seconds=0.5)
+
+
+def greedy(updates):
+    return played(GREEDY, *(outcomes(i, int(i <= 3)) for i in range(1, 7)), tokens=60, steps=6, seconds=1.0)
+
+
+LOADERS = [[improving, unchanged], [greedy]]
+
+
+def report(folder, name="evaluation.json"):
+    return json.loads((folder / "logs" / name).read_text())
+
+
+def test_a_run_is_measured_before_and_after(tmp_path, capsys):
+    waves = [Costs(tokens_generated=300, env_steps=30, waves=1), Costs(tokens_generated=1000, env_steps=50, waves=2)]
+    run = trainer(tmp_path, Evaluation(), max_epochs=3)
+    run.fit(Agent(), Data(LOADERS, waves=waves))
+
+    # Before 3 of 6, after 4 of 6; the start at abscissa 0, the validation after the first epoch at 1
+    rates = points(tmp_path, "val/sampled/success_rate")
+    assert points(tmp_path, "Held-out success/sampled") == rates
+    assert rates == [(0, 0.5), *((epochs, pytest.approx(2 / 3)) for epochs in (1, 2, 3))]
+    assert points(tmp_path, "val/greedy/success_rate") == [(i, 0.5) for i in range(4)]
+    assert points(tmp_path, "val/sampled/tokens_generated") == [(i, 120.0) for i in range(4)]
+    assert points(tmp_path, "val/sampled/seconds") == [(i, 2.0) for i in range(4)]
+    assert run.callback_metrics["val/sampled/success_rate"].item() == pytest.approx(2 / 3)
+
+    found = report(tmp_path)
+    sampled = found["evaluations"]["sampled"]
+    assert sampled["before"]["protocol"] == {"temperature": 1.0, "samples": 1, "search": None}
+    assert [row["successes"] for row in sampled["before"]["instances"]] == [0, 0, 1, 1, 1, 0]
+    assert [row["instance"] for row in sampled["after"]["instances"]] == [1, 2, 3, 4, 5, 6]
+    assert sampled["before"]["epochs"] == sampled["before"]["updates"] == 0
+    assert sampled["after"]["epochs"] == sampled["after"]["updates"] == 3
+    assert sampled["after"]["success_interval"] == pytest.approx(wilson(4 / 6, 6))
+    # Changes 1, 1, 0, −1, 0, 0
+    assert sampled["difference"]["value"] == pytest.approx(1 / 6)
+    assert sampled["difference"]["instances"] == 6
+    before = {1: (0, 1), 2: (0, 1), 3: (1, 1), 4: (1, 1), 5: (1, 1), 6: (0, 1)}
+    after = {1: (1, 1), 2: (1, 1), 3: (1, 1), 4: (0, 1), 5: (1, 1), 6: (0, 1)}
+    assert sampled["difference"]["interval"] == pytest.approx(paired_difference(before, after).interval)
+    assert found["run"]["tokens_generated"] == 3000  # the last of each rollout's two running totals
+    assert found["run"]["env_steps"] == 150
+    assert found["run"]["epochs"] == found["run"]["updates"] == 3
+    assert found["run"]["evaluation_seconds"] == pytest.approx(4 * (2.0 + 1.0))
+
+    said = capsys.readouterr().out
+    assert "sampled: temperature 1, 1 sample per instance, no search, 6 held-out instances" in said
+    assert "greedy: greedy, 1 sample per instance, no search, 6 held-out instances" in said
+    assert "before" in said
+    assert "after 3 epochs" in said
+    assert "3 epochs, 3 updates" in said
+    assert "3,000 tokens generated" in said
+    low, high = sampled["difference"]["interval"]
+    assert re.search(r"success rate +0\.500 \[0\.188, 0\.812\] +0\.667 \[0\.300, 0\.903\] +\+0\.167 \[", said)
+    assert f"+0.167 [{low:+.3f}, {high:+.3f}]" in said
+    assert "pass@1" not in said  # the success rate, said once
+
+
+def test_every_figure_by_hand(tmp_path):
+    protocol = EvalProtocol("both", temperature=0.5, samples=4)
+    one = [
+        trajectory(7, 0, turn(-0.1, valid=False, effective=False, tokens=5), turn(1.0, tokens=2), succeeded=True),
+        trajectory(7, 1, turn(-0.1, tokens=1), turn(-0.1, effective=False, tokens=1), turn(0.0, tokens=3)),
+        trajectory(7, 2, turn(1.0, tokens=4), succeeded=True),
+        trajectory(7, 3, turn(0.0, tokens=4)),
+    ]
+    batches = [fixed(played(protocol, Group(7, tuple(one)))), fixed(played(protocol, outcomes(8, 0, 0, 0, 1)))]
+    run = trainer(tmp_path, Evaluation(), max_epochs=0)
+    run.validate(Agent(), Data([batches]), verbose=False)
+
+    figures = {name.removeprefix("val/both/"): value.item() for name, value in run.callback_metrics.items()}
+    turns = 2 + 3 + 1 + 1 + 4
+    tokens = (5 + 2) + (1 + 1 + 3) + 4 + 4 + 4 * 3
+    assert figures == pytest.approx(
+        {
+            "success_rate": (2 / 4 + 1 / 4) / 2,
+            "pass@1": 3 / 8,
+            "pass@2": ((1 - 1 / 6) + (1 - 3 / 6)) / 2,  # C(2,2)/C(4,2) and C(3,2)/C(4,2)
+            "pass@4": 1.0,
+            "return": (0.9 - 0.2 + 1.0) / 8,
+            "turns": turns / 8,
+            "valid_actions": (turns - 1) / turns,
+            "effective_actions": (turns - 2) / turns,
+            "response_tokens_per_turn": tokens / turns,
+            "response_tokens_per_episode": tokens / 8,
+            "tokens_generated": 0.0,
+            "env_steps": 0.0,
+            "seconds": 0.0,
+        }
+    )
+
+
+def test_pass_at_is_a_setting_and_leaves_out_what_is_not_known(tmp_path):
+    protocol = EvalProtocol("pass", samples=3)
+    batches = [fixed(played(protocol, outcomes(1, 1, 0, 0), outcomes(2, 0, 0, 0, 1)))]  # one has four, the other three
+    run = trainer(tmp_path, Evaluation(pass_at=[3, 4]))
+    run.validate(Agent(), Data([batches]))
+    logged = {name for name in run.callback_metrics if "pass@" in name}
+    assert logged == {"val/pass/pass@3"}
+    assert run.callback_metrics["val/pass/pass@3"].item() == pytest.approx((1 + (1 - 1 / 4)) / 2)
+
+
+def test_a_checkpoint_can_be_kept_by_a_figure(tmp_path):
+    checkpoints = ModelCheckpoint(
+        tmp_path / "kept", "{epoch:03d}", monitor="val/sampled/success_rate", mode="max", auto_insert_metric_name=False
+    )
+    rates = [0, 3, 6, 4]  # of six, after so many updates
+
+    def batch(updates):
+        return played(SAMPLED, *(outcomes(i, int(i < rates[updates])) for i in range(6)))
+
+    trainer(tmp_path, Evaluation(), checkpoints, max_epochs=3, enable_checkpointing=True).fit(Agent(), Data([[batch]]))
+    assert checkpoints.best_model_score.item() == 1.0
+    assert Path(checkpoints.best_model_path) == tmp_path / "kept" / "001.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("at", "abscissas", "rollouts"),
+    [
+        ("validation", [3, 4, 5], 6),  # Lightning enters the closed epoch again, so it is rolled out twice
+        ("train epoch", [2, 3, 4, 5], 5),  # and here it does run a sanity check
+    ],
+)
+def test_a_resumed_run_remembers_its_start(tmp_path, capsys, at, abscissas, rollouts):
+    """From a checkpoint of either kind, read as Lightning reads it: with `weights_only`."""
+    wave = [Costs(tokens_generated=100, env_steps=10, waves=1)]
+    checkpoints = ModelCheckpoint(tmp_path / "kept", "{epoch}", save_on_train_epoch_end=at == "train epoch")
+    trainer(tmp_path / "first", Evaluation(), checkpoints, max_epochs=2, enable_checkpointing=True).fit(
+        Agent(), Data(LOADERS, waves=wave)
+    )
+    first = report(tmp_path / "first")
+    capsys.readouterr()
+
+    torch.load(checkpoints.best_model_path, weights_only=True)
+    run = trainer(tmp_path / "second", Evaluation(), checkpoints, max_epochs=5, enable_checkpointing=True)
+    with pytest.warns(UserWarning, match="exists and is not empty"):
+        run.fit(Agent(), Data(LOADERS, waves=wave), ckpt_path=checkpoints.best_model_path)
+    second = report(tmp_path / "second")
+    assert second["evaluations"]["sampled"]["before"] == first["evaluations"]["sampled"]["before"]
+    assert second["evaluations"]["sampled"]["difference"]["value"] == pytest.approx(1 / 6)
+    assert second["evaluations"]["sampled"]["after"]["updates"] == 5
+    assert [epochs for epochs, _ in points(tmp_path / "second", "val/sampled/success_rate")] == abscissas
+    assert second["run"]["tokens_generated"] == 100 * rollouts
+    assert second["run"]["env_steps"] == 10 * rollouts
+    assert second["run"]["seconds"] > first["run"]["seconds"]
+    assert second["run"]["evaluation_seconds"] == pytest.approx((3 + len(abscissas)) * (2.0 + 1.0))
+    assert "after 5 epochs" in capsys.readouterr().out
+
+
+def test_validate_prints_figures_beside_their_protocol(tmp_path, capsys):
+    searched = EvalProtocol("searched", temperature=0.5, samples=2, search=BestOfN(n=8))
+    agent, evaluation = Agent(), Evaluation()
+    data = Data([*LOADERS, [fixed(played(searched, outcomes(1, 1, 0)))]])
+    checkpoints = ModelCheckpoint(tmp_path / "kept", "{epoch}")
+    trainer(tmp_path, evaluation, checkpoints, max_epochs=2, enable_checkpointing=True).fit(agent, data)
+    fitted = report(tmp_path)
+    capsys.readouterr()
+
+    run = trainer(tmp_path, evaluation, checkpoints, enable_checkpointing=True)
+    run.validate(agent, data, ckpt_path=checkpoints.best_model_path)
+    said = capsys.readouterr().out
+    assert "policy after 2 updates" in said
+    assert "sampled: temperature 1, 1 sample per instance, no search, 6 held-out instances" in said
+    assert "searched: temperature 0.5, 2 samples per instance, search BestOfN(n=8, commit='keep'), 1 held-out" in said
+    assert re.search(r"success rate +0\.667 \[0\.300, 0\.903\]", said)
+    assert re.search(r"pass@2 +1\.000", said)
+    assert "Validate metric" not in said  # one table, not Lightning's as well
+    assert report(tmp_path) == fitted  # the run's own figures are not written over
+    validated = report(tmp_path, "evaluation.validate.json")
+    assert validated["run"] is None
+    assert validated["evaluations"]["sampled"]["after"]["epochs"] == 2
+    assert validated["evaluations"]["sampled"]["before"] is None
+
+
+def test_several_seeds_are_paired_by_instance_and_not_by_place(tmp_path):
+    def batch(updates):
+        groups = [outcomes(2**64 - 1, 0), outcomes(3, 1), outcomes(4, 1 if updates else 0)]
+        return played(SAMPLED, *(groups[1:] if updates else groups))  # the largest seed is played once only
+
+    trainer(tmp_path, Evaluation()).fit(Agent(), Data([[batch]]))
+    found = report(tmp_path)["evaluations"]["sampled"]
+    assert [row["instance"] for row in found["before"]["instances"]] == [3, 4, 2**64 - 1]
+    assert found["difference"]["instances"] == 2
+    assert found["difference"]["value"] == 0.5  # 3 as before, 4 gained
+
+
+def test_what_cannot_be_compared_is_said(tmp_path, capsys):
+    def warmer(updates):
+        return played(EvalProtocol("sampled", temperature=0.5 if updates else 1.0), outcomes(1, 1))
+
+    def others(updates):
+        return played(GREEDY, outcomes(9 if updates else 8, 1))
+
+    trainer(tmp_path, Evaluation()).fit(Agent(), Data([[warmer], [others]]))
+    said = capsys.readouterr().out
+    assert "before was measured under another protocol (temperature 1, 1 sample per instance, no search)" in said
+    assert "before and after have no instance in common" in said
+    assert report(tmp_path)["evaluations"]["sampled"]["difference"] is None
+
+
+def test_without_a_start_the_end_is_told_alone(tmp_path, capsys):
+    trainer(tmp_path, Evaluation(), num_sanity_val_steps=0).fit(Agent(), Data(LOADERS))
+    said = capsys.readouterr().out
+    assert "the start was not measured" in said
+    assert "after 1 epoch" in said
+    assert report(tmp_path)["evaluations"]["sampled"]["before"] is None
+
+
+def test_without_an_end_the_start_is_told_alone(tmp_path, capsys):
+    trainer(tmp_path, Evaluation(), check_val_every_n_epoch=5).fit(Agent(), Data(LOADERS))
+    said = capsys.readouterr().out
+    assert "no validation ran after training" in said
+    assert report(tmp_path)["evaluations"]["sampled"]["after"] is None
+
+
+def test_an_empty_validation_is_said_in_a_sentence(tmp_path, capsys):
+    for number, settings in enumerate([{"limit_val_batches": 0}, {}]):
+        folder = tmp_path / str(number)
+        trainer(folder, Evaluation(), **settings).fit(Agent(), Data([[fixed(played(SAMPLED))]]))
+        said = capsys.readouterr().out
+        assert said.startswith("Evaluation: nothing was measured, since no held-out instance was played")
+        assert "nan" not in said.lower()
+        tags = events(folder).Tags()["scalars"] if (folder / "logs").exists() else []
+        assert not [tag for tag in tags if tag.startswith("val/")]
+
+
+def test_an_episode_without_a_turn_makes_no_nan(tmp_path):
+    whole = Group(1, (trajectory(1),))
+    turnless = Group(1, tuple(type(t)(1, 0, "sample", False, (), False, True, (), "") for t in whole.trajectories))
+    run = trainer(tmp_path, Evaluation())
+    run.validate(Agent(), Data([[fixed(played(SAMPLED, turnless))]]))
+    assert all(isfinite(value.item()) for value in run.callback_metrics.values())
+
+
+def test_an_instance_that_a_sampler_repeats_counts_once(tmp_path):
+    batches = [played(SAMPLED, outcomes(1, 1), outcomes(2, 0), outcomes(3, 0)), played(SAMPLED, outcomes(1, 1))]
+    run = trainer(tmp_path, Evaluation())
+    run.validate(Agent(), Data([[fixed(batch) for batch in batches]]))
+    assert run.callback_metrics["val/sampled/success_rate"].item() == pytest.approx(1 / 3)
+
+
+def test_a_second_fit_in_one_process_starts_anew(tmp_path):
+    evaluation = Evaluation()
+    wave = [Costs(tokens_generated=100, waves=1)]
+    for folder in [tmp_path / "first", tmp_path / "second"]:
+        trainer(folder, evaluation).fit(Agent(), Data(LOADERS, waves=wave))
+        assert report(folder)["run"]["tokens_generated"] == 100
+        assert report(folder)["run"]["evaluation_seconds"] == pytest.approx(6.0)
+
+
+def test_it_runs_without_a_logger(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer(tmp_path, Evaluation(), logger=False).fit(Agent(), Data(LOADERS))
+    assert "after 1 epoch" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_evaluations_keep_their_states_apart(tmp_path):
+    run = trainer(tmp_path, Evaluation(), Evaluation(pass_at=[1], name="other"), max_epochs=1)
+    run.fit(Agent(), Data(LOADERS))
+    assert report(tmp_path)["evaluations"] == report(tmp_path, "other.json")["evaluations"]
+    keys = {callback.state_key for callback in run.callbacks}
+    assert len(keys) == len(run.callbacks)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pass_at": [0, 2]}, r"Evaluation.pass_at is \[0, 2\]: give"),
+        ({"name": "a/b"}, "Evaluation.name is 'a/b': give"),
+        ({"name": ""}, "Evaluation.name is '': give"),
+    ],
+)
+def test_bad_settings_are_said(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        Evaluation(**settings)
+
+
+def test_trials_of_one_name_are_refused(tmp_path):
+    other = EvalProtocol("sampled", temperature=0.3)
+    data = Data([[unchanged], [fixed(played(other, outcomes(1, 1)))]])
+    with pytest.raises(ConfigError, match="two evaluations are named 'sampled'"):
+        trainer(tmp_path, Evaluation()).validate(Agent(), data)
+
+
+def test_another_output_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="an EvalResult, not dict"):
+        trainer(tmp_path, Evaluation()).validate(Agent(), Data([[fixed({"loss": 1.0})]]))
+
+
+SEVENTH = fixed(played(SAMPLED, outcomes(7, 1), seconds=3.0))
+EIGHTH = fixed(played(SAMPLED, outcomes(8, 0), tokens=7, seconds=1.0))
+
+
+class Ranked(Data):
+    """Rank 0 has three batches of the first evaluation and none of the second, rank 1 one of each."""
+
+    def prepare_data(self):
+        self.allow_zero_length_dataloader_with_multiple_devices = True
+
+    def val_dataloader(self):
+        if self.trainer.global_rank == 0:
+            return [Loader([improving, unchanged, SEVENTH]), Loader([])]
+        return [Loader([EIGHTH]), Loader([greedy])]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Lightning and torch on starting processes
+def test_two_ranks_measure_as_one(tmp_path):
+    strategy = DDPStrategy(process_group_backend="gloo", start_method="spawn")
+    run = trainer(tmp_path, Evaluation(), strategy=strategy, devices=2, max_epochs=1)
+    run.fit(Agent(), Ranked(waves=[Costs(tokens_generated=100, env_steps=10, waves=1)]))
+
+    found = report(tmp_path)
+    sampled, other = found["evaluations"]["sampled"], found["evaluations"]["greedy"]
+    assert [(row["instance"], row["successes"]) for row in sampled["before"]["instances"]] == [
+        (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 0), (7, 1), (8, 0)
+    ]  # fmt: skip
+    assert sampled["before"]["figures"]["success_rate"] == 0.5
+    assert sampled["after"]["figures"]["success_rate"] == 5 / 8
+    assert sampled["after"]["figures"]["tokens_generated"] == 127
+    assert sampled["after"]["figures"]["seconds"] == 5.0  # the slower rank's
+    assert other["after"]["figures"]["success_rate"] == 0.5
+    assert found["run"]["tokens_generated"] == 200  # both ranks'
+    assert run.callback_metrics["val/sampled/success_rate"].item() == 5 / 8
+    assert run.callback_metrics["val/greedy/success_rate"].item() == 0.5
+    assert points(tmp_path, "val/greedy/success_rate") == [(0, 0.5), (1, 0.5)]

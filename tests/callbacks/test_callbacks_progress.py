@@ -1,0 +1,82 @@
+"""The rollout's progress line, on a terminal that is a string and off it."""
+
+import io
+import sys
+
+import pytest
+from callback_support import Agent, Data, trainer
+from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
+
+from callbacks import RolloutProgressBar
+from callbacks.costs import RolloutCosts
+from callbacks.progress import costs_in_words
+from tsr_lightning.costs import Costs
+from tsr_lightning.training.hooks import OnRolloutWave, RolloutProgress
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
+
+WAVES = [Costs(tokens_generated=400 * wave, env_steps=10 * wave, waves=wave) for wave in (1, 2, 3)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def run(tmp_path, **settings):
+    callbacks = [RolloutProgressBar(), *settings.pop("callbacks", [])]
+    trainer(tmp_path, *callbacks, max_epochs=2, limit_val_batches=0, **settings).fit(Agent(), Data(waves=WAVES))
+
+
+def test_off_a_terminal_a_rollout_is_one_line(tmp_path, capsys):
+    run(tmp_path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "searches" in line]
+    said = "rollout of 3 searches in 6.0 s: 1,200 tokens (200/s), 30 env steps"
+    assert lines == [f"epoch 0: {said}", f"epoch 1: {said}"]
+
+
+def test_on_a_terminal_it_is_a_line_that_goes_away(tmp_path, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    run(tmp_path, callbacks=[TQDMProgressBar()], enable_progress_bar=True)
+    written = terminal.getvalue()
+    assert "rollout" in written
+    assert "2/3" in written
+    assert "800 tokens (200/s), 20 env steps" in written
+    assert "searches" not in written
+
+
+def test_beside_the_rich_bar_it_is_a_line_of_the_same_display(tmp_path, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    rich = RichProgressBar(console_kwargs={"file": terminal, "force_terminal": True, "width": 120})
+    run(tmp_path, callbacks=[rich], enable_progress_bar=True)
+    written = terminal.getvalue()
+    assert "rollout: 800 tokens (200/s), 20 env steps" in written
+    assert sys.stderr.getvalue().count("100%") == 1  # the first rollout, which comes before Lightning's display
+    [ours] = [task for task in rich.progress.tasks if task.description.startswith("rollout")]
+    assert not ours.visible  # one task for both rollouts
+
+
+def test_a_rollout_without_time_has_no_rate():
+    assert costs_in_words(RolloutProgress(1, "rollout", 0, 1, Costs(), 0.0)) == "0 tokens (0/s), 0 env steps"
+
+
+def test_costs_add_up_over_rollouts_of_any_length():
+    costs = RolloutCosts()
+
+    def wave(number, what, waves, steps):
+        costs.see(RolloutProgress(number, what, 0, 1, Costs(waves=waves, env_steps=steps), 1.0))
+
+    wave(1, "rollout", 1, 10)
+    wave(1, "rollout", 1, 20)  # a choice is played, or a demonstration: steps without an engine call
+    wave(1, "rollout", 2, 30)
+    wave(2, "sampled", 1, 500)  # a protocol's are not the rollouts'
+    wave(3, "rollout", 1, 5)  # the second rollout
+    wave(4, "rollout", 1, 7)  # the third, which follows a rollout of a single wave
+    assert costs.total.env_steps == 30 + 5 + 7
+
+
+def test_it_is_the_hook_that_the_data_module_looks_for():
+    assert isinstance(RolloutProgressBar(), OnRolloutWave)

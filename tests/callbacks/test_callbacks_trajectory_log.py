@@ -1,0 +1,119 @@
+"""Trajectories as text: what the event files of real runs hold, and that markdown leaves it as it is."""
+
+import dataclasses
+
+import pytest
+from callback_support import (
+    GREEDY,
+    SAMPLED,
+    Agent,
+    Data,
+    events,
+    fixed,
+    outcomes,
+    played,
+    texts,
+    trainer,
+    trajectory,
+    turn,
+)
+
+from callbacks import InstanceFilter, TrajectoryLog
+from callbacks.trajectory_log import code_block, in_markdown
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.training.hooks import OnRolloutEnd
+from tsr_lightning.trajectory import Group, Origin
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
+
+
+def groups(epoch):
+    return [outcomes(10 * epoch + i, 0, 1) for i in range(3)]
+
+
+def test_a_run_writes_a_few_trajectories(tmp_path):
+    data = Data(
+        [[fixed(played(SAMPLED, outcomes(1, 1))), fixed(played(SAMPLED, outcomes(2, 0), outcomes(3, 0)))]], groups
+    )
+    trainer(tmp_path, TrajectoryLog(count=2), max_epochs=2).fit(Agent(), data)
+
+    assert data.kept == [groups(0), groups(1)]  # it changes nothing
+    tags = {tag.removesuffix("/text_summary") for tag in events(tmp_path).Tags()["tensors"]}
+    assert tags == {f"{place}/trajectory_{n}" for place in ["rollout", "val/sampled"] for n in [1, 2]}
+    rolled_out = texts(tmp_path, "rollout/trajectory_2")
+    assert [epochs for epochs, _ in rolled_out] == [0, 1]
+    assert "instance 1, member 0" in rolled_out[0][1]
+    assert "instance 11, member 0" in rolled_out[1][1]
+    validated = texts(tmp_path, "val/sampled/trajectory_2")  # the first of the second batch
+    assert [epochs for epochs, _ in validated] == [0, 1, 2]
+    assert all("**failure**" in text or "**stopped by a limit**" in text for _, text in validated)
+    assert all("instance 2, member 0" in text for _, text in validated)
+    assert "**success**" in texts(tmp_path, "val/sampled/trajectory_1")[0][1]
+
+
+def test_it_writes_every_so_many_epochs(tmp_path):
+    data = Data([[fixed(played(GREEDY, outcomes(1, 1)))]], groups)
+    trainer(tmp_path, TrajectoryLog(count=1, every_n_epochs=2), max_epochs=5).fit(Agent(), data)
+    assert [epochs for epochs, _ in texts(tmp_path, "rollout/trajectory_1")] == [0, 2, 4]
+    assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 2, 4]
+
+
+def test_it_sees_what_the_callbacks_before_it_left(tmp_path):
+    data = Data(
+        rollout=lambda epoch: [Group(0, (trajectory(0),)), Group(1, (trajectory(1), trajectory(1, 1, turn(1.0))))]
+    )
+    trainer(tmp_path, InstanceFilter(keep=0.5), TrajectoryLog(count=5), limit_val_batches=0).fit(Agent(), data)
+    [(_, text)] = texts(tmp_path, "rollout/trajectory_1")
+    assert "instance 1" in text
+
+
+def test_it_runs_without_a_tensorboard(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = Data([[fixed(played(SAMPLED, outcomes(1, 1)))]], groups)
+    trainer(tmp_path, TrajectoryLog(), logger=False).fit(Agent(), data)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trajectory_reads_well():
+    first = dataclasses.replace(turn(-0.1, valid=False, effective=False, text="<answer>Fly</answer>"), finished=False)
+    whole = dataclasses.replace(
+        trajectory(7, 2, first, turn(1.0), succeeded=True), strategy="beam", origin=Origin.SEARCHED
+    )
+    assert in_markdown(whole) == (
+        "**success**, return 0.9, 2 turns, 6 response tokens; instance 7, member 2, strategy beam, searched\n\n"
+        "**turn 1**\n\n```\n####\n#P_#\n####\n```\n\n"
+        "response: reward -0.1, invalid, without effect, cut off\n\n```\n<answer>Fly</answer>\n```\n\n"
+        "**turn 2**\n\n```\n####\n#P_#\n####\n```\n\n"
+        "response: reward 1, valid, effective\n\n```\nUp\n```\n\n"
+        "**end**\n\n```\n####\n#_P#\n####\n```"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:html5lib's sanitizer:DeprecationWarning")
+@pytest.mark.parametrize("text", ["#P_#\n  ##", "```\ncode\n```", "````", "<b>*bold*</b> & `x`", ""])
+def test_tensorboard_shows_a_text_as_it_is(text):
+    """Through the renderer that TensorBoard's text plugin uses."""
+    from html import unescape
+
+    from tensorboard.plugin_util import markdown_to_safe_html
+
+    html = markdown_to_safe_html(f"before\n\n{code_block(text)}\n\nafter")
+    body = html.split("<pre><code>")[1].split("</code></pre>")[0]
+    assert unescape(body).rstrip("\n") == text.rstrip("\n")
+    assert "<p>after</p>" in html
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"count": -1}, "TrajectoryLog.count is -1"),
+        ({"every_n_epochs": 0}, "TrajectoryLog.every_n_epochs is 0"),
+    ],
+)
+def test_bad_settings_are_said(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        TrajectoryLog(**settings)
+
+
+def test_it_is_the_hook_that_the_data_module_looks_for():
+    assert isinstance(TrajectoryLog(), OnRolloutEnd)

@@ -1,0 +1,254 @@
+"""Bad input: one sentence that names key, value and remedy, before a model is loaded or anything is written."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from commands import QUICK, ROOT, TINY, in_folder, tsr
+
+from tsr_lightning.cli import app as cli
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.model import Policy
+
+RUN = ("fit", "--config", "sokoban.yaml", *QUICK)
+NEW = ("--model.policy.model", TINY)
+BEAM = ("--config", "search/beam.yaml")
+STRATEGY = "--data.plan.init_args.strategy.init_args"
+Refused = Callable[..., str]
+
+
+class Case(NamedTuple):
+    """What is typed after a sound command, and what must be read."""
+
+    typed: tuple[str, ...]
+    said: str  # pattern
+    files: dict[str, str] = {}  # noqa: RUF012  (never changed)
+
+
+def overlay(**keys: object) -> dict[str, str]:
+    return {"mine.yaml": json.dumps(keys)}  # JSON is YAML
+
+
+MINE = ("--config", "mine.yaml")
+CASES = {
+    "unknown environment": Case(("--data.env", "tsr/Sokobn-v0"), r"'tsr/Sokobn-v0'.*did you mean tsr/Sokoban-v0"),
+    "unknown environment of a user": Case(("--data.env", "absent_module:Env-v0"), "absent_module.*PYTHONPATH"),
+    "misspelt argument of the environment": Case(("--data.env_kwargs.sise", "6"), "'sise': did you mean 'size'"),
+    "width larger than what can be kept": Case((*BEAM, f"{STRATEGY}.width", "8"), r"width is 8.*at most 4"),
+    "that of an evaluation": Case(
+        ("--data.evaluations", '[{"search": {"class_path": "Beam", "init_args": {"width": 8}}}]'),
+        r"width is 8.*at most 4",
+    ),
+    "group of 1 with GRPO": Case(("--data.plan.init_args.count", "1"), r"groups of 1.*GRPO.*at least 2"),
+    "lone member with nothing to be compared with": Case(
+        MINE,
+        r"groups of 8, of which GRPO compares 1 in epoch 0.*at least 2, or none",
+        overlay(
+            data={
+                "plan": {
+                    "class_path": "Mixed",
+                    "init_args": {
+                        "members": [
+                            {"strategy": {"class_path": "Sample"}, "count": 1},
+                            {"strategy": {"class_path": "Beam"}, "count": 7},
+                        ]
+                    },
+                }
+            }
+        ),
+    ),
+    "level file with no player": Case(
+        ("--data.env_kwargs.levels", "levels.txt"), r"levels\.txt.*player", {"levels.txt": "####\n#.$#\n#  #\n####\n"}
+    ),
+    "negative clip": Case(("--model.objective.init_args.clip_low", "-0.2"), r"clip_low is -0\.2.*use e\.g\."),
+    "context longer than the model's": Case(("--data.context_tokens", "9000"), "context_tokens is 9000.*2048 or less"),
+    "prompt longer than the context": Case(("--data.context_tokens", "20"), r"prompt has \d+ tokens.*20.*longer"),
+    "Expert without an oracle": Case(
+        ("--config", "search/expert.yaml", "--data.env", "corridor:Corridor-v0", "--data.env_kwargs", "null"),
+        "Expert.*no oracle.*another strategy",
+    ),
+    "demonstrations under a policy gradient": Case(
+        ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*SFT"
+    ),
+    "CriticValue without a critic": Case((*BEAM, f"{STRATEGY}.scorer", "CriticValue"), "critic.*GRPO.*PPO"),
+    "fewer workers than none": Case(
+        ("--data.env_workers", "-1"), r"data\.env_workers is -1: give 0 to step environments in turn"
+    ),
+    "searches that never start": Case(("--data.concurrency", "0"), r"data\.concurrency is 0: give 1 or more"),
+    "no minibatch": Case(("--data.updates.minibatches", "0"), r"data\.updates\.minibatches is 0: give 1 or more"),
+    "no instance": Case(("--data.instances", "0"), r"data\.instances is 0: give 1 or more"),
+    "greedy training": Case(("--data.sampling.temperature", "0"), r"data\.sampling\.temperature is 0\.0.*more than 0"),
+    "no episode": Case(
+        ("--data.evaluations", '[{"samples": 0}]'), r"data\.evaluations\.sampled\.samples is 0: give 1 or more"
+    ),
+    "share of a filter": Case(
+        ("--trainer.callbacks", '{"class_path": "callbacks.InstanceFilter", "init_args": {"keep": 2}}'),
+        r"keep is 2\.0: give a share",
+    ),
+    "accelerator": Case(("--trainer.accelerator", "gpuu"), "trainer.*gpuu.*cpu"),
+    "no such checkpoint": Case(("--ckpt_path", "absent.ckpt"), r"absent\.ckpt.*no such file"),
+    "no checkpoint": Case(("--ckpt_path", "mine.ckpt"), r"mine\.ckpt.*no readable checkpoint", {"mine.ckpt": "hello"}),
+    # what the parser complains of
+    "misspelt key": Case(("--data.instancs", "3"), r"--data\.instancs is no key.*did you mean --data\.instances\?"),
+    "misspelt key, with =": Case(("--data.instancs=3",), r"--data\.instancs is no key.*--data\.instances\?"),
+    "half a key": Case(("--trainer.max_ep", "3"), r"--trainer\.max_ep is no key.*--trainer\.max_epochs\?"),
+    "misspelt group": Case(("--daat.instances", "3"), r"--daat\.instances is no key.*--data\.instances\?"),
+    "misspelt key in a file": Case(
+        MINE, r"data\.instancs is no key.*did you mean data\.instances\?", overlay(data={"instancs": 3})
+    ),
+    "misspelt argument": Case(
+        ("--model.objective.init_args.clip_lo", "3"), r"model\.objective.*GRPO.*clip_lo\b.*did you mean clip_low\?"
+    ),
+    "misspelt argument in a file": Case(
+        MINE,
+        r"data\.plan\.init_args\.strategy gives Beam the argument widht.*did you mean width\?",
+        overlay(data={"plan": {"init_args": {"strategy": {"class_path": "Beam", "init_args": {"widht": 2}}}}}),
+    ),
+    "misspelt class": Case(("--model.objective", "PPPO"), r"model\.objective is PPPO.*did you mean PPO\?"),
+    "misspelt callback": Case(
+        ("--trainer.callbacks", "callbacks.InstanceFiltr"), r"trainer\.callbacks is .*did you mean InstanceFilter\?"
+    ),
+    "class of another kind": Case(("--model.objective", "Beam"), r"model\.objective is .*Beam.*fits there.*--help"),
+    "wrong type": Case(("--trainer.max_epochs", "foo"), r"trainer\.max_epochs is foo: give a whole number or null"),
+    "wrong type of a number": Case(
+        ("--model.optimizer.learning_rate", "fast"), r"model\.optimizer\.learning_rate is fast: give a number"
+    ),
+    "wrong choice": Case(
+        ("--model.policy.dtype", "float8"), r"model\.policy\.dtype is float8: give one of 'float32', 'bfloat16'"
+    ),
+    "value for a group": Case(MINE, r"data\.sampling.*give.*mapping of keys", overlay(data={"sampling": 3})),
+    "value for a group, typed": Case(("--data.sampling", "3"), r"data\.sampling is 3: give a mapping of keys"),
+    "no such file": Case(("--config", "search/baem.yaml"), r"search/baem\.yaml.*did you mean search/beam\.yaml\?"),
+    "no YAML": Case(MINE, r"no valid YAML.*line 2", {"mine.yaml": "data:\n  instances: [3\n"}),
+    "linked key": Case(("--data.seed", "3"), r"data\.seed.*seed_everything"),
+}
+
+
+@pytest.fixture
+def refused(empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refused:
+    """Runs `tsr`, which must refuse with a sentence: that sentence."""
+
+    def build(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr(Policy, "__init__", build)
+
+    def run(*args: object) -> str:
+        present = set(empty_folder.iterdir())
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(arg) for arg in args])
+        assert ended.value.code == 2
+        out, err = capfd.readouterr()
+        lines = [line for line in err.splitlines() if line and not line.endswith(("Seed set to 1", "Seed set to 2"))]
+        assert out == ""
+        assert len(lines) == 1, err
+        assert lines[0].startswith("tsr: error: ")
+        assert len(lines[0]) < 300
+        assert set(empty_folder.iterdir()) == present
+        return lines[0].removeprefix("tsr: error: ")
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused_with_one_sentence(name: str, refused: Refused, empty_folder: Path):
+    case = CASES[name]
+    for file, text in case.files.items():
+        (empty_folder / file).write_text(text)
+    assert re.search(case.said, refused(*RUN, *NEW, *case.typed))
+
+
+def test_no_subcommand(refused: Refused):
+    assert re.search("tsr fit, tsr validate, tsr export", refused())
+
+
+def test_misspelt_subcommand(refused: Refused):
+    assert re.search("fitt is no subcommand: did you mean fit?", refused("fitt"))
+
+
+def test_nothing_given(refused: Refused):
+    assert re.search(r"tsr fit needs --model.policy.model, --model.objective, --data.env.*--config", refused("fit"))
+
+
+def test_model_that_is_nowhere(refused: Refused):
+    assert re.search("absent/model.*neither a folder", refused(*RUN, "--model.policy.model", "absent/model"))
+
+
+def test_model_folder_without_weights(refused: Refused, empty_folder: Path):
+    folder = empty_folder / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    assert re.search(
+        r"model\.policy\.model is mine, a folder without model\.safetensors: put", refused(*RUN, *NEW[:1], "mine")
+    )
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run with seed 1, GRPO and a new tiny model."""
+    folder = tmp_path_factory.mktemp("run")
+    with in_folder(folder):
+        tsr(*RUN, *NEW, "--trainer.max_epochs", "1").trainer.save_checkpoint(folder / "a.ckpt")
+    return folder / "a.ckpt"
+
+
+def test_checkpoint_of_another_model(checkpoint: Path, refused: Refused):
+    other = TINY.replace("32", "48")
+    assert re.search("another model.*give the model", refused(*RUN, NEW[0], other, "--ckpt_path", checkpoint))
+
+
+def test_checkpoint_of_another_adapter(checkpoint: Path, refused: Refused):
+    said = refused(*RUN, *NEW, "--model.policy.adapter.rank", "4", "--ckpt_path", checkpoint)
+    assert re.search("another model.*adapter.*give the model", said)
+
+
+def test_checkpoint_without_the_critic(checkpoint: Path, refused: Refused):
+    said = refused(*RUN, *NEW, "--config", "objective/ppo.yaml", "--ckpt_path", checkpoint)
+    assert re.search(r"a\.ckpt.*no critic.*PPO.*give the objective", said)
+
+
+@pytest.mark.parametrize("subcommand", ["validate", "export"])
+def test_checkpoint_of_another_model_elsewhere(subcommand: str, checkpoint: Path, refused: Refused):
+    output = ("--output", "out") if subcommand == "export" else ()
+    said = refused(subcommand, *RUN[1:], NEW[0], TINY.replace("32", "48"), "--ckpt_path", checkpoint, *output)
+    assert re.search("another model.*give the model", said)
+
+
+def test_checkpoint_of_another_seed(checkpoint: Path, refused: Refused):
+    said = refused(*RUN, *NEW, "--seed_everything", "2", "--ckpt_path", checkpoint)
+    assert re.search("seed_everything is 2.*had 1: resume with the same seed", said)
+
+
+def test_another_seed_is_refused_on_resume_alone(checkpoint: Path, empty_folder: Path):
+    tsr("validate", *RUN[1:], *NEW, "--seed_everything", "2", "--ckpt_path", checkpoint)
+
+
+def test_damaged_checkpoint(checkpoint: Path, refused: Refused, empty_folder: Path):
+    (empty_folder / "half.ckpt").write_bytes(checkpoint.read_bytes()[:1000])
+    assert re.search("half.ckpt.*no readable", refused(*RUN, *NEW, "--ckpt_path", "half.ckpt"))
+
+
+def test_checkpoint_of_something_else(refused: Refused, empty_folder: Path):
+    torch.save({"state_dict": {}}, empty_folder / "other.ckpt")
+    assert re.search("another model", refused(*RUN, *NEW, "--ckpt_path", "other.ckpt"))
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def build(*args: object, **kwargs: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(Policy, "__init__", build)
+    with pytest.raises(ValueError, match="a fault") as raised:
+        cli.main([*RUN, *NEW])
+    assert not isinstance(raised.value, ConfigError)
+
+
+def test_a_file_here_goes_before_a_shipped_one(empty_folder: Path, refused: Refused):
+    shipped = (ROOT / "configs" / "sokoban.yaml").read_text(encoding="utf-8")
+    Path("sokoban.yaml").write_text(shipped.replace("\n  instances: ", "\n  instancs: "), encoding="utf-8")
+    assert re.search("data.instancs is no key", refused(*RUN, *NEW))

@@ -1,0 +1,293 @@
+"""`tsr` as a user meets it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from commands import QUICK, ROOT, TINY, in_folder, tsr, tsr_process
+from lightning.pytorch import Callback
+
+from tsr_lightning.envs.base import Branchable
+
+KEEPING = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch:03d}", "every_n_epochs": 1, '
+KEEPING += '"save_last": true, "save_on_train_epoch_end": true}}'
+MEASURED = '{"class_path": "callbacks.Evaluation"}'
+PPO = ("--config", "sokoban.yaml", "--config", "objective/ppo.yaml", *QUICK)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """What a command prints that does nothing else."""
+    with pytest.raises(SystemExit) as ended:
+        tsr(*args)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def weights(file: Path) -> dict[str, Any]:
+    return torch.load(file, weights_only=True)["state_dict"]
+
+
+class TestHelp:
+    """Short where it can be, and with the words of this project."""
+
+    def test_says_what_this_project_does(self, capsys, empty_folder):
+        overview = " ".join(printed(capsys, "--help").split())
+        for subcommand, said in (
+            ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
+            ("validate", "Evaluate a policy on held-out instances, without search"),
+            ("export", "Write a trained policy as files that plain transformers and peft play"),
+        ):
+            assert f"{subcommand} {said}" in overview
+            explained = " ".join(printed(capsys, subcommand, "--help").split())
+            assert said in explained
+            assert "full optimization routine" not in explained
+            assert "evaluation epoch over" not in explained
+
+    def test_names_the_subcommands_that_do_something(self, capsys, empty_folder):
+        said = printed(capsys, "--help")
+        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export"
+        assert "trajectories built" in said
+
+    @pytest.mark.parametrize("subcommand", ["fit", "validate", "export"])
+    def test_explains_every_argument(self, subcommand: str, capsys, empty_folder):
+        said = printed(capsys, subcommand, "--help")
+        assert f"tsr {subcommand} --config" in said  # an example
+        for key in ("--model.objective", "--data.plan", "--data.env ENV", "--ckpt_path", "--trainer.max_epochs"):
+            assert key in said
+        own = re.findall(r"^  --((?:model|data)\.[\w.]+) (?!CONFIG)[A-Z\[{]\S*((?:\n {10}.*|.)*)", said, re.MULTILINE)
+        assert len(own) > 25
+        unexplained = [key for key, text in own if not re.match(r"\s+(?!\(|Path to)\S", text)]
+        assert unexplained == []
+
+    def test_of_a_strategy(self, capsys, empty_folder):
+        said = printed(capsys, "fit", "--data.plan.help", "Uniform")
+        assert "trajectories per instance" in said
+
+    def test_print_config_can_be_run_again(self, capsys, empty_folder: Path):
+        first = printed(capsys, "fit", "--config", "quickstart.yaml", "--data.instances", "7", "--print_config")
+        (empty_folder / "mine.yaml").write_text(first)
+        assert printed(capsys, "fit", "--config", "mine.yaml", "--print_config") == first
+        resolved = yaml.safe_load(first)
+        assert list(resolved)[:4] == ["seed_everything", "trainer", "model", "data"]
+        assert resolved["data"]["instances"] == 7
+        assert "seed" not in resolved["data"]  # linked
+
+
+@pytest.mark.parametrize("name", ["quickstart.yaml", "configs/quickstart.yaml"])
+@pytest.mark.parametrize("flag", ["--config {}", "--config={}", "-c {}"])
+def test_a_shipped_file_is_found_from_an_empty_folder(name: str, flag: str, capsys, empty_folder):
+    assert "name: quickstart" in printed(capsys, "fit", *flag.format(name).split(), "--print_config")
+
+
+def environment(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[str, dict[str, Any] | None]:
+    """What a command amounts to for the environment: its name and its arguments."""
+    data = yaml.safe_load(printed(capsys, "fit", "--config", "sokoban.yaml", *args, "--print_config"))["data"]
+    return data["env"], data["env_kwargs"]
+
+
+class TestArgumentsOfTheEnvironment:
+    """They merge one by one, and go where another environment is named."""
+
+    @pytest.mark.parametrize(
+        "overlay",
+        [
+            "data: {env_kwargs: {min_solution: 6}}",
+            "data: {env: tsr/Sokoban-v0, env_kwargs: {min_solution: 6}}",
+            "data:\n  env_kwargs:\n    min_solution: 6\n",
+        ],
+    )
+    def test_of_a_file(self, overlay: str, capsys, empty_folder: Path):
+        name, before = environment(capsys)
+        (empty_folder / "mine.yaml").write_text(overlay)
+        assert before is not None
+        assert before["prompt_style"] == "bare"
+        assert environment(capsys, "--config", "mine.yaml") == (name, {**before, "min_solution": 6})
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("--data.env_kwargs.min_solution", "6"),
+            ("--data.env_kwargs.min_solution=6",),
+            ("--data.env_kwargs", '{"min_solution": 6}'),
+            ("--data.env_kwargs={min_solution: 6}",),
+            ("--data.env_kwargs.min_solution", "5", "--data.env_kwargs", "{min_solution: 6}"),
+            ("--data.env_kwargs", "{min_solution: 5}", "--data.env_kwargs.min_solution", "6"),
+            ("--config", '{"data": {"env_kwargs": {"min_solution": 6}}}'),
+            ("--data", '{"env_kwargs": {"min_solution": 6}}'),
+        ],
+        ids=" ".join,
+    )
+    def test_of_flags(self, flags: tuple[str, ...], capsys, empty_folder: Path):
+        name, before = environment(capsys)
+        assert environment(capsys, *flags) == (name, {**(before or {}), "min_solution": 6})
+
+    @pytest.mark.parametrize("flags", [(), ("--data.instances", "3")], ids=" ".join)
+    def test_of_another_one_replace_them(self, flags: tuple[str, ...], capsys, empty_folder: Path):
+        (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0, env_kwargs: {slip: 0.2}}")
+        found = environment(capsys, "--config", "mine.yaml", *flags)
+        assert found == ("corridor:Corridor-v0", {"slip": 0.2})
+
+    @pytest.mark.parametrize(
+        ("flags", "left"),
+        [
+            ((), None),
+            (("--data.env_kwargs.slip", "0.2"), {"slip": 0.2}),
+            (("--data.env_kwargs", "{slip: 2e-1}"), {"slip": 0.2}),
+            (("--data.env_kwargs", "null"), None),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("named_first", [True, False])
+    def test_named_by_a_flag(self, named_first: bool, flags: tuple[str, ...], left, capsys, empty_folder: Path):
+        named = ("--data.env", "corridor:Corridor-v0")
+        found = environment(capsys, *(named + flags if named_first else flags + named))
+        assert found == ("corridor:Corridor-v0", left)
+
+    def test_come_and_go_in_order(self, capsys, empty_folder: Path):
+        (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0}")
+        found = environment(capsys, "--data.env_kwargs.boxes", "2", "--config", "mine.yaml", "--data.instances", "3")
+        assert found == ("corridor:Corridor-v0", None)
+        back = environment(capsys, "--config", "mine.yaml", "--config", "sokoban.yaml")
+        assert back == environment(capsys)
+
+    def test_none_of_them(self, capsys, empty_folder: Path):
+        assert environment(capsys, "--data.env_kwargs", "null")[1] is None
+
+    def test_are_told_and_written_down(self, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture):
+        caplog.set_level("INFO")
+        (empty_folder / "mine.yaml").write_text("data: {env_kwargs: {min_solution: 6}}")
+        tsr("fit", *PPO, "--config", "mine.yaml", "--model.policy.model", tiny_model("sokoban"))
+        assert re.search(r"environment: tsr/Sokoban-v0\(prompt_style='bare', .*min_solution=6, ", caplog.text)
+        [written] = empty_folder.glob("runs/sokoban/*/config.yaml")
+        kwargs = yaml.safe_load(written.read_text())["data"]["env_kwargs"]
+        assert (kwargs["prompt_style"], kwargs["min_solution"]) == ("bare", 6)
+
+
+def test_a_run_leaves_its_configuration_beside_its_checkpoints(tiny_model, empty_folder: Path):
+    callbacks = ("--trainer.callbacks", f"[{KEEPING}]")
+    tsr("fit", *PPO, "--model.policy.model", tiny_model("sokoban"), *callbacks, "--data.instances", "3")
+    [run] = empty_folder.glob("runs/sokoban/*")
+    assert {path.name for path in run.glob("checkpoints/*")} == {"epoch=001.ckpt", "last.ckpt"}
+    assert yaml.safe_load((run / "config.yaml").read_text())["data"]["instances"] == 3
+    assert [path.name for path in empty_folder.iterdir()] == ["runs"]
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")  # lightning's, of every next version_
+def test_validate_gives_the_figures_that_fit_gave(tiny_model, empty_folder: Path):
+    common = (*PPO, "--model.policy.model", tiny_model("sokoban"), "--data.held_out.instances", "8")
+    args = ("--trainer.callbacks", f"[{KEEPING}, {MEASURED}]", "--trainer.check_val_every_n_epoch", "1")
+    during = tsr("fit", *common, *args, "--model.optimizer.learning_rate", "0.003").trainer.callback_metrics
+    [checkpoint] = empty_folder.rglob("last.ckpt")
+    after = tsr("validate", *common, *args, "--ckpt_path", checkpoint).trainer.callback_metrics
+    start = tsr("validate", *common, *args).trainer.callback_metrics
+    figures = [name for name in after if name.startswith("val/") and not name.endswith("seconds")]
+    assert len(figures) > 10
+    assert {name: float(during[name]) for name in figures} == {name: float(after[name]) for name in figures}
+    assert {name: float(start[name]) for name in figures} != {name: float(after[name]) for name in figures}
+
+
+class Recording(Callback):
+    """Counts the micro-batches of every update."""
+
+    def __init__(self) -> None:
+        self.micro_batches: list[int] = [0]
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.micro_batches[-1] += 1
+
+    def on_before_zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        self.micro_batches.append(0)
+
+
+class TestMicroBatches:
+    """The same gradient, in one piece or in several."""
+
+    @staticmethod
+    def trained(model: Path, *args: str) -> tuple[dict[str, torch.Tensor], dict[str, float], int]:
+        """The weights after two updates, the last one's figures, and the most micro-batches that one of them took."""
+        recording = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Recording"}}]')
+        two = ("--trainer.max_epochs", "1", "--data.updates.minibatches", "2")
+        cli = tsr("fit", *PPO, "--model.policy.model", str(model), *recording, *two, *args)
+        assert cli.trainer.global_step == 2
+        counts = next(c for c in cli.trainer.callbacks if isinstance(c, Recording)).micro_batches
+        figures = {name: float(figure) for name, figure in cli.trainer.callback_metrics.items()}
+        return cli.model.state_dict(), figures, max(counts)
+
+    @pytest.mark.parametrize(
+        "args",
+        [("--trainer.accumulate_grad_batches", "3"), ("--data.updates.micro_batch_tokens", "1000")],
+        ids=" ".join,
+    )
+    def test_change_nothing(self, args: tuple[str, str], tiny_model, empty_folder):
+        weights, figures, one = self.trained(tiny_model("sokoban"))
+        parts, their_figures, several = self.trained(tiny_model("sokoban"), *args)
+        assert one == 1
+        assert several >= 3
+        # the norms of the gradients among them, which AdamW's steps would not tell
+        assert {"train/grad_norm_policy", "train/grad_norm_critic"} <= figures.keys()
+        assert their_figures == pytest.approx(figures, rel=1e-4, abs=1e-6)
+        for name, weight in weights.items():  # a step is about 1e-4
+            torch.testing.assert_close(parts[name], weight, atol=2e-6, rtol=0, msg=name)
+
+
+@pytest.mark.slow
+def test_another_process_gives_the_same_numbers(tiny_model, tmp_path: Path):
+    """Whatever the salt of Python's hashes, and whatever else went on before, which in this process is much."""
+    keeping = ("--trainer.callbacks", f"[{KEEPING}]", "--config", "search/beam.yaml")
+    args = ("fit", *PPO, "--model.policy.model", tiny_model("sokoban"), *keeping)
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    with in_folder(here):
+        tsr(*args)
+    salt = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    done = tsr_process(*args, cwd=there, PYTHONHASHSEED=salt)
+    assert done.returncode == 0, done.stderr
+    found, expected = (weights(last) for folder in (here, there) for last in folder.rglob("last.ckpt"))
+    assert found.keys() == expected.keys()
+    for name in found:
+        assert torch.equal(found[name], expected[name]), name
+
+
+@pytest.mark.slow
+def test_an_environment_of_ones_own_trains_from_outside_the_repository(tmp_path: Path):
+    package = tmp_path / "mine"
+    package.mkdir()
+    shutil.copy(ROOT / "tests" / "corridor.py", package / "hall.py")
+    (tmp_path / "mine.yaml").write_text(
+        "data:\n  env: mine.hall:Corridor-v0\n  env_kwargs: {slip: 0.2}\n  held_out: {instances: 1}\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    keeping = ("--trainer.callbacks", f"[{KEEPING}, {MEASURED}]", "--trainer.check_val_every_n_epoch", "1")
+    small = (*QUICK, "--data.held_out.instances", "1", "--model.policy.model", TINY)
+    overlays = ("--config", "sokoban.yaml", "--config", "objective/ppo.yaml", "--config", "mine.yaml")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("tsr"), "fit", *overlays, *small, *keeping],
+        cwd=tmp_path,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    [last] = tmp_path.rglob("last.ckpt")
+    assert torch.load(last, weights_only=True)["global_step"] == 4
+    [measured] = tmp_path.rglob("evaluation.json")
+    assert json.loads(measured.read_text())["evaluations"]["sampled"]["after"]["figures"]["turns"] > 0
+
+
+def test_that_environment_is_an_ordinary_one():
+    from corridor import Corridor
+
+    from tsr_lightning.envs.checker import check_branchable
+
+    assert isinstance(Corridor(), Branchable)
+    check_branchable(Corridor)

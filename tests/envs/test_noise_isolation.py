@@ -1,0 +1,155 @@
+"""Search must not see the real episode's noise.
+
+In these worlds every action is equally good, so without a look into the future no policy can win more often than the
+known probability; one that knows the noise to come nearly always wins, because what an action leads to depends on it.
+"""
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+
+from tests.fakes import Scripted, driver
+from tsr_lightning.envs.frozen_lake import TextFrozenLake
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import SearchTask
+from tsr_lightning.search.strategies import Beam, BestOfN, Lookahead, Sample, Strategy
+
+EPISODES = 600
+GAIN = 0.10  # that must not go unnoticed
+LEVEL = 0.01  # of a one-sided exact binomial test
+POWER = 0.99
+SEARCHES: list[Strategy] = [
+    BestOfN(4, "resample"),
+    Beam(2, 4, commit="resample"),
+    Lookahead(4, 2, 2, commit="resample"),
+]
+
+
+class Coins:
+    """Five tosses, three heads win. Each of the actions has a coin of its own, and all coins are fair."""
+
+    instructions = "toss"
+    answers = ("a", "b", "c", "d")
+    win = 0.5  # as many ways to three heads or more as to three tails or more
+
+    def __init__(self) -> None:
+        self.heads, self.tosses, self.key, self.drawn = 0, 0, Key(0), 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.heads, self.tosses, self.key, self.drawn = 0, 0, Key(seed or 0).fold_in("coins"), 0
+        return "0", {}
+
+    def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.heads += self.key.fold_in(action).uniform(self.drawn) < 0.5
+        self.tosses += 1
+        self.drawn += 1
+        won = self.heads == 3
+        info = {"success": won, "action_is_valid": True, "action_is_effective": True}
+        return str(self.heads), float(won), won, self.tosses == 5 and not won, info
+
+    def get_state(self) -> Hashable:
+        return (self.heads, self.tosses, self.key, self.drawn)
+
+    def set_state(self, state: Any, /) -> None:
+        self.heads, self.tosses, self.key, self.drawn = state
+
+    def reseed(self, key: Key, /) -> None:
+        self.key, self.drawn = key, 0
+
+    def score(self) -> float:
+        return self.heads / 3
+
+    def state_key(self) -> Hashable:
+        return self.heads
+
+    def remaining(self) -> int:
+        return 5 - self.tosses
+
+    def legal_actions(self) -> list[str]:
+        return list(self.answers)
+
+
+class EvenLake(TextFrozenLake):
+    """A lake where nobody moves where he wants, but to one of the two sides: from the corner S, any action stays or
+    reaches a G with probability 1/2 each. Two turns."""
+
+    win = 1 - 0.5**2
+
+    def __init__(self) -> None:
+        super().__init__(
+            desc=["SG", "GF"], success_rate=0.0, max_turns=2, actions_per_turn=1, max_actions=2, prompt_style="brief"
+        )
+        self.reset(seed=0)
+        self.answers = tuple(self.legal_actions())
+
+
+class ForeseenCoins(Coins):
+    """The mutant: one randomness for the real episode and all branches, in the state."""
+
+    def reseed(self, key: Key, /) -> None:
+        pass
+
+
+class ForeseenLake(EvenLake):
+    """The same of the lake."""
+
+    def reseed(self, key: Key, /) -> None:
+        pass
+
+
+def wins(world: Any, strategy: Strategy) -> int:
+    """Of `EPISODES` of different instances."""
+    play = driver(world, Scripted(world.answers))
+    searches = [SearchTask(seed, 0, strategy, Key(2025).fold_in(seed)) for seed in range(EPISODES)]
+    return sum(trajectory.succeeded for trajectory in play.run(searches))
+
+
+def at_least(count: int, n: int, p: float) -> float:
+    """The probability of `count` successes or more in n tries."""
+    return math.fsum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(count, n + 1))
+
+
+def too_many(n: int, p: float) -> int:
+    """The fewest successes that are significantly more than probability p gives."""
+    return next(count for count in range(n + 2) if at_least(count, n, p) < LEVEL)
+
+
+@pytest.mark.parametrize("world", [Coins, EvenLake])
+def test_the_number_of_episodes_is_enough(world: type[Coins] | type[EvenLake]) -> None:
+    """With 600 episodes a gain of ten points is found with probability 0.995 (coins, 0.5) and 0.9999 (lake, 0.75)."""
+    assert at_least(too_many(EPISODES, world.win), EPISODES, world.win + GAIN) > POWER
+
+
+@pytest.mark.parametrize("world", [Coins, EvenLake, ForeseenCoins, ForeseenLake])
+def test_every_action_is_equally_good_to_plain_sampling(world: type[Coins] | type[EvenLake]) -> None:
+    """The baseline is the known probability, in the mutants too, since a plain sample looks at nothing."""
+    won = wins(world(), Sample())
+    assert at_least(won, EPISODES, world.win) > LEVEL / 2
+    assert at_least(EPISODES - won, EPISODES, 1 - world.win) > LEVEL / 2
+
+
+@pytest.mark.parametrize("world", [Coins, EvenLake])
+@pytest.mark.parametrize("strategy", SEARCHES, ids=repr)
+def test_search_wins_no_more_often_than_sampling(strategy: Strategy, world: type[Coins] | type[EvenLake]) -> None:
+    assert wins(world(), strategy) < too_many(EPISODES, world.win)
+
+
+@pytest.mark.parametrize("world", [ForeseenCoins, ForeseenLake])
+@pytest.mark.parametrize("strategy", SEARCHES, ids=repr)
+def test_the_same_test_fails_where_search_sees_the_future(
+    strategy: Strategy, world: type[Coins] | type[EvenLake]
+) -> None:
+    won = wins(world(), strategy)
+    assert won >= too_many(EPISODES, world.win)
+    assert won / EPISODES > world.win + GAIN
+
+
+@pytest.mark.parametrize("world", [Coins, EvenLake])
+@pytest.mark.parametrize("strategy", [BestOfN(4), Beam(2, 4)], ids=repr)
+def test_keeping_the_outcome_that_search_saw_selects_luck(
+    strategy: Strategy, world: type[Coins] | type[EvenLake]
+) -> None:
+    """As documented, and as the paper does: under `keep` search does beat sampling here."""
+    assert wins(world(), strategy) >= too_many(EPISODES, world.win)

@@ -1,0 +1,112 @@
+"""What a policy says is read in linear time, and as the regular expressions read it that first defined it."""
+
+import itertools
+import re
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsr_lightning.envs.text import PROMPT_STYLES, find_answer
+from tsr_lightning.envs.webshop.pages import read
+from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_WORDINGS, heard
+from tsr_lightning.envs.webshop.tokens import words
+
+# the definitions: cubic, quadratic and quadratic in the length of a response
+BY_PATTERN = {
+    "paper": re.compile(r"<think>.*?</think>\s*<answer>(.*?)</answer>", re.DOTALL),
+    "brief": re.compile(r"<answer>(.*?)</answer>", re.DOTALL),
+    "bare": re.compile(r"<answer>(.*?)</answer>", re.DOTALL),
+}
+ACTION = re.compile(r"(.+)\[(.+)\]")
+WORDS = re.compile(r"_*[a-z0-9][a-z0-9_]*(?:(?:(?<=[a-z])[:.'](?=[a-z])|(?<=[0-9])[,;.'](?=[0-9]))[a-z0-9_]+)*")
+
+PIECES = ("<think>", "</think>", "<answer>", "</answer>", "a", "\n ")
+CHARACTERS = ("search", "click", "[", "]", "A", "\n")
+SECONDS = 60  # of this process; it takes milliseconds, and the patterns above take minutes to hours
+
+
+def by_pattern(text: str, name: str) -> str | None:
+    found = BY_PATTERN[name].findall(text)
+    return found[-1] if found else None
+
+
+def action_by_pattern(text: str) -> tuple[str, str] | None:
+    found = ACTION.match(text)
+    return (found[1], found[2].lower()) if found and found[1] in ("search", "click") else None
+
+
+@pytest.mark.parametrize("name", BY_PATTERN)
+def test_every_short_response_is_read_as_the_pattern_reads_it(name: str) -> None:
+    for length in range(6):
+        for pieces in itertools.product(PIECES, repeat=length):
+            text = "".join(pieces)
+            assert find_answer(text, PROMPT_STYLES[name]) == by_pattern(text, name), text
+
+
+@given(st.lists(st.sampled_from([*PIECES, "<", ">", "/", "think", "answer", "||", "\u2003", "\x1c"]), max_size=40))
+def test_longer_responses_are_read_as_the_pattern_reads_them(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    for name in BY_PATTERN:
+        assert find_answer(text, PROMPT_STYLES[name]) == by_pattern(text, name)
+    assert find_answer(text, ORIGINAL) == text
+
+
+def test_every_short_action_is_read_as_the_pattern_reads_it() -> None:
+    for length in range(8):
+        for characters in itertools.product(CHARACTERS, repeat=length):
+            text = "".join(characters)
+            assert read(text) == action_by_pattern(text), text
+
+
+def test_every_short_query_has_the_words_of_the_pattern() -> None:
+    for length in range(9):
+        for characters in itertools.product("_a1.", repeat=length):
+            text = "".join(characters)
+            assert words(text) == WORDS.findall(text), text
+
+
+@pytest.fixture
+def limit() -> Iterator[None]:
+    """Fails the test after SECONDS of this process's own time, so that a busy machine changes nothing."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"not done after {SECONDS} seconds of computing: this is not linear")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+
+
+UNITS = ("<think>", "</think>", "<answer>", "</answer>", "<think></think><answer>", "<think></think>", "</think> ", " ")
+READERS: list[Callable[[str], object]] = [
+    *(lambda text, prompt_style=prompt_style: heard(text, prompt_style) for prompt_style in SHOP_WORDINGS.values()),  # type: ignore[misc]
+    read,
+    words,
+]
+
+
+@pytest.mark.parametrize("unit", [*UNITS, "[", "]", "[]", "search[", "||", "_", "a_", "a.", "\u200d", "-"])
+def test_long_responses_are_read_in_linear_time(unit: str, limit: None) -> None:
+    text = unit * (200_000 // len(unit))
+    for reader in READERS:
+        for said in (text, f"search[{text}]", f"<answer>search[{text}", f"<think></think><answer>{text}é"):
+            reader(said)
+
+
+@pytest.mark.parametrize("id", ["tsr/FrozenLake-v0", "tsr/Sokoban-v0", "tsr/WebShop-v0"])
+@pytest.mark.parametrize("prompt_style", PROMPT_STYLES)
+def test_the_longest_responses_that_an_environment_declares_take_no_time(
+    id: str, prompt_style: str, limit: None
+) -> None:
+    env = gymnasium.make(id, disable_env_checker=True, prompt_style=prompt_style).unwrapped
+    for unit in UNITS:
+        for form in ("{}", "<think></think><answer>{}</answer>", "<think></think><answer>search[{}]</answer>"):
+            env.reset(seed=0)
+            env.step(form.format(unit * (8000 // len(unit))))

@@ -1,0 +1,155 @@
+"""A small noisy world, a speaker and a scripted policy: fakes of a few lines for what search only knows by contract."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from tsr_lightning.costs import Costs
+from tsr_lightning.engines.base import Prompt, Response, Sampling
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.trajectory import Turn
+
+GOAL, TURNS = 9, 6
+MOVES = {"a": 1, "b": 2, "c": -1, "d": 0}
+SAYS = ("aabbcdx", "abbbcdd")  # the first letters that a policy chooses from: in a context of even, of odd length
+WORDS = 3  # the most letters that a turn says, unless it is cut
+
+
+class Walk:
+    """Walk from 0..3 to exactly 9 in six turns; a turn costs 0.01, what is no action 0.1 more.
+
+    Args:
+        slip: probability that a move goes one further.
+    """
+
+    instructions = "walk"
+
+    def __init__(self, slip: float = 0.25) -> None:
+        self.slip = slip
+        self.place, self.turn, self.key, self.drawn = 0, 0, Key(0), 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.place, self.turn, self.key, self.drawn = (seed or 0) % 4, 0, Key(seed or 0), 0
+        return self._say(), {}
+
+    def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        move = MOVES.get(action[:1])
+        before = self.place
+        if move is not None:
+            self.place += move + (self.key.uniform(self.drawn) < self.slip)
+            self.drawn += 1
+        self.turn += 1
+        success = self.place == GOAL
+        reward = success - 0.01 - 0.1 * (move is None)
+        info = {
+            "success": success,
+            "action_is_valid": move is not None,
+            "action_is_effective": self.place != before,
+        }
+        return self._say(), reward, success, self.turn >= TURNS and not success, info
+
+    def get_state(self) -> Hashable:
+        return (self.place, self.turn, self.key, self.drawn)
+
+    def set_state(self, state: Any, /) -> None:
+        self.place, self.turn, self.key, self.drawn = state
+
+    def reseed(self, key: Key, /) -> None:
+        self.key, self.drawn = key, 0
+
+    def score(self) -> float:
+        return 1 - min(abs(GOAL - self.place), GOAL) / GOAL
+
+    def state_key(self) -> Hashable:
+        return self.place
+
+    def remaining(self) -> int:
+        return TURNS - self.turn
+
+    def legal_actions(self) -> list[str]:
+        return list(MOVES)
+
+    def _say(self) -> str:
+        return f"{self.place},{TURNS - self.turn};"
+
+
+class Guided(Walk):
+    """The same, with an oracle."""
+
+    def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
+        if key is not None and key.uniform() < noise:
+            return self.legal_actions()[int(key.uniform(1) * len(MOVES))]
+        return "b" if GOAL - self.place > 1 else "a" if self.place < GOAL else "c"
+
+
+class Letters:
+    """A letter is a token."""
+
+    def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]:
+        text = system + "".join(turn.observation + self.read(turn.response) for turn in turns) + observation
+        return tuple(map(ord, text))
+
+    def read(self, response: Sequence[int]) -> str:
+        return "".join(map(chr, response))
+
+    def write(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
+
+class Scripted:
+    """Says up to three letters drawn by its key, the likely ones by the context; or one of the given answers.
+
+    Args:
+        answers: all that it may say, each as likely as the others.
+    """
+
+    def __init__(self, answers: Sequence[str] = ()) -> None:
+        self.answers = answers
+        self.calls: list[str] = []  # what was asked of it, in order
+        self.costs = Costs()
+
+    def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
+        self.calls.append("generate")
+        said = [[self.say(p.ids, Key(key), p.max_new_tokens) for key in p.keys] for p in prompts]
+        self.costs += Costs(tokens_generated=sum(len(response.ids) for family in said for response in family))
+        return said
+
+    def say(self, ids: Sequence[int], key: Key, room: int) -> Response:
+        choices = self.answers or SAYS[len(ids) % 2]
+        text = choices[int(key.uniform() * len(choices))]
+        if not self.answers:
+            text += "." * int(key.uniform(1) * WORDS)
+        return Response(tuple(map(ord, text[:room])), (-1.0,) * len(text[:room]), len(text) <= room)
+
+    def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
+        self.calls.append("values")
+        return [self.value(ids) for ids in prompts]
+
+    @staticmethod
+    def value(ids: Sequence[int]) -> float:
+        return (sum(ids) % 7) / 7
+
+    def take_costs(self) -> Costs:
+        costs, self.costs = self.costs, Costs()
+        return costs
+
+
+def driver(
+    env: Any = None,
+    engine: Scripted | None = None,
+    *,
+    concurrency: int = 256,
+    limits: TokenLimits = TokenLimits(1000),  # noqa: B008  (frozen)
+    max_response_tokens: int = 64,
+    keep_trees: bool = False,
+    workers: Sequence[Any] = (),
+) -> Driver:
+    sampling = Sampling(1.0, max_response_tokens)
+    env = Walk() if env is None else env
+    return Driver(env, Letters(), engine or Scripted(), sampling, limits, concurrency, keep_trees, workers)
+
+
+def tasks(strategy: Strategy, count: int = 40, run: int = 7) -> list[SearchTask]:
+    return [SearchTask(i // 4, i % 4, strategy, Key(run).fold_in(i)) for i in range(count)]

@@ -1,0 +1,304 @@
+"""Credit on whole trajectories: aggregation, groups, and what is done with searched ones."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tsr_lightning.objectives import (
+    GRPO,
+    PPO,
+    RAFT,
+    SFT,
+    Constant,
+    Credit,
+    Estimates,
+    ImitateSuccesses,
+    Needs,
+    Objective,
+    SequenceMean,
+    TokenMean,
+    Unchanged,
+)
+from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+
+ARRAYS = ("advantages", "value_targets", "weights", "normalizers", "value_weights")
+
+
+def turn(tokens: int, reward: float) -> Turn:
+    return Turn(
+        prompt=(1,),
+        response=(2,) * tokens,
+        logprobs=(-1.0,) * tokens,
+        finished=True,
+        observation="",
+        text="",
+        reward=reward,
+        valid=True,
+        effective=True,
+    )
+
+
+def trajectory(
+    *turns: tuple[int, float], origin: Origin = Origin.SAMPLED, succeeded: bool = False, truncated: bool = False
+) -> Trajectory:
+    """From (trained tokens, reward) of each turn."""
+    return Trajectory(
+        instance=0,
+        member=0,
+        strategy="Sample",
+        origin=origin,
+        turns=tuple(turn(tokens, reward) for tokens, reward in turns),
+        succeeded=succeeded,
+        truncated=truncated,
+        final_prompt=(1,),
+        final_observation="",
+    )
+
+
+def group(*trajectories: Trajectory) -> Group:
+    return Group(instance=0, trajectories=trajectories)
+
+
+def estimates(of: Trajectory, values: list[float] | None = None, final_value: float = 0.0) -> Estimates:
+    n = of.trained_tokens
+    return Estimates(
+        torch.zeros(n), torch.zeros(n) if values is None else torch.tensor(values), torch.zeros(n), final_value
+    )
+
+
+def credit(objective: Objective, *groups: Group) -> list[list[Credit]]:
+    return objective.credit(groups, [[estimates(each) for each in one.trajectories] for one in groups])
+
+
+def close(actual: Tensor, expected: list[float]) -> None:
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=1e-5)
+
+
+MIXED = group(
+    trajectory((2, 1.0)),
+    trajectory((1, 0.0), (2, 3.0)),
+    trajectory((2, 50.0), origin=Origin.SEARCHED, succeeded=True),
+    trajectory((1, -50.0), origin=Origin.SEARCHED),
+)
+
+
+def test_aggregations_by_hand():
+    # A trajectory of 4 trained tokens.
+    assert TokenMean().weigh(4) == (1.0, 1.0)
+    assert SequenceMean().weigh(4) == (0.25, 0.25)
+    assert Constant(10).weigh(4) == (0.1, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        # Trajectories of 1 and 3 tokens whose terms are 8 and 2, 2, 2.
+        (TokenMean(), (8 + 6) / 4),
+        (SequenceMean(), (8 + 2) / 2),
+        (Constant(4), (8 / 4 + 6 / 4) / 2),
+    ],
+)
+def test_a_step_is_the_weighted_sum_over_the_sum_of_shares(aggregation, expected: float):
+    ((short, long),) = credit(SFT(aggregation=aggregation), group(trajectory((1, 0.0)), trajectory((1, 0.0), (2, 0.0))))
+    summed = (short.weights * 8).sum() + (long.weights * 2).sum()
+    assert (summed / (short.normalizers.sum() + long.normalizers.sum())).item() == pytest.approx(expected)
+
+
+def test_ppo_by_hand():
+    # Turns of 2 and 1 tokens with rewards 1 and 10, values 1, 2, 3: returns 11, 11, 10 and advantages 10, 9, 7.
+    one = trajectory((2, 1.0), (1, 10.0))
+    ((own,),) = PPO(whiten=False).credit([group(one)], [[estimates(one, [1.0, 2.0, 3.0])]])
+    close(own.advantages, [10.0, 9.0, 7.0])
+    close(own.value_targets, [11.0, 11.0, 10.0])
+    close(own.weights, [1.0, 1.0, 1.0])
+    close(own.value_weights, [1.0, 1.0, 1.0])
+    # Per turn: 1 + 10 - 1 = 10 and 10 - 3 = 7, shared by their tokens.
+    ((shared,),) = PPO(whiten=False, gae="turn").credit([group(one)], [[estimates(one, [1.0, 2.0, 3.0])]])
+    close(shared.advantages, [10.0, 10.0, 7.0])
+    close(shared.value_targets, [11.0, 11.0, 10.0])
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "truncated", "expected"),
+    [(False, False, 1.0), (False, True, 1.0), (True, False, 1.0), (True, True, 1.0 + 0.5 * 6.0)],
+)
+def test_bootstrap_only_where_asked_for_and_truncated(bootstrap: bool, truncated: bool, expected: float):
+    one = trajectory((1, 1.0), truncated=truncated)
+    objective = PPO(whiten=False, gamma=0.5, bootstrap_truncated=bootstrap)
+    ((own,),) = objective.credit([group(one)], [[estimates(one, final_value=6.0)]])
+    close(own.value_targets, [expected])
+
+
+def test_ppo_whitens_over_the_whole_rollout():
+    # Two groups of one trajectory of one token, returns 1 and 5: mean 3, deviation 2. The targets are not whitened.
+    (((low,), (high,))) = credit(PPO(), group(trajectory((1, 1.0))), group(trajectory((1, 5.0))))
+    close(torch.cat([low.advantages, high.advantages]), [-1.0, 1.0])
+    close(torch.cat([low.value_targets, high.value_targets]), [1.0, 5.0])
+
+
+def test_ppo_whitens_as_the_loss_weighs():
+    # Returns 0 (one token) and 4 (three). By token: mean 3, variance (9 + 3 * 1) / 4 = 3. By sequence: mean 2,
+    # deviation 2.
+    pair = group(trajectory((1, 0.0)), trajectory((3, 4.0)))
+    ((low, high),) = credit(PPO(aggregation=TokenMean()), pair)
+    close(torch.cat([low.advantages, high.advantages]), [-math.sqrt(3)] + [1 / math.sqrt(3)] * 3)
+    ((low, high),) = credit(PPO(aggregation=SequenceMean()), pair)
+    close(torch.cat([low.advantages, high.advantages]), [-1.0] + [1.0] * 3)
+
+
+def test_grpo_by_hand():
+    # Returns 1, 3 and 5: mean 3, unbiased deviation sqrt((4 + 0 + 4) / 2) = 2.
+    three = group(trajectory((2, 1.0)), trajectory((1, 0.0), (2, 3.0)), trajectory((1, 5.0)))
+    ((a, b, c),) = credit(GRPO(), three)
+    close(a.advantages, [-1.0, -1.0])
+    close(b.advantages, [0.0, 0.0, 0.0])
+    close(c.advantages, [1.0])
+    ((a, b, c),) = credit(GRPO(normalise_std=False), three)
+    close(torch.cat([a.advantages, b.advantages, c.advantages]), [-2.0, -2.0, 0.0, 0.0, 0.0, 2.0])
+    close(b.value_weights, [0.0, 0.0, 0.0])
+
+
+def test_grpo_compares_within_a_group():
+    (low, high) = credit(
+        GRPO(normalise_std=False),
+        group(trajectory((1, 0.0)), trajectory((1, 1.0))),
+        group(trajectory((1, 100.0)), trajectory((1, 102.0))),
+    )
+    close(torch.cat([each.advantages for each in low]), [-0.5, 0.5])
+    close(torch.cat([each.advantages for each in high]), [-1.0, 1.0])
+
+
+def test_as_sampled_compares_searched_ones_too():
+    # Returns 1, 3, 50, -50: mean 1.
+    (mixed,) = credit(GRPO(normalise_std=False, aggregation=TokenMean(), searched=Unchanged()), MIXED)
+    close(torch.stack([each.advantages[0] for each in mixed]), [0.0, 2.0, 49.0, -51.0])
+    assert all(each.weights.min() == 1 for each in mixed)
+
+
+def test_successes_only_under_grpo():
+    # The sampled ones are compared with each other alone: 1 and 3 around 2.
+    ((a, b, success, failure),) = credit(
+        GRPO(normalise_std=False, searched=ImitateSuccesses(), aggregation=SequenceMean()), MIXED
+    )
+    close(a.advantages, [-1.0, -1.0])
+    close(b.advantages, [1.0, 1.0, 1.0])
+    close(b.weights, [1 / 3, 1 / 3, 1 / 3])
+    close(success.advantages, [1.0, 1.0])
+    close(success.weights, [0.5, 0.5])
+    close(success.normalizers, [0.5, 0.5])
+    close(failure.weights, [0.0])
+    close(failure.normalizers, [0.0])
+
+
+def test_successes_only_under_ppo():
+    # Whitened over the sampled ones alone. Values 0, so advantages are returns: 1, 1, 3, 3, 3, with mean 11 / 5 = 2.2
+    # and variance (2 * 1.44 + 3 * 0.64) / 5 = 0.96. The critic trains on all four.
+    ((a, b, success, failure),) = credit(PPO(searched=ImitateSuccesses()), MIXED)
+    close(a.advantages, [-1.2 / math.sqrt(0.96)] * 2)
+    close(b.advantages, [0.8 / math.sqrt(0.96)] * 3)
+    close(success.advantages, [1.0, 1.0])
+    close(failure.weights, [0.0])
+    close(failure.normalizers, [0.0])
+    close(success.value_targets, [50.0, 50.0])
+    close(failure.value_targets, [-50.0])
+    close(failure.value_weights, [1.0])
+
+
+@pytest.mark.parametrize("objective", [PPO(searched=ImitateSuccesses()), GRPO(searched=ImitateSuccesses())])
+def test_a_group_of_searched_failures_weighs_nothing(objective: Objective):
+    (failures,) = credit(objective, group(*[trajectory((2, 0.0), origin=Origin.SEARCHED)] * 3))
+    assert all(each.normalizers.sum() == each.weights.sum() == 0 for each in failures)
+    assert all(getattr(each, name).isfinite().all() for each in failures for name in ARRAYS)
+
+
+def test_raft_by_hand():
+    # Successes of 3 and 2 tokens, one plain and one searched, weigh 1/3 and 1/2 a token; failures, whatever they
+    # returned, nothing.
+    found = group(
+        trajectory((1, 0.0), (2, 1.0), succeeded=True),
+        trajectory((2, 9.0)),
+        trajectory((2, -3.0), origin=Origin.SEARCHED, succeeded=True),
+        trajectory((1, 9.0), origin=Origin.SEARCHED),
+    )
+    ((plain, failure, searched, other),) = credit(RAFT(), found)
+    close(plain.advantages, [1.0] * 3)
+    close(plain.weights, [1 / 3] * 3)
+    close(plain.normalizers, [1 / 3] * 3)
+    close(searched.advantages, [1.0, 1.0])
+    close(searched.weights, [0.5, 0.5])
+    for left_out in (failure, other):
+        assert left_out.weights.sum() == left_out.normalizers.sum() == 0
+    assert all(each.value_weights.sum() == 0 for each in (plain, failure, searched, other))
+
+
+def test_raft_on_searched_ones_is_grpo_under_successes_only():
+    searched = group(*[dataclasses.replace(each, origin=Origin.SEARCHED) for each in MIXED.trajectories])
+    for ours, theirs in zip(
+        credit(RAFT(), searched)[0], credit(GRPO(searched=ImitateSuccesses()), searched)[0], strict=True
+    ):
+        assert all(
+            torch.equal(getattr(ours, name) * ours.weights, getattr(theirs, name) * theirs.weights) for name in ARRAYS
+        )
+
+
+@pytest.mark.parametrize(
+    "objective", [PPO(), PPO(searched=ImitateSuccesses()), GRPO(), GRPO(searched=ImitateSuccesses()), RAFT(), SFT()]
+)
+def test_what_is_declared_is_what_credit_does(objective: Objective):
+    """A trajectory's return moves its advantage where it is compared, and no other; imitated ones have a positive
+    advantage, and those that are neither weigh nothing."""
+    kinds = [(origin, won) for origin in (Origin.SAMPLED, Origin.SEARCHED) for won in (False, True)]
+    members = [trajectory((1, 1.0), origin=origin, succeeded=won) for origin, won in kinds * 2]
+    (before,) = credit(objective, group(*members))
+    for i, member in enumerate(members):
+        raised = dataclasses.replace(member, turns=(turn(1, 4.0),))
+        (after,) = credit(objective, group(*members[:i], raised, *members[i + 1 :]))
+        compared, imitated = objective.compares(member.origin), objective.imitates(member)
+        assert not (compared and imitated)
+        assert (after[i].advantages > before[i].advantages).item() == compared
+        assert (before[i].weights > 0).item() == (compared or imitated)
+        if imitated:
+            assert before[i].advantages.item() == 1
+
+
+def test_likelihood_takes_every_trajectory_alike():
+    (mixed,) = credit(SFT(), MIXED)
+    for each in mixed:
+        assert (each.weights == 1).all()
+        assert (each.normalizers == 1).all()
+        assert (each.value_weights == 0).all()
+
+
+@pytest.mark.parametrize("objective", [PPO(), PPO(gae="turn"), PPO(whiten=False), GRPO(), RAFT(), SFT()])
+def test_shapes_and_types(objective: Objective):
+    groups = [MIXED, group(trajectory((3, 1.0)), trajectory((0, 1.0)))]
+    given = credit(objective, *groups)
+    assert [len(each) for each in given] == [4, 2]
+    for row, one in zip(given, groups, strict=True):
+        for own, lived in zip(row, one.trajectories, strict=True):
+            for name in ARRAYS:
+                array = getattr(own, name)
+                assert array.shape == (lived.trained_tokens,)
+                assert array.dtype == torch.float32
+                assert array.isfinite().all()
+    assert objective.credit([], []) == []
+
+
+def test_needs():
+    assert PPO().needs == Needs(values=True)
+    assert PPO(bootstrap_truncated=True).needs == Needs(values=True, final_values=True)
+    assert PPO(kl_coefficient=0.1).needs == Needs(values=True, reference=True)
+    assert GRPO().needs == Needs()
+    assert GRPO(kl_coefficient=0.1).needs == Needs(reference=True)
+    assert RAFT().needs == Needs()
+    assert RAFT(kl_coefficient=0.1).needs == Needs(reference=True)
+    assert SFT().needs == Needs(logprobs=False)
+    assert [objective.minimum_compared for objective in (PPO(), GRPO(), RAFT(), SFT())] == [1, 2, 1, 1]
+
+
+def test_an_objective_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PPO().clip_low = 0.3  # type: ignore[misc]

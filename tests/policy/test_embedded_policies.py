@@ -1,0 +1,28 @@
+"""The policies inside the package play as their cards say."""
+
+from pathlib import Path
+
+import pytest
+from commands import in_folder, tsr
+
+GREEDY = '[{"name": "greedy", "temperature": 0.0, "samples": 1, "search": null}]'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "least", "most"),  # around the greedy success on all held-out instances: three standard errors of 64
+    [("sokoban", 0.55, 0.88), ("frozen_lake", 0.63, 0.95), ("webshop", 0.14, 0.49)],
+)
+def test_it_plays_its_task(task: str, least: float, most: float, tmp_path: Path) -> None:
+    with in_folder(tmp_path):
+        trainer = tsr(
+            *("validate", "--config", f"{task}.yaml", "--trainer.accelerator", "cpu"),
+            *(
+                "--data.held_out.instances",
+                "64",
+                f"--data.evaluations={GREEDY}",
+                "--trainer.enable_progress_bar",
+                "false",
+            ),
+        ).trainer
+    assert least < trainer.callback_metrics["val/greedy/success_rate"] < most

@@ -1,0 +1,164 @@
+"""Exported and embedded folders play in plain transformers and peft, in a process without this project."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from commands import ROOT
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
+
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.policy.chat import Chat, SingleTurn
+from tsr_lightning.policy.export import export
+from tsr_lightning.policy.inference import InferencePolicy
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch, location
+from tsr_lightning.policy.vocabulary import load_tokenizer, make_tokenizer
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.strategies import Sample
+
+BUDGET = 12
+PLAYS = """
+import importlib, json, sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tsr_lightning", "callbacks"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Without())
+for name in ("tsr_lightning", "callbacks"):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        continue
+    raise AssertionError(name + " can be imported here")
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+torch.set_num_threads(1)
+found = {}
+for name, case in json.load(open(sys.argv[1])).items():
+    tokenizer = AutoTokenizer.from_pretrained(case["folder"])
+    if case["base"] is None:
+        model = AutoModelForCausalLM.from_pretrained(case["folder"])
+    else:
+        from peft import PeftModel
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(case["base"]), case["folder"])
+    model.eval()
+    found[name] = []
+    for messages in case["conversations"]:
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        ids = model.generate(**prompt, do_sample=False, max_new_tokens=case["budget"])[0].tolist()
+        length = prompt["input_ids"].shape[1]
+        text = tokenizer.decode(ids[length:], skip_special_tokens=True)
+        found[name].append({"prompt": ids[:length], "response": ids[length:], "text": text})
+json.dump(found, sys.stdout)
+"""
+
+
+def played(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: str) -> tuple[list[Any], list[Any]]:
+    """The conversations of greedy episodes, and what our engine made of each: prompt, response and text."""
+    data = yaml.safe_load((ROOT / "configs" / f"{task}.yaml").read_text(encoding="utf-8"))["data"]
+    env = make_env(data["env"], **data["env_kwargs"])
+    chat = Chat(tokenizer, SingleTurn())
+    engine = TransformersEngine(InferencePolicy(policy), chat.end_ids, policy.context_length)
+    driver = Driver(env, chat, engine, Sampling(0.0, BUDGET), TokenLimits(policy.context_length))
+    tasks = [SearchTask(seed, 0, Sample(), Key(seed)) for seed in (1, 2, 3)]
+    turns = [turn for trajectory in driver.run(tasks) for turn in trajectory.turns]
+    system = [{"role": "system", "content": env.instructions}] if env.instructions else []
+    conversations = [[*system, {"role": "user", "content": turn.observation}] for turn in turns]
+    expected = [{"prompt": list(turn.prompt), "response": list(turn.response), "text": turn.text} for turn in turns]
+    return conversations, expected
+
+
+def moved(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> Policy:
+    """A policy that training has moved away from where it began."""
+    policy = Policy(spec, tokenizer, critic=False)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for tensor in policy.trainable_state().values():
+            tensor.add_(0.05 * torch.randn(tensor.shape, generator=generator))
+    return policy.eval()
+
+
+@pytest.fixture(scope="module")
+def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of every case, what plain transformers made of it in one process, and what our engine had made of it."""
+    folder = tmp_path_factory.mktemp("plain")
+    cases: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+
+    def add(name: str, task: str, policy: Policy, tokenizer: PreTrainedTokenizerFast, where: Path, base: str | None):
+        conversations, expected[name] = played(policy, tokenizer, task)
+        cases[name] = {"folder": str(where), "base": base, "conversations": conversations, "budget": BUDGET}
+
+    for task in ("sokoban", "frozen_lake", "webshop"):
+        spec = PolicySpec(f"embedded/{task}")
+        tokenizer = load_tokenizer(spec, ())
+        add(task, task, Policy(spec, tokenizer, critic=False).eval(), tokenizer, Path(location(spec.model)), None)
+
+    spec = PolicySpec("embedded/sokoban")
+    tokenizer = load_tokenizer(spec, ())
+    whole = moved(spec, tokenizer)
+    export(whole, tokenizer, folder / "whole")
+    add("all weights", "sokoban", whole, tokenizer, folder / "whole", None)
+
+    adapted = moved(PolicySpec(spec.model, LoRA(rank=4, alpha=8)), tokenizer)
+    export(adapted, tokenizer, folder / "adapter")
+    add("adapter", "sokoban", adapted, tokenizer, folder / "adapter", location(spec.model))
+    export(adapted, tokenizer, folder / "merged", merged=True)
+    add("merged", "sokoban", adapted, tokenizer, folder / "merged", None)
+
+    texts = ["Turn 1: ####_P <answer>Up || Down</answer>"] * 2
+    sizes = Scratch(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128, max_position_embeddings=512
+    )
+    fresh = moved(PolicySpec(sizes), make_tokenizer(texts))
+    export(fresh, make_tokenizer(texts), folder / "new")
+    add("a new model", "sokoban", fresh, make_tokenizer(texts), folder / "new", None)
+
+    config = Qwen2Config(
+        **{"vocab_size": len(tokenizer), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512},
+        **{"bos_token_id": None, "eos_token_id": 0, "pad_token_id": None},  # and not where responses ended in training
+    )
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "qwen2")
+    tokenizer.save_pretrained(folder / "qwen2")
+    other = moved(PolicySpec(str(folder / "qwen2")), tokenizer)
+    export(other, tokenizer, folder / "of qwen2")
+    add("a Qwen2 with a tokenizer that is not Qwen's", "sokoban", other, tokenizer, folder / "of qwen2", None)
+
+    (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", PLAYS, str(folder / "cases.json")], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sokoban", "frozen_lake", "webshop", "all weights", "adapter", "merged", "a new model"),
+        "a Qwen2 with a tokenizer that is not Qwen's",
+    ],
+)
+def test_greedy_play_is_the_same(name: str, found_and_expected: tuple[dict[str, Any], dict[str, Any]]):
+    found, expected = (side[name] for side in found_and_expected)
+    assert len(expected) >= 3
+    assert found == expected

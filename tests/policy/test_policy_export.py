@@ -1,0 +1,145 @@
+"""What is exported plays in plain peft and transformers: the same logits."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from bitsandbytes.nn import Linear4bit
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel, Qwen2Config
+
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.architecture import renamed
+from tsr_lightning.policy.export import export
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
+from tsr_lightning.policy.vocabulary import make_tokenizer
+
+SCRATCH = Scratch(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128, max_position_embeddings=64
+)
+TOKENIZER = make_tokenizer(["Turn 1: ####_P <answer>Up</answer>"] * 2)
+IDS = torch.randint(0, len(TOKENIZER), (3, 12), generator=torch.Generator().manual_seed(2))
+EXACT = NF4(compute_dtype="float32")
+
+
+@pytest.fixture(scope="module", params=["new", "gpt2"])
+def folder(request, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp(request.param)
+    if request.param == "gpt2":  # whose layers are transposed
+        config = GPT2Config(
+            vocab_size=len(TOKENIZER), n_embd=64, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
+        )
+        AutoModelForCausalLM.from_config(config).save_pretrained(path)
+        TOKENIZER.save_pretrained(path)
+    else:
+        export(Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False), TOKENIZER, path)
+    return str(path)
+
+
+def trained(spec: PolicySpec) -> Policy:
+    policy = Policy(spec, TOKENIZER, critic=True)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for tensor in policy.trainable_state().values():
+            tensor.add_(0.1 * torch.randn_like(tensor))
+    return policy.eval()
+
+
+@torch.no_grad()
+def logits(model: PreTrainedModel | PeftModel) -> torch.Tensor:
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = False  # plain transformers on such a CPU computes in bfloat16
+    return model.eval()(input_ids=IDS).logits
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
+@pytest.mark.parametrize("quantisation", [None, EXACT, NF4()], ids=str)
+def test_adapter_plays_in_peft(folder, quantisation, tmp_path):
+    policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), quantisation))
+    export(policy, TOKENIZER, tmp_path)
+    config = policy.causal_lm.config.quantization_config if quantisation else None
+    base = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config, dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(base, tmp_path)
+    torch.testing.assert_close(logits(loaded), logits(policy.causal_lm), atol=2e-5, rtol=1e-4)
+    assert {path.suffix for path in tmp_path.glob("*model*")} <= {".safetensors", ".json"}
+
+
+@pytest.mark.parametrize("quantisation", [None, EXACT], ids=str)
+def test_merged_plays_in_plain_transformers(folder, quantisation, tmp_path):
+    policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), quantisation))
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    export(policy, TOKENIZER, tmp_path, merged=True)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert not any(isinstance(module, Linear4bit) for module in plain.modules())
+    assert plain.dtype == torch.float32
+    torch.testing.assert_close(logits(plain), logits(policy.causal_lm), atol=2e-5, rtol=1e-4)
+    for name, tensor in policy.state_dict().items():  # training goes on as if nothing had been exported
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_merged_from_bfloat16_arithmetic_differs_by_its_rounding_alone(folder, tmp_path):
+    policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), NF4()))
+    export(policy, TOKENIZER, tmp_path, merged=True)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(logits(plain), logits(policy.causal_lm), atol=0.05, rtol=0.05)
+
+
+def test_all_weights_play_in_plain_transformers(folder, tmp_path):
+    policy = trained(PolicySpec(folder))
+    export(policy, TOKENIZER, tmp_path)
+    torch.testing.assert_close(
+        logits(AutoModelForCausalLM.from_pretrained(tmp_path)), logits(policy.causal_lm), atol=1e-6, rtol=1e-5
+    )
+
+
+def test_the_tokenizer_lies_beside_it(folder, tmp_path):
+    export(trained(PolicySpec(folder, LoRA(rank=4))), TOKENIZER, tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "<|im_start|>user\nTurn 1: ####_P √<|im_end|>\n"
+    assert loaded.encode(text) == TOKENIZER.encode(text)
+    assert loaded.chat_template == TOKENIZER.chat_template
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == folder
+
+
+@pytest.mark.parametrize("key_value_heads", [2, 1])
+def test_the_other_name_of_a_qwen2_is_the_same_function_of_the_same_weights(key_value_heads: int):
+    config = Qwen2Config(
+        **{"vocab_size": len(TOKENIZER), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"num_key_value_heads": key_value_heads, "intermediate_size": 128, "max_position_embeddings": 64},
+        **{"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}, "rms_norm_eps": 1e-4},
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # biases too, which begin at 0
+    other = renamed(model.config)
+    assert other is not None
+    same = AutoModelForCausalLM.from_config(other)
+    same.load_state_dict(model.state_dict())
+    assert torch.equal(logits(same), logits(model))
+
+
+def test_a_tokenizer_that_cannot_be_read_back_is_told(tmp_path: Path):
+    """A sliding window has no other name."""
+    config = Qwen2Config(
+        **{"vocab_size": len(TOKENIZER), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64},
+        **{"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "windowed")
+    TOKENIZER.save_pretrained(tmp_path / "windowed")
+    policy = trained(PolicySpec(str(tmp_path / "windowed")))
+    with pytest.warns(UserWarning, match="qwen2 model by rules of its own.*load it with PreTrainedTokenizerFast"):
+        export(policy, TOKENIZER, tmp_path / "out")
+
+
+def test_an_adapter_on_a_base_in_no_file_is_exported_merged_only(tmp_path: Path):
+    policy = trained(PolicySpec(SCRATCH, LoRA(rank=4, alpha=8)))
+    with pytest.raises(ConfigError, match="export it merged"):
+        export(policy, TOKENIZER, tmp_path)
+    export(policy, TOKENIZER, tmp_path, merged=True)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(logits(plain), logits(policy.causal_lm), atol=2e-5, rtol=1e-4)

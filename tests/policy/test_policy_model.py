@@ -1,0 +1,313 @@
+"""Three views of one base, on small models of several architectures with random weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+from tsr_lightning.batching.packing import Packed, pack
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.export import export
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
+from tsr_lightning.policy.vocabulary import make_tokenizer
+
+SCRATCH = Scratch(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=64
+)
+TOKENIZER: PreTrainedTokenizerFast = make_tokenizer(["Turn 1: ####_P <answer>Up</answer>"] * 2)
+SIZES = {
+    "vocab_size": len(TOKENIZER),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,  # logits far enough from zero for a cap to show
+    "pad_token_id": TOKENIZER.pad_token_id,
+    "eos_token_id": TOKENIZER.eos_token_id,
+    "bos_token_id": TOKENIZER.eos_token_id,
+}
+ARCHITECTURES: dict[str, PretrainedConfig] = {
+    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True, attention_dropout=0.5),
+    "llama": LlamaConfig(**SIZES),
+    "gpt2": GPT2Config(
+        vocab_size=len(TOKENIZER), n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
+    ),
+    "gemma2, soft-capped": Gemma2Config(**SIZES, head_dim=16, final_logit_softcapping=3.0),
+    "cohere, scaled": CohereConfig(**SIZES, logit_scale=0.25),
+}
+PLAIN_HEADS = {"qwen2", "llama", "gpt2"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    torch.manual_seed(0)
+    paths = {}
+    for name, config in ARCHITECTURES.items():
+        path = tmp_path_factory.mktemp(name.split(",")[0])
+        AutoModelForCausalLM.from_config(config).save_pretrained(path)
+        TOKENIZER.save_pretrained(path)
+        paths[name] = str(path)
+    return paths
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def named(request, folders) -> tuple[str, str]:
+    return request.param, folders[request.param]
+
+
+@pytest.fixture
+def folder(folders) -> str:
+    return folders["qwen2"]
+
+
+def spec_of(named: tuple[str, str], adapter: LoRA | None = None, checkpointing: bool = False) -> PolicySpec:
+    _, folder = named
+    return PolicySpec(folder, adapter, gradient_checkpointing=checkpointing)
+
+
+def shaken(policy: Policy, scale: float = 0.1) -> Policy:
+    """A policy as after training: every trainable tensor moved."""
+    torch.manual_seed(1)
+    state = policy.trainable_state()
+    with torch.no_grad():
+        for tensor in {tensor.data_ptr(): tensor for tensor in state.values()}.values():
+            tensor.add_(scale * torch.randn_like(tensor))
+    return policy
+
+
+def rows(length: int = 12) -> tuple[Tensor, Tensor]:
+    """Ids and mask of three rows, two of which begin alike: a hole between trained spans, one token, none."""
+    ids = torch.randint(0, len(TOKENIZER) - 3, (3, length), generator=torch.Generator().manual_seed(2))
+    mask = torch.zeros(3, length, dtype=torch.bool)
+    mask[0, 3:6] = mask[0, 8:11] = True
+    mask[1, 1] = True
+    ids[1, :5] = ids[0, :5]
+    return ids, mask
+
+
+def batch(ids: Tensor, mask: Tensor) -> Packed:
+    return pack(list(zip(ids.numpy(), mask.numpy(), strict=True)))
+
+
+def naive(policy: Policy, ids: Tensor, mask: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """From all the logits of the whole model, one token at a time."""
+    logprobs, entropies = [], []
+    logits = policy.causal_lm(input_ids=ids).logits
+    for row, position in mask.nonzero().tolist():
+        distribution = torch.distributions.Categorical(logits=logits[row, position - 1].float() / temperature)
+        logprobs.append(distribution.log_prob(ids[row, position]))
+        entropies.append(distribution.entropy())
+    return torch.stack(logprobs), torch.stack(entropies)
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=4, alpha=8)], ids=["all weights", "lora"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_outputs_are_those_of_all_logits(named, adapter, checkpointing, monkeypatch):
+    name, _ = named
+    monkeypatch.setattr("tsr_lightning.policy.model._CHUNK", 3 * len(TOKENIZER))  # seven tokens in chunks of three
+    spec = spec_of(named, adapter, checkpointing)
+    policy = shaken(Policy(spec, TOKENIZER, critic=True), 0.05).train()
+    assert policy.head_is_plain == (name in PLAIN_HEADS)
+    ids, mask = rows()
+    outputs = policy.outputs(batch(ids, mask), 0.7, entropies=True)
+    logprobs, entropies = naive(policy, ids, mask, 0.7)
+    torch.testing.assert_close(outputs.logprobs, logprobs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs.entropies, entropies, atol=1e-5, rtol=1e-5)
+
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    ours = torch.autograd.grad(outputs.logprobs.sum() + outputs.entropies.sum(), parameters)
+    theirs = torch.autograd.grad(logprobs.sum() + entropies.sum(), parameters)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
+
+
+def test_values_read_the_same_hidden_state_as_the_token(named):
+    policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True))
+    ids, mask = rows()
+    values = policy.outputs(batch(ids, mask), 1.0).values
+    assert policy.value_head is not None
+    for value, (row, position) in zip(values, mask.nonzero().tolist(), strict=True):
+        context = ids[row, :position]
+        hidden = policy.causal_lm(input_ids=context[None], output_hidden_states=True).hidden_states[-1][0, -1]
+        torch.testing.assert_close(value, policy.value_head(hidden).squeeze(), atol=1e-5, rtol=1e-4)
+    assert len({round(value, 4) for value in values.tolist()}) > 3
+
+
+def test_company_changes_nothing(named):
+    """A row says by itself what it says packed among others that share its beginning."""
+    policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True)).train()
+    ids, mask = rows()
+    together = policy.outputs(batch(ids, mask), 1.0, entropies=True)
+    alone = [policy.outputs(batch(ids[i, None], mask[i, None]), 1.0, entropies=True) for i in range(len(ids))]
+    for name in ("logprobs", "entropies", "values"):
+        apart = torch.cat([getattr(outputs, name) for outputs in alone])
+        torch.testing.assert_close(getattr(together, name), apart, atol=1e-5, rtol=1e-4)
+
+
+def test_logits_are_never_there_at_once(named, monkeypatch):
+    """Chunks of three of the seven sampled tokens go through the head, with and without gradients."""
+    monkeypatch.setattr("tsr_lightning.policy.model._CHUNK", 3 * len(TOKENIZER))
+    policy = Policy(spec_of(named), TOKENIZER, critic=False).train()
+    sizes = []
+    policy.causal_lm.get_output_embeddings().register_forward_hook(lambda _, __, out: sizes.append(out.shape[-2]))
+    outputs = policy.outputs(batch(*rows()), 1.0)
+    assert sizes == [3, 3, 1]
+    outputs.logprobs.sum().backward()
+    assert sorted(sizes) == [1, 1, 3, 3, 3, 3]
+    with torch.no_grad():
+        policy.outputs(batch(*rows()), 1.0)
+    assert sizes[6:] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_mixed_precision_trains_near_float32(named, adapter, checkpointing):
+    policy = shaken(Policy(spec_of(named, adapter, checkpointing), TOKENIZER, critic=True)).train()
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            logprobs = policy.outputs(batch(*rows()), 1.0).logprobs
+        assert logprobs.dtype == torch.float32
+        gradients = torch.autograd.grad(logprobs.sum(), parameters)
+        found.append(torch.cat([gradient.flatten() for gradient in gradients]))
+    assert torch.nn.functional.cosine_similarity(*found, dim=0) > 0.98
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_a_batch_without_a_trained_token_has_a_gradient_of_zero(named, checkpointing):
+    """What a rank says that has nothing to train on, while the others do."""
+    policy = Policy(spec_of(named, LoRA(rank=4), checkpointing), TOKENIZER, critic=True).train()
+    ids, mask = rows()
+    outputs = policy.outputs(batch(ids, torch.zeros_like(mask)), 1.0, entropies=True)
+    assert outputs.logprobs.shape == outputs.entropies.shape == outputs.values.shape == (0,)
+    (outputs.logprobs.sum() + outputs.entropies.sum() + outputs.values.sum()).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in policy.parameters() if p.requires_grad)
+
+
+def test_training_mode_is_as_evaluation(folder):
+    """The model's own dropout is off: log-probabilities of an update must be those of the rollout."""
+    policy = Policy(PolicySpec(folder), TOKENIZER, critic=False)
+    args = (batch(*rows()), 1.0)
+    torch.testing.assert_close(policy.train().outputs(*args).logprobs, policy.eval().outputs(*args).logprobs)
+
+
+def test_a_value_gradient_stays_in_the_head_unless_asked(folder):
+    policy = shaken(Policy(PolicySpec(folder, LoRA()), TOKENIZER, critic=True))
+    policy.outputs(batch(*rows()), 1.0).values.sum().backward()
+    assert all(p.grad is None or not p.grad.any() for p in policy.model.parameters())
+    assert policy.value_head is not None
+    assert policy.value_head.weight.grad.any()
+    policy.outputs(batch(*rows()), 1.0, detach_value=False).values.sum().backward()
+    assert any(p.grad is not None and p.grad.any() for p in policy.model.parameters())
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
+def test_reference_is_the_start_and_policy_is_not(named, adapter):
+    ids, mask = rows()
+    base = Policy(spec_of(named), TOKENIZER, critic=False).outputs(batch(ids, mask), 1.0).logprobs
+    policy = Policy(spec_of(named, adapter), TOKENIZER, critic=True, keep_reference=True)
+    torch.testing.assert_close(policy.outputs(batch(ids, mask), 1.0).logprobs, base)
+    shaken(policy)
+    trained = policy.outputs(batch(ids, mask), 1.0).logprobs
+    with policy.as_reference() as reference:
+        outputs = reference.outputs(batch(ids, mask), 1.0)
+    torch.testing.assert_close(outputs.logprobs, base)
+    assert not outputs.logprobs.requires_grad
+    assert not outputs.values.any()
+    assert (trained - base).abs().max() > 0.01
+    torch.testing.assert_close(policy.outputs(batch(ids, mask), 1.0).logprobs, trained)
+    trained.sum().backward()  # a reference in between harms no gradient
+    assert all(p.grad is not None for p in policy.model.parameters() if p.requires_grad)
+
+
+def test_all_weights_have_no_reference_unless_kept():
+    policy = Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False)
+    with pytest.raises(RuntimeError, match="keep_reference"), policy.as_reference():
+        pass
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
+def test_trainable_state_carries_all_that_training_changes(folder, adapter):
+    def fresh() -> Policy:
+        return Policy(PolicySpec(folder, adapter), TOKENIZER, critic=True, keep_reference=True)
+
+    trained, resumed = shaken(fresh()), fresh()
+    with trained.as_reference():  # peft turns requires_grad off here
+        state = {name: tensor.clone() for name, tensor in trained.trainable_state().items()}
+    assert {"value_head.weight", "value_head.bias"} <= state.keys()
+    assert all("reference" not in name for name in state)
+    assert adapter is None or all("lora_" in name for name in state if not name.startswith("value_head."))
+    resumed.load_trainable_state(state)
+    for mine, other in zip(trained.state_dict().items(), resumed.state_dict().items(), strict=True):
+        assert mine[0] == other[0]
+        assert torch.equal(mine[1], other[1])
+
+
+def test_a_state_of_another_model_is_refused(folder):
+    policy = Policy(PolicySpec(folder, LoRA(rank=4)), TOKENIZER, critic=True)
+    for other in (
+        Policy(PolicySpec(folder, LoRA(rank=2)), TOKENIZER, critic=True),
+        Policy(PolicySpec(folder, LoRA(rank=4)), TOKENIZER, critic=False),
+        Policy(PolicySpec(folder), TOKENIZER, critic=True),
+    ):
+        with pytest.raises(ConfigError, match="checkpoint of another model"):
+            policy.load_trainable_state(other.trainable_state())
+
+
+def test_fresh_weights_depend_on_the_seed_alone(folder):
+    for spec in (PolicySpec(SCRATCH), PolicySpec(folder, LoRA(rank=4))):
+        states = []
+        for seed, noise in ((3, 0), (3, 1), (4, 0)):
+            torch.manual_seed(noise)
+            before = torch.get_rng_state()
+            states.append(Policy(spec, TOKENIZER, critic=True, seed=seed).trainable_state())
+            assert torch.equal(before, torch.get_rng_state())
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
+
+
+def test_the_small_model_has_about_a_million_parameters():
+    policy = Policy(PolicySpec(Scratch()), TOKENIZER, critic=False)
+    assert 0.8e6 < sum(p.numel() for p in policy.parameters()) < 1.2e6
+    assert policy.causal_lm.config.tie_word_embeddings
+    assert policy.context_length == 1024
+    assert policy.eos_id == TOKENIZER.eos_token_id
+    assert policy.pad_id == TOKENIZER.pad_token_id
+
+
+def test_an_adapter_on_bfloat16_is_float32(folder):
+    policy = Policy(PolicySpec(folder, LoRA(rank=4), dtype="bfloat16"), TOKENIZER, critic=True)
+    assert {tensor.dtype for tensor in policy.trainable_state().values()} == {torch.float32}
+    assert policy.causal_lm.dtype == torch.bfloat16
+    outputs = policy.outputs(batch(*rows()), 1.0)
+    assert outputs.logprobs.dtype == outputs.values.dtype == torch.float32
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(folder):
+    larger = make_tokenizer(["Turn <answer> more words in here"])
+    larger.add_tokens([f"<extra_{i}>" for i in range(50)])
+    with pytest.raises(ConfigError, match="whose tokenizer has"):
+        Policy(PolicySpec(folder), larger, critic=False)
+
+
+def test_an_exported_model_is_loaded_as_it_was(tmp_path: Path):
+    policy = shaken(Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False))
+    export(policy, TOKENIZER, tmp_path)
+    again = Policy(PolicySpec(str(tmp_path)), TOKENIZER, critic=False, seed=9)
+    for name, tensor in policy.trainable_state().items():
+        assert torch.equal(tensor, again.trainable_state()[name])

@@ -1,0 +1,108 @@
+"""Held out means that no initial state of the set is trained on, by the hash of the state."""
+
+from typing import Any
+
+import pytest
+
+from tsr_lightning.envs.base import Branchable, fingerprint
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
+from tsr_lightning.training.instances import HeldOut, Instances
+
+LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 4})
+SMALL_LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 3})
+SOKOBAN: tuple[str, dict[str, Any]] = ("tsr/Sokoban-v0", {})
+
+
+def instances(env: tuple[str, dict[str, Any]] = LAKE, run: int = 1, count: int = 64, seed: int = 123) -> Instances:
+    name, kwargs = env
+    return Instances(make_env(name, **kwargs), Key(run), HeldOut(count, seed))
+
+
+def initial(env: Branchable, seed: int) -> str:
+    env.reset(seed=seed)
+    return fingerprint(env.state_key())
+
+
+@pytest.mark.parametrize(
+    ("env", "held", "draws", "least_skipped"),
+    [(LAKE, 256, 4000, 100), (SMALL_LAKE, 128, 3000, 500), (SOKOBAN, 64, 300, 0)],
+    ids=["lake 4x4", "lake 3x3", "sokoban"],
+)
+def test_no_held_out_state_is_ever_trained_on(
+    env: tuple[str, dict[str, Any]], held: int, draws: int, least_skipped: int
+) -> None:
+    """By the fingerprint in an environment of our own. On lakes seeds alone would not do it: many draws fell on a
+    held-out lake and were skipped, each of them counted."""
+    source = instances(env, count=held)
+    drawn = [source.training(epoch, draws // 10) for epoch in range(10)]
+    own = make_env(env[0], **env[1])
+    kept = {initial(own, seed) for seed in source.held_out}
+    trained = [initial(own, seed) for part in drawn for seed in part.seeds]
+    assert len(kept) == len(source.held_out) == held
+    assert len(trained) == draws
+    assert kept.isdisjoint(trained)
+    assert len(set(trained)) > 0.05 * draws
+    assert sum(part.skipped for part in drawn) >= least_skipped
+
+
+def test_what_was_skipped_is_what_would_have_been_held_out() -> None:
+    """Without a held-out set the same draws come out, except those that fell on one of its states."""
+    free = instances(count=0).training(0, 500)
+    bound = instances(count=128)
+    own = make_env(*LAKE[:1], **LAKE[1])
+    kept = {initial(own, seed) for seed in bound.held_out}
+    drawn = bound.training(0, 500)
+    same = [initial(own, seed) not in kept for seed in free.seeds]
+    assert free.skipped == 0
+    assert [a == b for a, b in zip(free.seeds, drawn.seeds, strict=True)] == same
+    assert drawn.skipped >= same.count(False) > 10
+
+
+def test_instances_are_a_pure_function_of_key_and_epoch() -> None:
+    """In any order and however often they are asked for; a longer epoch begins as a shorter one."""
+    one, other = instances(), instances()
+    forward = [one.training(epoch, 30) for epoch in range(4)]
+    assert [other.training(epoch, 30) for epoch in reversed(range(4))] == forward[::-1]
+    assert one.training(2, 30) == forward[2]
+    assert one.training(2, 10).seeds == forward[2].seeds[:10]
+    assert len({part.seeds for part in forward}) == 4
+    assert instances(run=2).training(0, 30) != forward[0]
+
+
+def test_the_held_out_set_is_every_runs_the_same() -> None:
+    """It depends on its own seed and on no run's; a larger set begins with the smaller."""
+    held = instances(run=1).held_out
+    assert instances(run=2).held_out == held
+    assert instances(seed=124).held_out != held
+    assert instances(count=16).held_out == held[:16]
+
+
+@pytest.mark.parametrize(
+    ("count", "sentence"),
+    [
+        (2, "data.held_out.instances is 2, but only 1 different initial states were found: hold out fewer"),
+        (1, "data.held_out.instances is 1, which leaves no initial state for training: hold out fewer"),
+    ],
+)
+def test_too_small_an_environment_is_refused_in_a_sentence(count: int, sentence: str) -> None:
+    """A lake given by hand has one initial state: it cannot be held out twice, nor held out and trained on."""
+    fixed = instances(("tsr/FrozenLake-v0", {"desc": ["SF", "FG"]}), count=count)
+    with pytest.raises(ConfigError, match=sentence):
+        fixed.training(0, 1)
+
+
+def test_nothing_held_out_leaves_a_fixed_lake_to_train_on() -> None:
+    drawn = instances(("tsr/FrozenLake-v0", {"desc": ["SF", "FG"]}), count=0).training(0, 5)
+    assert (len(drawn.seeds), drawn.skipped) == (5, 0)
+
+
+def test_the_account_says_how_the_two_sets_were_kept_apart() -> None:
+    env = make_env("tsr/FrozenLake-v0", size=3)
+    instances = Instances(env, Key(5), HeldOut(20))
+    skipped = sum(instances.training(epoch, 50).skipped for epoch in range(4))
+    assert skipped > 0
+    said = instances.account
+    assert said.startswith("instances: 20 held out, all of different initial states; 200 trained on, of ")
+    assert said.endswith(f" 0 of them held out ({skipped} draws fell on held-out states and were drawn again)")

@@ -1,0 +1,122 @@
+"""Peaks are seen, also those that are over before the end; memory that is free goes back to the machine."""
+
+import gc
+import platform
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from commands import QUICK, TINY, tsr
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from tsr_lightning.engines.transformers.trie import ROOT, Trie
+from tsr_lightning.training import memory
+from tsr_lightning.training.memory import Allocator, peak
+from tsr_lightning.trajectory import Group
+
+MIB = 2**20
+CPU = torch.device("cpu")
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's allocator")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell a process's memory")
+def test_a_peak_within_is_seen() -> None:
+    with peak(torch.device("cpu")) as seen:
+        held = torch.ones(200 * MIB // 4)
+        time.sleep(0.1)
+        del held
+    assert 190 * MIB < seen.added < 260 * MIB
+    with peak(torch.device("cpu")) as little:
+        time.sleep(0.02)
+    assert little.added < 20 * MIB
+    assert little.highest == little.before + little.added
+
+
+def held() -> int:
+    """What the process holds now."""
+    with peak(CPU) as seen:
+        pass
+    return seen.before
+
+
+def scattered() -> list[bytes]:
+    """What is left of 200 MiB in pieces when all but every hundredth are free: the others lie between them."""
+    return [b"1" * (100_000 + i) for i in range(2100)][::100]
+
+
+@glibc
+def test_free_memory_goes_back_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    allocator = Allocator()
+    gc.collect()
+    now += memory.PAUSE
+    allocator.release()  # what earlier tests left
+    before = held()
+    kept = scattered()
+    now += memory.PAUSE - 1
+    allocator.release()
+    assert held() - before > 150 * MIB
+    now += 1
+    allocator.release()
+    assert held() - before < 50 * MIB
+    assert len(kept) == 21
+
+
+def test_an_empty_store_of_many_slots_costs_nothing() -> None:
+    """4 GiB of a tiny model are eleven million slots, of which a run uses some thousand."""
+    before = held()
+    trie = Trie(11_000_000)
+    for epoch in range(2):
+        for token in range(1000):
+            assert trie.reserve(1)
+            assert trie.add(ROOT, token, 0) == token, epoch  # the same slots first
+        trie.clear()
+    assert held() - before < 20 * MIB
+
+
+class Scattering(Callback):
+    """Scatters memory in the rollout and in the update of one epoch, and sees what is held when they have ended."""
+
+    def __init__(self) -> None:
+        self.grown: dict[str, int] = {}  # since the rollout was about to end
+        self._kept: list[bytes] = []
+        self._before = 0
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        self._before = held()
+        self._kept += scattered()
+        return groups
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        self.grown["rollout"] = held() - self._before
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._kept += scattered()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.grown["update"] = held() - self._before
+
+
+@glibc
+@pytest.mark.usefixtures("empty_folder")
+def test_a_run_gives_memory_back_between_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "PAUSE", 0.0)
+    config = ("--config", "warm_start/frozen_lake.yaml", "--model.policy.model", TINY, *QUICK)
+    scattering = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Scattering"}}]')
+    one = ("--trainer.max_epochs", "1", "--data.evaluations", "[]")
+    trainer = tsr("fit", *config, *scattering, *one).trainer
+    grown = next(callback.grown for callback in trainer.callbacks if isinstance(callback, Scattering))
+    assert grown.keys() == {"rollout", "update"}
+    assert max(grown.values()) < 120 * MIB
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_peak_on_cuda_is_seen() -> None:
+    device = torch.device("cuda")
+    with peak(device) as seen:
+        held = torch.ones(64 * MIB // 4, device=device)
+        del held
+    assert seen.added == 64 * MIB

@@ -1,0 +1,83 @@
+"""What a plan rolls out against what an objective learns from."""
+
+import re
+
+import pytest
+from commands import QUICK, TINY, tsr
+
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, Objective, Unchanged
+from tsr_lightning.search.plan import Annealed, Mixed, Plan, PlanEntry, Uniform
+from tsr_lightning.search.strategies import Beam, Expert, Sample
+from tsr_lightning.training.plan_check import check_plan
+
+IMITATING = GRPO(searched=ImitateSuccesses())
+COMPARING = GRPO(searched=Unchanged())
+
+
+def mixed(sampled: int, searched: int) -> Mixed:
+    return Mixed([PlanEntry(Sample(), sampled), PlanEntry(Beam(), searched)])
+
+
+@pytest.mark.parametrize(
+    ("objective", "plan"),
+    [
+        (IMITATING, Uniform(Beam(), 1)),  # imitation needs no group
+        (IMITATING, mixed(0, 3)),
+        (IMITATING, mixed(2, 1)),
+        (IMITATING, Annealed(Beam(), count=4, epochs=8)),
+        (COMPARING, Annealed(Beam(), count=4, epochs=8)),
+        (COMPARING, Uniform(Beam(), 2)),
+        (COMPARING, mixed(1, 1)),  # all are compared, whoever chose them
+        (PPO(), Uniform(Sample(), 1)),  # the critic is the baseline
+        (PPO(searched=ImitateSuccesses()), mixed(1, 3)),
+        (RAFT(), Uniform(Sample(), 1)),
+        (RAFT(), mixed(1, 1)),
+        (SFT(), Uniform(Sample(), 1)),
+    ],
+    ids=repr,
+)
+def test_a_plan_from_which_there_is_something_to_learn(objective: Objective, plan: Plan):
+    check_plan(objective, plan)
+
+
+@pytest.mark.parametrize(
+    ("objective", "plan", "said"),
+    [
+        (COMPARING, Uniform(Beam(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
+        (IMITATING, Uniform(Sample(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
+        (IMITATING, Uniform(Beam(1, 1), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),  # a plain sample
+        (IMITATING, mixed(1, 7), "groups of 8, of which GRPO compares 1 in epoch 0"),
+        (IMITATING, Annealed(Beam(), count=1, epochs=4), "groups of 1, of which GRPO compares 1 in epoch 2"),
+    ],
+    ids=repr,
+)
+def test_a_lone_member_with_nothing_to_be_compared_with_is_refused(objective: Objective, plan: Plan, said: str):
+    with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
+        check_plan(objective, plan)
+    assert "at least 2, or none" in str(refusal.value)
+
+
+@pytest.mark.parametrize("objective", [GRPO(), IMITATING, PPO(), PPO(searched=ImitateSuccesses())], ids=repr)
+@pytest.mark.parametrize(
+    "plan",
+    [Uniform(Expert(), 8), Annealed(Expert()), Mixed([PlanEntry(Sample(), 7), PlanEntry(Expert(), 1)])],
+    ids=repr,
+)
+def test_a_policy_gradient_refuses_demonstrations(objective: Objective, plan: Plan):
+    with pytest.raises(ConfigError, match=r"uses Expert.*no samples of the policy.*the objective SFT"):
+        check_plan(objective, plan)
+
+
+@pytest.mark.parametrize("objective", [SFT(), RAFT()], ids=repr)
+def test_imitation_takes_demonstrations(objective: Objective):
+    check_plan(objective, Uniform(Expert(), 1))
+
+
+def test_one_search_per_instance_trains(empty_folder):
+    """Eight instances, each searched once; what succeeded is imitated."""
+    one_each = ("--config", "search/beam.yaml", "--data.plan.init_args.count", "1", "--data.instances", "8")
+    parity = ("--data.env", "parity:Parity-v0", "--data.env_kwargs", "null", "--trainer.max_epochs", "1")
+    run = tsr("fit", "--config", "sokoban.yaml", *QUICK, *one_each, *parity, "--model.policy.model", TINY).trainer
+    assert run.global_step == 2
+    assert run.callback_metrics["train/policy_weight"] > 0

@@ -1,0 +1,46 @@
+"""Agent, data module and Trainer put together in Python, where no command line has linked or checked anything."""
+
+from collections.abc import Callable
+
+import lightning.pytorch as pl
+import pytest
+
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.objectives import GRPO
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.search.plan import Plan, Uniform
+from tsr_lightning.search.strategies import Expert, Sample
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Fits an agent, which must be refused before a model is built."""
+
+    def build(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr(Policy, "__init__", build)
+
+    def run(plan: Plan, temperature: float) -> None:
+        agent = Agent(PolicySpec("embedded/sokoban"), GRPO(), temperature=temperature)
+        data = RolloutDataModule("tsr/Sokoban-v0", plan=plan, sampling=Sampling(temperature=0.7))
+        trainer = pl.Trainer(
+            accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False
+        )
+        trainer.fit(agent, data)
+
+    return run
+
+
+def test_another_temperature_than_that_of_sampling_is_refused(fit: Callable[..., None]):
+    with pytest.raises(ConfigError, match=r"model\.temperature is 1\.0, and data\.sampling\.temperature is 0\.7"):
+        fit(Uniform(Sample(), 8), temperature=1.0)
+
+
+def test_a_plan_that_the_objective_cannot_learn_from_is_refused(fit: Callable[..., None]):
+    with pytest.raises(ConfigError, match=r"uses Expert.*no samples of the policy"):
+        fit(Uniform(Expert(), 8), temperature=0.7)
