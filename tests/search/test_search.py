@@ -1,11 +1,13 @@
-"""Search: each strategy against an obvious reference (one node at a time, nothing batched, straight from its
-description), what changes no draw, what is counted and what is refused."""
+"""Search: each strategy against a brute-force reference (one node at a time, nothing batched, straight from its
+description), invariance of draws, costs, siblings, plans and refused arguments."""
 
+import ast
 import itertools
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +21,10 @@ from tsr_lightning.search.plan import Annealed, Mixed, PlanEntry, Uniform
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
-from tsr_lightning.search.tree import Node, best, distinct
-from tsr_lightning.trajectory import Origin, Trajectory, Turn
+from tsr_lightning.search.tree import DriverState, Node, Snapshot, best, distinct
+from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
 
-ROOMY = TokenLimits(1000)
+UNLIMITED = TokenLimits(1000)
 SCORERS: list[Scorer] = [
     EnvironmentScore(),
     ReturnSoFar(),
@@ -46,14 +48,14 @@ STRATEGIES: list[Strategy] = [
     ),
     *(Expert(noise) for noise in (0.0, 0.4, 1.0)),
 ]
-ORIGINS = {  # of strategies that have alternatives to choose from
+ORIGINS = {  # of strategies with candidates to choose among
     Sample: Origin.SAMPLED,
     BestOfN: Origin.SEARCHED,
     Beam: Origin.SEARCHED,
     Lookahead: Origin.SEARCHED,
     Expert: Origin.DEMONSTRATED,
 }
-NOTHING_TO_CHOOSE = [
+SINGLE_CANDIDATE = [
     strategy
     for strategy in STRATEGIES
     if (isinstance(strategy, BestOfN) and strategy.n == 1)
@@ -77,7 +79,7 @@ FEW: list[Strategy] = [
 
 @dataclass(eq=False)
 class Point:
-    """A moment, as the reference sees it."""
+    """A node of the reference."""
 
     state: object
     observation: str
@@ -86,12 +88,14 @@ class Point:
     remaining: int
     env_score: float = 0.0
     parent: "Point | None" = None
-    turn: Turn | None = None  # that led here
+    turn: Turn | None = None  # that led here; None at the root
     episode_return: float = 0.0
     done: bool = False
     succeeded: bool = False
     truncated: bool = False
-    proposed: int = 0  # children so far
+    proposals: list["Point"] = field(default_factory=list)
+    children: int = 0  # proposals, and turns of the oracle
+    simulated: "Point | None" = None  # whose response a real turn played
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -106,13 +110,21 @@ class Point:
         return self.key.fold_in(Stream.TIES).uniform()
 
     def first_turn_after(self, point: "Point") -> "Point":
-        """The very child of `point` that this point comes from, with what was proposed from it."""
+        """The child of `point` on the path to this one."""
         return self if self.parent is point or self.parent is None else self.parent.first_turn_after(point)
+
+    def siblings(self, scorer: Scorer | None) -> tuple[tuple[Candidate, ...], ...]:
+        """All proposals for each turn of the path to here."""
+        if self.parent is None:
+            return ()
+        kept = self.simulated or self
+        own = tuple(candidate(point, scorer, point is kept) for point in self.parent.proposals)
+        return (*self.parent.siblings(scorer), own)
 
 
 @dataclass
 class Reference:
-    """Plays one task."""
+    """Runs one task."""
 
     task: SearchTask
     limits: TokenLimits
@@ -125,16 +137,18 @@ class Reference:
         end = self.end()
         final = end.ids if end.truncated and len(end.ids) <= (self.limits.model or self.limits.context) else ()
         strategy = self.task.strategy
+        siblings = end.siblings(strategy.scored_by)
         return Trajectory(
             self.task.instance,
             self.task.member,
             type(strategy).__name__,
-            Origin.SAMPLED if strategy in NOTHING_TO_CHOOSE else ORIGINS[type(strategy)],
+            Origin.SAMPLED if strategy in SINGLE_CANDIDATE else ORIGINS[type(strategy)],
             end.turns,
             end.succeeded,
             end.truncated,
             final,
             end.observation,
+            siblings,
         )
 
     def end(self) -> Point:
@@ -208,14 +222,17 @@ class Reference:
         """One more candidate, with noise of its own."""
         key = self.child_key(point)
         response = Scripted().say(point.ids, key.fold_in(Stream.POLICY), self.room(point))
-        return self.played(point, response, key, key.fold_in(Stream.BRANCH))
+        point.proposals.append(self.played(point, response, key, key.fold_in(Stream.BRANCH)))
+        return point.proposals[-1]
 
     def realised(self, point: Point, chosen: Point) -> Point:
         """The turn of `chosen` in the real episode, with the real episode's noise."""
         assert chosen.turn is not None
         real = self.task.key.fold_in(Stream.REAL, len(point.turns))
-        response = Response(chosen.turn.response, chosen.turn.logprobs, chosen.turn.finished)
-        return self.played(point, response, real.fold_in("path"), real)
+        response = Response(chosen.turn.response, chosen.turn.behaviour_logprobs, chosen.turn.finished)
+        point = self.played(point, response, real.fold_in("path"), real)
+        point.simulated = chosen
+        return point
 
     def played(self, point: Point, response: Response, key: Key, noise: Key) -> Point:
         env = Guided()
@@ -224,7 +241,7 @@ class Reference:
         text = Letters().read(response.ids)
         observation, reward, terminated, truncated, info = env.step(text)
         valid, effective = info["action_is_valid"], info["action_is_effective"]
-        said = (point.ids, response.ids, response.logprobs, response.finished)
+        sampled = (point.ids, response.ids, response.logprobs, response.finished)
         child = Point(
             state=env.get_state(),
             observation=observation,
@@ -233,7 +250,7 @@ class Reference:
             remaining=env.remaining(),
             env_score=env.score(),
             parent=point,
-            turn=Turn(*said, point.observation, text, reward, valid, effective),
+            turn=Turn(*sampled, point.observation, text, reward, valid, effective),
             episode_return=point.episode_return + reward,
             done=terminated or truncated,
             succeeded=info["success"],
@@ -250,8 +267,24 @@ class Reference:
         return min(left, self.max_response_tokens)
 
     def child_key(self, point: Point) -> Key:
-        point.proposed += 1
-        return point.key.fold_in(point.proposed - 1)
+        point.children += 1
+        return point.key.fold_in(point.children - 1)
+
+
+def candidate(point: Point, scorer: Scorer | None, kept: bool) -> Candidate:
+    assert point.turn is not None
+    return Candidate(
+        point.turn.prompt,
+        point.turn.response,
+        point.turn.behaviour_logprobs,
+        point.env_score if scorer else None,
+        value(scorer, point) if scorer else 0.0,
+        point.turn.reward,
+        point.episode_return,
+        point.done,
+        point.succeeded,
+        kept,
+    )
 
 
 def value(scorer: Scorer, point: Point) -> float:
@@ -272,7 +305,7 @@ def ranked(scorer: Scorer, points: list[Point]) -> list[Point]:
 
 
 def pruned(points: list[Point]) -> list[Point]:
-    """Without those that another one at the same place is better than, by return and then by the turns left."""
+    """One point per place: the highest return, then the most turns left, then the first."""
     kept: list[Point] = []
     for point in points:
         rivals = [other for other in kept if other.place == point.place]
@@ -285,11 +318,11 @@ def pruned(points: list[Point]) -> list[Point]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_a_strategy_chooses_what_the_reference_chooses(strategy: Strategy) -> None:
-    """The same turns to the last id, return and success, on 48 searches of 12 instances."""
+    """48 searches of 12 instances have equal token ids, returns, successes, and candidates of each turn."""
     searches = tasks(strategy, 48)
-    played = driver(Guided(), concurrency=7).run(searches)
-    assert played == [Reference(task, ROOMY, 64).trajectory() for task in searches]
-    assert len({(t.succeeded, t.episode_return) for t in played}) > 3  # no two strategies could agree by default
+    played = driver(Guided(), concurrency=7, keep_siblings=True).run(searches)
+    assert played == [Reference(task, UNLIMITED, 64).trajectory() for task in searches]
+    assert len({(t.succeeded, t.episode_return) for t in played}) > 3  # or any two strategies would agree
 
 
 @pytest.mark.parametrize(
@@ -298,13 +331,13 @@ def test_a_strategy_chooses_what_the_reference_chooses(strategy: Strategy) -> No
     ids=str,
 )
 @pytest.mark.parametrize("strategy", FEW, ids=repr)
-def test_a_budget_cuts_where_the_reference_cuts(strategy: Strategy, limits: TokenLimits) -> None:
-    """A turn of two letters, an episode of few, a short context: responses are cut to fit, then a node has ended."""
+def test_a_token_limit_cuts_where_the_reference_cuts(strategy: Strategy, limits: TokenLimits) -> None:
+    """Limits of a turn, an episode and a context: responses are cut to fit; without room the episode is truncated."""
     searches = tasks(strategy, 48)
-    played = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=2).run(searches)
+    played = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=2, keep_siblings=True).run(searches)
     assert played == [Reference(task, limits, 2).trajectory() for task in searches]
     cut = [t for t in played if t.truncated and len(t.turns) < TURNS]
-    assert cut, "no budget was met"
+    assert cut, "no limit was reached"
     if not isinstance(strategy, Expert):
         assert all(len(turn.response) <= 2 for t in played for turn in t.turns)
         assert any(not turn.finished for t in played for turn in t.turns)
@@ -312,10 +345,12 @@ def test_a_budget_cuts_where_the_reference_cuts(strategy: Strategy, limits: Toke
         assert all(len(turn.prompt) + len(turn.response) <= limits.context for t in played for turn in t.turns)
 
 
-@pytest.mark.parametrize("strategy", NOTHING_TO_CHOOSE, ids=repr)
-def test_a_search_with_nothing_to_choose_from_is_a_plain_sample(strategy: Strategy) -> None:
+@pytest.mark.parametrize("strategy", SINGLE_CANDIDATE, ids=repr)
+def test_a_search_with_a_single_candidate_is_a_plain_sample(strategy: Strategy) -> None:
     assert strategy.origin is Origin.SAMPLED
-    if isinstance(strategy, Sample) or strategy.commit == "keep":  # under resample the real episode has its own draws
+    if (
+        isinstance(strategy, Sample) or strategy.commit == "keep"
+    ):  # under resample the real episode has draws of its own
         [searched, plain] = [driver().run(tasks(each)) for each in (strategy, Sample())]
         assert [t.turns for t in searched] == [t.turns for t in plain]
         assert {t.origin for t in searched} == {Origin.SAMPLED}
@@ -333,27 +368,27 @@ def test_a_search_with_nothing_to_choose_from_is_a_plain_sample(strategy: Strate
     ],
     ids=repr,
 )
-def test_the_origin_of_trajectories(strategy: Strategy, origin: Origin) -> None:
+def test_trajectories_have_the_origin_of_their_strategy(strategy: Strategy, origin: Origin) -> None:
     assert strategy.origin is origin
     assert {trajectory.origin for trajectory in driver(Guided()).run(tasks(strategy, 8))} == {origin}
 
 
 @pytest.mark.parametrize("room", [26, 28, 1000])
-def test_the_final_context_is_kept_as_long_as_the_model_sees_it(room: int) -> None:
-    """For the critic, whose value needs no room for a response: not `context_tokens` but the model's limit decides."""
+def test_the_final_prompt_is_kept_up_to_the_limit_of_the_model(room: int) -> None:
+    """A critic's value needs no room for a response, so the model's limit decides and not `context_tokens`."""
     cut = [t for t in driver(limits=TokenLimits(26, model=room)).run(tasks(Sample())) if t.truncated]
     letters = Letters()
     contexts = [letters.prompt("walk", t.turns, t.final_observation) for t in cut]
     assert [t.final_prompt for t in cut] == [ids if len(ids) <= room else () for ids in contexts]
-    assert any(len(ids) > 26 for ids in contexts)  # or nothing was tried
+    assert any(len(ids) > 26 for ids in contexts)  # or no limit was exceeded
 
 
-# -- what changes no draw ----------------------------------------------------------------------------------------------
+# -- invariance of draws -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", FEW, ids=repr)
 def test_concurrency_and_order_change_nothing(strategy: Strategy) -> None:
-    """1, 7 or 256 searches at once, in any order, a mixture of strategies beside them."""
+    """1, 7 or 256 searches at once, in any order, with other strategies beside them."""
     searches = tasks(strategy, 40)
     alone = driver(Guided(), concurrency=1).run(searches)
     assert driver(Guided(), concurrency=7).run(searches) == alone
@@ -366,7 +401,7 @@ def test_concurrency_and_order_change_nothing(strategy: Strategy) -> None:
 
 
 def test_another_key_is_another_search() -> None:
-    """Otherwise the tests above would pass with draws that are constant."""
+    """Otherwise the tests above would pass with constant draws."""
     assert driver().run(tasks(Beam(2, 4), 40, run=7)) != driver().run(tasks(Beam(2, 4), 40, run=8))
 
 
@@ -374,7 +409,8 @@ def test_another_key_is_another_search() -> None:
 
 
 def node(score: float = 0.0, total: float = 0.0, place: int = 0, remaining: int = 0, tie: float = 0.0) -> Node:
-    return Node(None, "", Key(0), place, remaining, total=total, score=score, tie=tie)
+    snapshot = Snapshot(None, "", place, remaining)
+    return Node(snapshot, DriverState(Key(0)), episode_return=total, score=score, tie=tie)
 
 
 def test_among_equal_scores_the_higher_return_wins_then_the_keyed_draw() -> None:
@@ -385,7 +421,7 @@ def test_among_equal_scores_the_higher_return_wins_then_the_keyed_draw() -> None
         assert best(1, order) == [early]
 
 
-def test_of_equal_situations_the_higher_return_stays_then_the_larger_budget_then_the_first() -> None:
+def test_of_equal_situations_the_higher_return_wins_then_the_larger_budget_then_the_first() -> None:
     poor, rich = node(place=1, total=0, remaining=9), node(place=1, total=1, remaining=0)
     short, long, twin = (node(place=2, remaining=n) for n in (3, 4, 4))
     other = node(place=3)
@@ -396,19 +432,19 @@ def test_of_equal_situations_the_higher_return_stays_then_the_larger_budget_then
 @pytest.mark.parametrize("commit", ["keep", "resample"])
 @pytest.mark.parametrize("strategy", [Beam(2, 3), Lookahead(3, 9, 2)], ids=["beam", "lookahead"])
 def test_a_search_stops_at_its_first_success(strategy: Beam | Lookahead, commit: str) -> None:
-    """On sure ground, two steps a turn from 3 to 9: three turns, and none is looked at beyond."""
+    """Without slips, two steps a turn from 3 to 9: three turns, and none is simulated beyond."""
     strategy = type(strategy)(**{**vars(strategy), "commit": commit})
     plays = driver(Walk(slip=0), Scripted(["b"]))
     [trajectory] = plays.run([SearchTask(3, 0, strategy, Key(1))])
     assert trajectory.succeeded
     assert len(trajectory.turns) == 3
     assert trajectory.episode_return == pytest.approx(1 - 3 * 0.01)
-    # a plan looks at all turns up to the success: 3, and under resample 2 and then 1 more
+    # a plan simulates all turns up to the success: 3, and under resample 2 and then 1 more
     assert plays.costs.waves == (3 if commit == "keep" else 3 + 2 + 1)
 
 
 def test_an_early_success_beats_a_late_one() -> None:
-    """Each of 64 trajectories walks 3 to 9 by ones and twos: the quickest is kept, be it the first or the last."""
+    """64 trajectories walk from 3 to 9 by ones and twos; the quickest is chosen, wherever it is in the list."""
     for run in range(10):
         task = SearchTask(3, 0, BestOfN(64), Key(run))
         [chosen] = driver(Walk(slip=0), Scripted(["a", "b"])).run([task])
@@ -416,36 +452,59 @@ def test_an_early_success_beats_a_late_one() -> None:
         assert len(chosen.turns) == (GOAL - 3) / 2  # missed by chance with probability (1 - 1/8)^64 = 0.0002 each
 
 
-# -- trees -------------------------------------------------------------------------------------------------------------
+# -- siblings ----------------------------------------------------------------------------------------------------------
 
 
-def size(tree: Node) -> int:
-    return sum(1 + size(child) for child in tree.children)
-
-
-@pytest.mark.parametrize("strategy", [s for s in FEW if not isinstance(s, Expert)], ids=repr)
-def test_the_whole_tree_is_kept_on_demand(strategy: Strategy) -> None:
-    """Every node that was proposed hangs on its parent; the choice is the same; and nothing is kept unasked."""
+@pytest.mark.parametrize("strategy", FEW, ids=repr)
+def test_siblings_are_recorded_only_on_request_and_change_nothing(strategy: Strategy) -> None:
     searches = tasks(strategy, 12)
-    for task in searches:
-        keeping, forgetting = driver(keep_trees=True), driver()
-        [leaf], [bare] = keeping.leaves([task]), forgetting.leaves([task])
-        assert leaf.turns == bare.turns
-        path = [leaf.at_depth(depth) for depth in range(leaf.depth + 1)]
-        resampled = leaf.depth if getattr(strategy, "commit", "") == "resample" else 0
-        # under resample each realised moment has a tree of its own, and is itself no proposal
-        proposed = sum(map(size, path)) if resampled else size(path[0])
-        assert proposed == keeping.costs.env_steps - resampled
-        if not resampled:
-            assert all(child in parent.children for parent, child in itertools.pairwise(path))
-        assert size(bare.at_depth(0)) == 0
+    recorded = driver(Guided(), keep_siblings=True).run(searches)
+    plain = driver(Guided()).run(searches)
+    assert [replace(trajectory, siblings=()) for trajectory in recorded] == plain
+    for trajectory in recorded:
+        assert len(trajectory.siblings) == len(trajectory.turns)
+        for turn, candidates in zip(trajectory.turns, trajectory.siblings, strict=True):
+            kept = [candidate.response for candidate in candidates if candidate.kept]
+            assert kept == ([] if isinstance(strategy, Expert) else [turn.response])
 
 
-# -- the ledger --------------------------------------------------------------------------------------------------------
+def test_siblings_of_a_beam_are_all_its_candidates() -> None:
+    """Without slips, from 3: each turn has four candidates per kept prefix, of which one prefix led on."""
+    [trajectory] = driver(Walk(slip=0), keep_siblings=True).run([SearchTask(3, 0, Beam(2, 4), Key(1))])
+    assert [len(candidates) for candidates in trajectory.siblings] == [4] * len(trajectory.turns)
+    candidates = [candidate for of_turn in trajectory.siblings for candidate in of_turn]
+    assert len({candidate.score for candidate in candidates}) > 2
+    assert all(candidate.score == candidate.env_score for candidate in candidates)
+    assert all(
+        c.prompt == turn.prompt for turn, cs in zip(trajectory.turns, trajectory.siblings, strict=True) for c in cs
+    )
+    assert [c.reward for c in candidates if c.kept] == [turn.reward for turn in trajectory.turns]
 
-# On sure ground a policy that says "d" stays where it is for six turns, so that all candidates are one situation.
+
+# -- the strategy's view of a node -------------------------------------------------------------------------------------
+
+
+def test_data_of_a_strategy_is_unset_until_it_sets_it() -> None:
+    fresh: Node[int] = Node(Snapshot(None, "", 0, 0), DriverState(Key(0)))
+    with pytest.raises(AttributeError):
+        print(fresh.data)
+    fresh.data = 3
+    assert fresh.data == 3
+
+
+def test_the_environment_score_is_an_error_without_a_scorer() -> None:
+    [leaf] = driver().leaves(tasks(Sample(), 1))
+    with pytest.raises(ValueError, match=r"Strategy\.scored_by has to return a scorer"):
+        print(leaf.env_score)
+    [leaf] = driver().leaves(tasks(Beam(), 1))
+    assert leaf.score == leaf.env_score
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+# Without slips a policy that answers "d" stays where it is for six turns, so that all candidates are one situation.
 COUNTS = {
-    # strategy: steps of the environment, waves; a token is said per proposal
+    # strategy: (environment steps, waves); each proposal is one token
     Sample(): (6, 6),
     BestOfN(3): (3 * 6, 6),
     # 3 trajectories of 6, 5, … 1 turns, and a step of the real episode after each plan
@@ -459,7 +518,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("strategy", COUNTS, ids=repr)
-def test_the_ledger_counts_what_a_hand_counts(strategy: Strategy) -> None:
+def test_costs_equal_a_count_by_hand(strategy: Strategy) -> None:
     steps, waves = COUNTS[strategy]
     plays = driver(Walk(slip=0), Scripted(["d"]))
     plays.run([SearchTask(0, 0, strategy, Key(1))])
@@ -473,8 +532,8 @@ def test_the_ledger_counts_what_a_hand_counts(strategy: Strategy) -> None:
     assert costs.seconds_generation > 0
 
 
-def test_a_wave_serves_all_searches_and_costs_add_up() -> None:
-    """Ten searches side by side take ten times the steps and the same number of engine calls; a second run adds on."""
+def test_all_searches_share_a_wave_and_costs_accumulate() -> None:
+    """Ten searches at once take ten times the steps and as many engine calls as one; a second run adds to them."""
     engine = Scripted(["d"])
     plays = driver(Walk(slip=0), engine)
     plays.run([SearchTask(0, member, Beam(2, 4), Key(member)) for member in range(10)])
@@ -491,7 +550,7 @@ def test_a_demonstration_is_neither_generated_nor_discarded() -> None:
     assert (plays.costs.tokens_kept, plays.costs.tokens_discarded) == (0, 0)
 
 
-def test_ledgers_add_and_subtract_field_by_field() -> None:
+def test_costs_add_and_subtract_field_by_field() -> None:
     one, two = Costs(*range(9)), Costs(*range(10, 19))
     assert one + two == Costs(*range(10, 27, 2))
     assert one + two - two == one
@@ -499,7 +558,7 @@ def test_ledgers_add_and_subtract_field_by_field() -> None:
 
 @pytest.mark.parametrize("strategy", [Beam(2, 4, CriticValue()), Lookahead(3, 2, 2, CriticValue())], ids=repr)
 def test_a_wave_is_scored_by_one_critic_call(strategy: Strategy) -> None:
-    """However many searches there are: generate, values, generate, values; no values when all of a wave have ended."""
+    """The calls alternate between generate and values for any number of searches; no values where all have ended."""
     engine = Scripted()
     driver(Walk(), engine).run(tasks(strategy, 40))
     calls = "".join(call[0] for call in engine.calls)
@@ -507,27 +566,30 @@ def test_a_wave_is_scored_by_one_critic_call(strategy: Strategy) -> None:
     assert calls.count("v") > 3
 
 
-def test_no_critic_is_asked_where_no_scorer_asks() -> None:
+def test_without_a_critic_scorer_no_values_are_computed() -> None:
     engine = Scripted()
     driver(Walk(), engine).run(tasks(Beam(2, 4), 8) + tasks(BestOfN(2), 8))
     assert set(engine.calls) == {"generate"}
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
+# -- refused arguments -------------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, Callable[[], object]] = {
-    "Beam.width is 5, but only 4": lambda: Beam(5, 4),
-    "search.width is 0": lambda: Beam(0, 4),
-    "search.candidates is 0": lambda: Lookahead(candidates=0),
-    "search.n is 0": lambda: BestOfN(0),
+    "Beam.width is 5: the first turn has only 4": lambda: Beam(5, 4),
+    "Beam.width is 0": lambda: Beam(0, 4),
+    "Beam.candidates is 0": lambda: Beam(1, 0),
+    "Lookahead.candidates is 0": lambda: Lookahead(candidates=0),
+    "Lookahead.width is 0": lambda: Lookahead(width=0),
     "Lookahead.depth is -1": lambda: Lookahead(depth=-1),
+    "BestOfN.n is 0": lambda: BestOfN(0),
     "Expert.noise is 2": lambda: Expert(2),
-    "scorer.weights has 1 entries for 2": lambda: WeightedSum([EnvironmentScore(), ReturnSoFar()], [1.0]),
-    "groups of 0 trajectories": lambda: Uniform(Sample(), 0),
-    "groups of 0": lambda: Mixed([]),
-    "a share of -1": lambda: Mixed([PlanEntry(Sample(), 3), PlanEntry(Beam(), -1)]),
-    "groups of -2": lambda: Annealed(Beam(), -2),
-    "plan.epochs is 0": lambda: Annealed(Beam(), epochs=0),
+    "Expert.noise is nan": lambda: Expert(float("nan")),
+    "WeightedSum.weights is [1.0]: give 2": lambda: WeightedSum([EnvironmentScore(), ReturnSoFar()], [1.0]),
+    "Uniform.count is 0": lambda: Uniform(Sample(), 0),
+    "Mixed.members is []": lambda: Mixed([]),
+    "PlanEntry.count is -1": lambda: PlanEntry(Beam(), -1),
+    "Annealed.count is -2": lambda: Annealed(Beam(), -2),
+    "Annealed.epochs is 0": lambda: Annealed(Beam(), epochs=0),
     "Expert needs an oracle, and Walk has none": lambda: driver().run(tasks(Expert(), 1)),
     "the first prompt has 8 tokens, which leaves no room": lambda: driver(limits=TokenLimits(8)).run(
         tasks(Sample(), 1)
@@ -536,7 +598,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
-def test_what_cannot_be_is_refused_in_a_sentence(sentence: str) -> None:
+def test_an_invalid_argument_is_refused_by_its_key(sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         REFUSED[sentence]()
 
@@ -544,7 +606,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(sentence: str) -> None:
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_uniform_group_is_of_one_strategy() -> None:
+def test_a_uniform_group_has_one_strategy() -> None:
     plan = Uniform(Beam(), 5)
     assert plan.entries(0) == plan.entries(99) == [PlanEntry(Beam(), 5)]
     assert (plan.group_size, plan.strategies) == (5, [Beam()])
@@ -557,7 +619,7 @@ def test_a_mixed_group_has_its_members_in_order() -> None:
     assert (plan.group_size, plan.strategies) == (5, [Sample(), Beam()])
 
 
-def test_annealed_search_fades_out_linearly_in_groups_of_one_size() -> None:
+def test_annealed_search_fades_out_linearly_at_a_constant_group_size() -> None:
     plan = Annealed(Beam(), count=8, epochs=4)
     assert [plan.entries(epoch) for epoch in range(6)] == [
         [PlanEntry(Beam(), 8)],
@@ -567,7 +629,7 @@ def test_annealed_search_fades_out_linearly_in_groups_of_one_size() -> None:
         [PlanEntry(Sample(), 8)],
         [PlanEntry(Sample(), 8)],
     ]
-    assert (plan.group_size, plan.strategies, plan.settled) == (8, [Beam(), Sample()], 4)
+    assert (plan.group_size, plan.strategies, plan.constant_from) == (8, [Beam(), Sample()], 4)
 
 
 @pytest.mark.parametrize(
@@ -579,8 +641,20 @@ def test_annealed_search_fades_out_linearly_in_groups_of_one_size() -> None:
         (1, 4, [0, 0, 1, 1, 1]),  # a group of one cannot do better
     ],
 )
-def test_annealed_search_leaves_no_plain_sample_alone(count: int, epochs: int, plain: list[int]) -> None:
+def test_annealed_search_never_has_a_single_plain_sample_in_a_group(count: int, epochs: int, plain: list[int]) -> None:
     plan = Annealed(Beam(), count, epochs)
     entries = [plan.entries(epoch) for epoch in range(epochs + 1)]
-    assert [sum(s.count for s in of_epoch if s.strategy == Sample()) for of_epoch in entries] == plain
-    assert all(sum(s.count for s in of_epoch) == count for of_epoch in entries)
+    assert [sum(e.count for e in of_epoch if e.strategy == Sample()) for of_epoch in entries] == plain
+    assert all(sum(e.count for e in of_epoch) == count for of_epoch in entries)
+
+
+# -- imports -----------------------------------------------------------------------------------------------------------
+
+
+def test_search_knows_only_the_contracts_of_engines_and_environments() -> None:
+    folder = Path(__file__).resolve().parents[2] / "tsr_lightning" / "search"
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py")]
+    modules = {n.module for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    own = {module.removeprefix("tsr_lightning.") for module in modules if module.startswith("tsr_lightning.")}
+    others = {module for module in own if not module.startswith("search.")}
+    assert others == {"costs", "engines.base", "envs.base", "errors", "rng", "trajectory"}
