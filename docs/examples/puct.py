@@ -32,7 +32,7 @@ def puct(exploration: float, node: Node[Statistics], child: Node[Statistics]) ->
 class PUCT(Strategy[Statistics]):
     simulations: int = 16  # per turn
     candidates: int = 4  # responses proposed at each node
-    exploration: float = 1.25  # c
+    exploration: float = 1.25  # c, a constant
     scored_by = EnvironmentScore()
 
     def __call__(self, root: Node[Statistics]) -> Search[Statistics]:

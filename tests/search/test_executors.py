@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from test_search import FEW
 
 from tests.fakes import Guided, Scripted, Walk, driver, tasks
+from tests.search.reference import FEW
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.make import make_env

@@ -37,9 +37,9 @@ def puct(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def play(strategy: Strategy, searches: int = 40) -> tuple[float, int]:
     """The success rate from 0, nine steps off, and the environment steps that it took."""
-    plays = driver(Walk(slip=0), Scripted(ANSWERS))
-    played = plays.run([SearchTask(0, member, strategy, Key(member)) for member in range(searches)])
-    return sum(trajectory.succeeded for trajectory in played) / searches, plays.costs.env_steps
+    runner = driver(Walk(slip=0), Scripted(ANSWERS))
+    played = runner.run([SearchTask(0, member, strategy, Key(member)) for member in range(searches)])
+    return sum(trajectory.succeeded for trajectory in played) / searches, runner.costs.env_steps
 
 
 def nodes(root: Node) -> Iterator[Node]:
@@ -58,8 +58,8 @@ def test_puct_succeeds_where_as_many_steps_of_plain_sampling_fail(puct: ModuleTy
 
 def test_visits_values_and_priors_add_up(puct: ModuleType) -> None:
     """A node was a leaf once, unless it has ended, and every other visit went on to one of its children."""
-    plays = driver(Walk(), Scripted())
-    for leaf in plays.leaves(tasks(puct.PUCT(), 20)):
+    runner = driver(Walk(), Scripted())
+    for leaf in runner.leaves(tasks(puct.PUCT(), 20)):
         tree = list(nodes(leaf.path[0]))
         expanded = [node for node in tree if node.data.children]
         assert max(node.depth for node in expanded) > 1
