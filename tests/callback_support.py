@@ -31,7 +31,7 @@ def turn(
     return Turn(
         prompt=(1, 2),
         response=tuple(range(tokens)),
-        logprobs=(0.0,) * tokens,
+        behaviour_logprobs=(0.0,) * tokens,
         finished=finished,
         observation="####\n#P_#\n####",
         text=text,

@@ -143,12 +143,12 @@ def driver(
     concurrency: int = 256,
     limits: TokenLimits = TokenLimits(1000),  # noqa: B008  (frozen)
     max_response_tokens: int = 64,
-    keep_trees: bool = False,
+    keep_siblings: bool = False,
     workers: Sequence[Any] = (),
 ) -> Driver:
     sampling = Sampling(1.0, max_response_tokens)
     env = Walk() if env is None else env
-    return Driver(env, Letters(), engine or Scripted(), sampling, limits, concurrency, keep_trees, workers)
+    return Driver(env, Letters(), engine or Scripted(), sampling, limits, concurrency, keep_siblings, workers)
 
 
 def tasks(strategy: Strategy, count: int = 40, run: int = 7) -> list[SearchTask]:

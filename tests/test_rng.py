@@ -1,4 +1,4 @@
-"""Every draw is a pure function of a key: the same number by either road and in every process, and evenly spread."""
+"""Every draw is a pure function of its key: equal one by one and vectorised, equal in every process, and uniform."""
 
 import math
 import os
@@ -15,18 +15,18 @@ from tsr_lightning.rng import Key, Stream, uniforms
 
 WORDS = st.integers(0, 2**64 - 1)
 N = 20_000
-LEVEL = 1e-4  # of each test of evenness; the keys are fixed, so it passes for ever or never
+LEVEL = 1e-4  # significance level of the uniformity tests; the keys are fixed, so the results never change
 
 SAMPLE = (
     "from tsr_lightning.rng import Key, Stream;"
-    "key = Key(7).fold('epoch', 3, Stream.POLICY, 'ü');"
+    "key = Key(7).fold_in('epoch', 3, Stream.POLICY, 'ü');"
     "print(key.value, key.bits(2), repr(key.uniform(5)), key.generator().integers(1 << 62), hash('salted'))"
 )
 
 
 @given(st.lists(WORDS, min_size=1, max_size=20), WORDS)
-def test_one_at_a_time_and_all_at_once_give_the_same_numbers(values: list[int], index: int) -> None:
-    """To the last bit, at any index, wrapping round included; with one index for all or one each."""
+def test_vectorised_and_single_draws_are_equal(values: list[int], index: int) -> None:
+    """Bit for bit, at any index, wrap-around included; with one index for all keys or one for each."""
     keys = np.array(values, dtype=np.uint64)
     assert uniforms(keys, index).tolist() == [Key(value).uniform(index) for value in values]
     each = np.array([(index + i) % 2**64 for i in range(len(values))], dtype=np.uint64)
@@ -41,8 +41,8 @@ def test_a_uniform_is_a_multiple_of_two_to_the_minus_53_below_one(value: int, in
     assert (drawn * 2**53).is_integer()
 
 
-def test_splitmix64_is_the_published_one() -> None:
-    """The first numbers of seed 1234567, as in the generator's well-known test vector."""
+def test_bits_match_the_published_splitmix64_vector() -> None:
+    """The first three outputs of seed 1234567."""
     assert [Key(1234567).bits(index) for index in range(3)] == [
         6457827717110365317,
         3203168211198807973,
@@ -62,7 +62,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_are_uniform(name: str) -> None:
-    """Kolmogorov and Smirnov's test on 20,000 draws, and a chi-square test of neighbours on a board of 16 x 16."""
+    """Kolmogorov-Smirnov test of 20,000 draws, and a chi-square test of successive pairs on a 16 x 16 grid."""
     drawn = DRAWS[name]()
     ordered = np.sort(drawn)
     steps = np.arange(N + 1) / N
@@ -73,17 +73,17 @@ def test_draws_are_uniform(name: str) -> None:
     assert chi_square_tail(float(((counts - expected) ** 2 / expected).sum()), 255) > LEVEL
 
 
-def test_streams_of_one_node_are_unrelated() -> None:
-    """Each pair of streams over 5,000 nodes: correlations within five standard errors of none."""
+def test_streams_of_one_node_are_uncorrelated() -> None:
+    """Correlations of each pair of streams over 5,000 nodes are within five standard errors of 0."""
     count = 5_000
     table = np.array([[Key(3).fold_in(i, stream).uniform() for i in range(count)] for stream in Stream])
     correlations = np.corrcoef(table) - np.eye(len(Stream))
     assert abs(correlations).max() < 5 / math.sqrt(count)
 
 
-def test_fold_tells_types_orders_and_bounds_apart() -> None:
+def test_fold_in_distinguishes_types_order_and_boundaries() -> None:
     key = Key(5)
-    folds = [
+    keys = [
         key,
         key.fold_in(),
         key.fold_in(1),
@@ -103,18 +103,18 @@ def test_fold_tells_types_orders_and_bounds_apart() -> None:
         key.fold_in(Stream.BRANCH),
         Key(6).fold_in(1),
     ]
-    assert len({folded.value for folded in folds}) == len(folds)
+    assert len({folded.value for folded in keys}) == len(keys)
 
 
 PARTS = st.lists(st.integers() | st.text(max_size=4), max_size=4).map(tuple)
 
 
 @given(PARTS, PARTS)
-def test_equal_names_and_no_others_give_equal_keys(one: tuple[int | str, ...], two: tuple[int | str, ...]) -> None:
+def test_keys_are_equal_only_for_equal_parts(one: tuple[int | str, ...], two: tuple[int | str, ...]) -> None:
     assert (Key(0).fold_in(*one) == Key(0).fold_in(*two)) == (one == two)
 
 
-def test_another_process_with_another_hash_seed_draws_the_same() -> None:
+def test_draws_are_equal_in_a_process_with_another_hash_seed() -> None:
     salt = "4321" if os.environ.get("PYTHONHASHSEED") != "4321" else "1"
     key = Key(7).fold_in("epoch", 3, Stream.POLICY, "ü")
     here = [str(key.value), str(key.bits(2)), repr(key.uniform(5)), str(key.generator().integers(1 << 62))]

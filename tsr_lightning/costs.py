@@ -1,24 +1,24 @@
-"""What search costs, counted where it is spent."""
+"""The cost ledger of rollouts."""
 
 from dataclasses import astuple, dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Counters of a rollout; two ledgers add up. Tokens unless said."""
+    """Counters of a rollout, which can be added and subtracted. Without another unit they count tokens."""
 
-    tokens_computed: int = 0  # through the model, padding apart
-    tokens_prefilled: int = 0  # of these, in prompts
+    tokens_computed: int = 0  # by the model, without padding
+    tokens_prefilled: int = 0  # of these, the tokens of prompts
     tokens_padding: int = 0
-    prompt_tokens_asked: int = 0  # of all prompts, once for every response
+    prompt_tokens: int = 0  # in all prompts, counted once per response
     tokens_generated: int = 0
-    tokens_kept: int = 0  # generated, and part of a trajectory
-    scores_computed: int = 0  # products of a query and a key in each head, padding included
-    scores_needed: int = 0
+    tokens_kept: int = 0  # of the generated ones, those in a trajectory
+    scores_computed: int = 0  # attention scores (query-key products per head), padding included
+    scores_needed: int = 0  # attention scores without padding
     env_steps: int = 0
     waves: int = 0
     seconds_generation: float = 0.0
-    seconds_environment: float = 0.0  # that generation did not hide
+    seconds_environment: float = 0.0  # not overlapped by generation
 
     @property
     def tokens_discarded(self) -> int:
@@ -26,15 +26,15 @@ class Costs:
 
     @property
     def prompt_tokens_saved(self) -> int:
-        """Asked for in a prompt and not computed again."""
-        return self.prompt_tokens_asked - self.tokens_prefilled
+        """Prompt tokens that the prefix cache made unnecessary to compute."""
+        return self.prompt_tokens - self.tokens_prefilled
 
     @property
     def attention_padding_share(self) -> float:
         return 1 - self.scores_needed / self.scores_computed if self.scores_computed else 0.0
 
     def __add__(self, other: "Costs") -> "Costs":
-        return Costs(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Costs(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def __sub__(self, other: "Costs") -> "Costs":
-        return Costs(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Costs(*(one - two for one, two in zip(astuple(self), astuple(other), strict=True)))

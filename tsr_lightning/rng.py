@@ -1,7 +1,7 @@
 """Every random draw of a run, as a pure function of a key.
 
 A `Key` names a draw by where it belongs: (run seed, epoch, instance, member of the group, path in the tree, stream,
-index). Nothing here has a state, so the size of a wave, the order of its rows and the number of ranks change no draw.
+index). Nothing here has a state, so wave size, row order and the number of ranks change no draw.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ _MIX_2 = 0x94D049BB133111EB
 
 
 class Stream(StrEnum):
-    """What a draw is for. Two streams of one node never share a number."""
+    """The purpose of a draw; two streams of one node share no number. A changed value would change every draw."""
 
     POLICY = "policy"  # the tokens of a response
-    BRANCH = "branch"  # the environment's noise as search imagines it
-    REAL = "real"  # the environment's noise in the episode that is lived
-    TIES = "ties"  # the order among equals
+    BRANCH = "branch"  # the environment's noise in a simulated branch
+    REAL = "real"  # the environment's noise in the real episode
+    TIES = "ties"  # the order among equal nodes
     ORACLE = "oracle"  # the noise of a demonstration
     SHUFFLE = "shuffle"  # the order of the rows in an update pass
     INSTANCE = "instance"  # the seeds of the instances
@@ -36,7 +36,7 @@ class Key:
     value: int
 
     def fold_in(self, *parts: int | str) -> "Key":
-        """The key of something inside this one, such as `key.fold("epoch", 3)`."""
+        """A key derived from this one, such as `key.fold_in("epoch", 3)`."""
         digest = hashlib.blake2b(self.value.to_bytes(8, "little"), digest_size=8)
         for part in parts:
             text = str(part)
@@ -55,12 +55,12 @@ class Key:
         return (self.bits(index) >> 11) * 2.0**-53
 
     def generator(self) -> np.random.Generator:
-        """A NumPy generator of its own, for what needs many draws of many kinds."""
+        """A NumPy generator seeded by this key, where many draws of several kinds are needed."""
         return np.random.Generator(np.random.PCG64(self.value))
 
 
 def uniforms(keys: NDArray[np.uint64], index: NDArray[np.uint64] | int) -> NDArray[np.float64]:
-    """`Key.uniform` of many keys at once: keys [N] and index [N] or one -> [N]."""
+    """`Key.uniform` of many keys at once: keys [N], one index or [N] -> [N]."""
     with np.errstate(over="ignore"):
         z = keys + np.uint64(_GOLDEN) * (np.asarray(index, dtype=np.uint64) + np.uint64(1))
         z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)

@@ -268,7 +268,7 @@ def test_costs_add_up(policy: Policy, max_num_seqs: int) -> None:
         assert (meter.everything, 0) == (costs.tokens_computed, costs.tokens_padding)
         said = [response for family in drawn for response in family]
         assert costs.tokens_generated == sum(len(response.ids) for response in said)
-        assert costs.prompt_tokens_asked == sum(len(p.ids) * len(p.keys) for p in prompts)
+        assert costs.prompt_tokens == sum(len(p.ids) * len(p.keys) for p in prompts)
         beginnings = {prompt.ids[: i + 1] for prompt in prompts for i in range(len(prompt.ids))}
         assert costs.tokens_prefilled == len(beginnings) < costs.tokens_computed
         meter.passes.clear()

@@ -31,7 +31,7 @@ def turn(tokens: int, reward: float) -> Turn:
     return Turn(
         prompt=(1,),
         response=(2,) * tokens,
-        logprobs=(-1.0,) * tokens,
+        behaviour_logprobs=(-1.0,) * tokens,
         finished=True,
         observation="",
         text="",

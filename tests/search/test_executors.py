@@ -1,5 +1,5 @@
-"""Environments that step beside generation: the same trajectories, and side by side in truth, shown by what would wait
-for ever if they were not."""
+"""Worker environments give the same trajectories, and step in parallel with generation and with each other; where they
+did not, these tests would run into a timeout."""
 
 import threading
 import time
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from test_search import FEW
 
 from tests.fakes import Guided, Scripted, Walk, driver, tasks
+from tests.search.reference import FEW
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.make import make_env
@@ -18,36 +18,36 @@ from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
 
-PATIENCE = 20.0  # seconds after which a wait is for ever
+TIMEOUT = 20.0  # seconds
 
 
-class Yielding(Guided):
-    """Lets other threads run in the middle of a step."""
+class Exclusive(Guided):
+    """Fails where two threads step it at once."""
 
     def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
         before = self.get_state()
-        time.sleep(0)
+        time.sleep(0)  # lets other threads run
         if self.get_state() != before:
             raise AssertionError("two threads step one environment")
         return super().step(action)
 
 
-class Awaiting(Walk):
-    """Steps only when something has happened."""
+class WaitsForEvent(Walk):
+    """Steps only after an event."""
 
-    def __init__(self, event: threading.Event, patience: float) -> None:
+    def __init__(self, event: threading.Event, timeout: float) -> None:
         super().__init__()
         self.event = event
-        self.patience = patience
+        self.timeout = timeout
 
     def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if not self.event.wait(self.patience):
-            raise TimeoutError("nothing was generated meanwhile")
+        if not self.event.wait(self.timeout):
+            raise TimeoutError("no second wave was generated meanwhile")
         return super().step(action)
 
 
-class Announcing(Scripted):
-    """Tells when it is asked for a second wave."""
+class SignalsSecondWave(Scripted):
+    """Sets an event at its second call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,20 +59,20 @@ class Announcing(Scripted):
         return super().generate(prompts, temperature)
 
 
-class Meeting(Walk):
-    """Steps only together with others."""
+class WaitsForOthers(Walk):
+    """Steps only once all parties of a barrier do."""
 
     def __init__(self, barrier: threading.Barrier) -> None:
         super().__init__(slip=0)
         self.barrier = barrier
 
     def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.barrier.wait(PATIENCE)
+        self.barrier.wait(TIMEOUT)
         return super().step(action)
 
 
-class Falling(Walk):
-    """Falls over at its third step."""
+class Failing(Walk):
+    """Raises at its third step."""
 
     def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.turn == 2:
@@ -84,53 +84,53 @@ class Falling(Walk):
 @pytest.mark.parametrize("concurrency", [1, 7, 256])
 def test_workers_change_no_trajectory(strategy: Strategy, concurrency: int) -> None:
     searches = tasks(strategy, 16)
-    in_turn = driver(Guided())
-    expected = in_turn.run(searches)
+    serial = driver(Guided())
+    expected = serial.run(searches)
     for count in (1, 3):
-        plays = driver(Guided(), concurrency=concurrency, workers=[Yielding() for _ in range(count)])
-        assert plays.run(searches) == expected
-        assert plays.costs.env_steps == in_turn.costs.env_steps
-        assert plays.costs.tokens_generated == in_turn.costs.tokens_generated
+        threaded = driver(Guided(), concurrency=concurrency, workers=[Exclusive() for _ in range(count)])
+        assert threaded.run(searches) == expected
+        assert threaded.costs.env_steps == serial.costs.env_steps
+        assert threaded.costs.tokens_generated == serial.costs.tokens_generated
 
 
 @pytest.mark.parametrize("name", ["Sokoban", "FrozenLake", "WebShop"])
-def test_our_own_environments_share_nothing_that_threads_could_spoil(name: str) -> None:
-    """Their solvers too, which remember much."""
+def test_shipped_environments_share_no_state_between_threads(name: str) -> None:
+    """Neither do their solvers and caches."""
 
-    def made() -> Branchable:
+    def make() -> Branchable:
         return make_env(f"tsr/{name}-v0")
 
     searches = tasks(Expert(0.3), 24)
-    expected = driver(made(), limits=TokenLimits(10**6)).run(searches)
-    assert driver(made(), limits=TokenLimits(10**6), workers=[made() for _ in range(4)]).run(searches) == expected
+    expected = driver(make(), limits=TokenLimits(10**6)).run(searches)
+    assert driver(make(), limits=TokenLimits(10**6), workers=[make() for _ in range(4)]).run(searches) == expected
     assert {trajectory.succeeded for trajectory in expected} == {True, False}
 
 
-def test_environments_step_while_the_other_half_generates() -> None:
-    engine = Announcing()
-    awaiting = Awaiting(engine.second, PATIENCE)
-    assert len(driver(engine=engine, workers=[awaiting]).run(tasks(Sample(), 8))) == 8
-    engine = Announcing()
-    with pytest.raises(TimeoutError, match="nothing was generated"):
-        driver(Awaiting(engine.second, 0.01), engine).run(tasks(Sample(), 8))
+def test_environments_step_while_the_other_cohort_generates() -> None:
+    engine = SignalsSecondWave()
+    env = WaitsForEvent(engine.second, TIMEOUT)
+    assert len(driver(engine=engine, workers=[env]).run(tasks(Sample(), 8))) == 8
+    engine = SignalsSecondWave()
+    with pytest.raises(TimeoutError, match="no second wave"):
+        driver(WaitsForEvent(engine.second, 0.01), engine).run(tasks(Sample(), 8))
 
 
-def test_workers_step_side_by_side() -> None:
-    """Each wave of a half has three steps, and none goes on before three have begun."""
+def test_workers_step_in_parallel() -> None:
+    """Each wave of a cohort has three steps, none of which ends before all three have begun."""
     searches = [SearchTask(0, member, Sample(), Key(member)) for member in range(6)]
     barrier = threading.Barrier(3)
-    plays = driver(Walk(slip=0), Scripted(["d"]), workers=[Meeting(barrier) for _ in range(3)])
-    assert [len(trajectory.turns) for trajectory in plays.run(searches)] == [6] * 6
+    threaded = driver(Walk(slip=0), Scripted(["d"]), workers=[WaitsForOthers(barrier) for _ in range(3)])
+    assert [len(trajectory.turns) for trajectory in threaded.run(searches)] == [6] * 6
 
 
-def test_all_of_a_few_searches_are_split_between_the_halves() -> None:
-    """Two searches under a concurrency of hundreds: a half of one, or nothing would overlap."""
-    engine = Announcing()
-    awaiting = Awaiting(engine.second, PATIENCE)
-    assert len(driver(engine=engine, workers=[awaiting]).run(tasks(Beam(2, 4), 2))) == 2
+def test_a_few_searches_are_split_between_the_cohorts() -> None:
+    """Two searches under a concurrency of hundreds: one per cohort, or nothing would overlap."""
+    engine = SignalsSecondWave()
+    env = WaitsForEvent(engine.second, TIMEOUT)
+    assert len(driver(engine=engine, workers=[env]).run(tasks(Beam(2, 4), 2))) == 2
 
 
-def test_what_fails_in_a_worker_is_raised_and_no_thread_stays() -> None:
+def test_an_error_in_a_worker_is_raised_and_all_threads_end() -> None:
     with pytest.raises(ConnectionError, match="the page is gone"):
-        driver(workers=[Falling(), Falling()]).run(tasks(Beam(2, 4), 40))
+        driver(workers=[Failing(), Failing()]).run(tasks(Beam(2, 4), 40))
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("environment")] == []

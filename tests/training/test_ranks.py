@@ -218,12 +218,12 @@ def assert_same_draws(mine: list[Group], theirs: list[Group]) -> None:
     assert [unmeasured(group) for group in mine] == [unmeasured(group) for group in theirs]
     assert len({group.instance for group in mine}) == len(mine) == 3
     for one, other in zip(turns(mine), turns(theirs), strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.behaviour_logprobs == pytest.approx(other.behaviour_logprobs, abs=1e-4)
 
 
 def unmeasured(group: Group) -> Any:
     members = [
-        replace(trajectory, turns=tuple(replace(turn, logprobs=()) for turn in trajectory.turns))
+        replace(trajectory, turns=tuple(replace(turn, behaviour_logprobs=()) for turn in trajectory.turns))
         for trajectory in group.trajectories
     ]
     return group.instance, [astuple(trajectory) for trajectory in members]

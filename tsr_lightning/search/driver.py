@@ -1,13 +1,14 @@
-"""Runs hundreds of searches at once: one engine call per wave for all of them, then the environment, then the scores.
+"""Runs hundreds of searches at once: one engine call per wave for all of them, then environment steps, then scores.
 
-Every draw is keyed by (instance, member, path in the tree, stream), so neither the number of searches that run side by
-side nor their order changes any of them.
+Every draw is keyed by (instance, member, path in the tree, stream), so neither the number of concurrent searches nor
+their order changes any of them.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,11 +17,14 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.rng import Key, Stream
-from tsr_lightning.search.executors import Job, Pending, Serial, StepExecutor, beside
+from tsr_lightning.search.executors import EnvStep, PendingNodes, SerialExecutor, StepExecutor, threaded
+from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.search.tree import Commit, Demonstrate, Expand, Node, Request, Search
-from tsr_lightning.trajectory import Trajectory
+from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search
+from tsr_lightning.trajectory import Candidate, Trajectory
+
+ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, searches in all, costs since the run began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ class SearchTask:
 
 
 @dataclass(slots=True)
-class _Running:
-    """A search under way: its generator and what it asked for last."""
+class _ActiveSearch:
+    """A search in progress: its generator and the generator's last request."""
 
     index: int
     task: SearchTask
@@ -45,87 +49,85 @@ class _Running:
 
 
 @dataclass(slots=True)
-class _Crew:
-    """Searches that make their waves together."""
+class _Cohort:
+    """Searches that share their waves."""
 
-    searches: list[_Running]
-    stepping: Pending  # of their last wave
-
-
-ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, of how many, costs since the run began)
+    searches: list[_ActiveSearch] = field(default_factory=list)
+    pending: PendingNodes = list  # the nodes of their last wave
 
 
 class Driver:
-    """Plays searches by restoring states.
+    """Runs searches by restoring states.
 
     Args:
-        env: the environment, already made.
-        speaker: the prompts.
-        engine: the policy.
-        sampling: temperature and the budget of a turn.
-        limits: the other budgets.
-        concurrency: searches that run side by side.
-        keep_trees: keep every node that was proposed as `children` of its parent.
-        workers: further environments, made like the first. Where there are any, they step in threads of their own
-            while responses are drawn for the other half of the searches.
+        env: the environment.
+        chat_format: builds prompts.
+        engine: samples responses.
+        sampling: temperature and the token limit of a turn.
+        limits: the other token limits.
+        concurrency: searches that run at once.
+        keep_siblings: record all candidates of each turn in `Trajectory.siblings`.
+        workers: further environments, made like the first. If there are any, they step in threads of their own while
+            the engine samples responses for the other half of the searches.
     """
 
     def __init__(
         self,
         env: Branchable,
-        speaker: ChatFormat,
+        chat_format: ChatFormat,
         engine: Engine,
         sampling: Sampling,
         limits: TokenLimits,
         concurrency: int = 256,
-        keep_trees: bool = False,
+        keep_siblings: bool = False,
         workers: Sequence[Branchable] = (),
     ) -> None:
         self.engine = engine
         self.temperature = sampling.temperature
         self.concurrency = concurrency
-        self.keep_trees = keep_trees
+        self.keep_siblings = keep_siblings
         self.costs = Costs()
-        self._moves = TurnSimulator(env, speaker, sampling, limits)
-        self._workers = [replace(self._moves, env=worker) for worker in workers]
-        self._start: tuple[int, Node] | None = None  # the members of a group begin alike
+        self._simulator = TurnSimulator(env, chat_format, sampling, limits)
+        self._workers = [replace(self._simulator, env=worker) for worker in workers]
+        self._first: tuple[int, Node] | None = None  # an instance and its root: the members of a group share them
 
-    def run(self, tasks: Sequence[SearchTask], watch: ProgressFn | None = None) -> list[Trajectory]:
-        """One trajectory per task, in their order. `costs` grows by what it took."""
-        return [self.trajectory(task, leaf) for task, leaf in zip(tasks, self.leaves(tasks, watch), strict=True)]
+    def run(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Trajectory]:
+        """One trajectory per task, in the order of the tasks. Adds to `costs`."""
+        return [self.trajectory(task, leaf) for task, leaf in zip(tasks, self.leaves(tasks, progress), strict=True)]
 
-    def leaves(self, tasks: Sequence[SearchTask], watch: ProgressFn | None = None) -> list[Node]:
+    def leaves(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Node]:
         """The leaf that each search chose."""
         before = self.costs
         chosen: dict[int, Node] = {}
-        waiting = list(reversed(list(enumerate(tasks))))
-        with self._stage() as stage:
-            crews = [_Crew([], list) for _ in range(stage.crews)]
-            side_by_side = max(1, min(self.concurrency // stage.crews, -(-len(tasks) // stage.crews)))
-            while waiting or any(crew.searches for crew in crews):
-                for crew in crews:
-                    heard = bool(crew.searches)
-                    if heard:
-                        self._hear(crew, chosen)
-                    while waiting and len(crew.searches) < side_by_side:
-                        index, task = waiting.pop()
+        waiting = deque(enumerate(tasks))
+        with self._executor() as executor:
+            cohorts = [_Cohort() for _ in range(executor.cohorts)]
+            size = max(1, min(self.concurrency // len(cohorts), -(-len(tasks) // len(cohorts))))
+            while waiting or any(cohort.searches for cohort in cohorts):
+                for cohort in cohorts:
+                    finished_wave = bool(cohort.searches)
+                    if finished_wave:
+                        self._finish_wave(cohort, chosen)
+                    while waiting and len(cohort.searches) < size:
+                        index, task = waiting.popleft()
                         root = self.root(task)
-                        self._resume(_Running(index, task, root, task.strategy(root)), None, crew.searches, chosen)
-                    if heard and watch is not None:
-                        watch(len(chosen), len(tasks), self.costs - before)
-                    if crew.searches:
-                        crew.stepping = self._begin(crew.searches, stage)
+                        _advance(_ActiveSearch(index, task, root, task.strategy(root)), None, cohort, chosen)
+                    if finished_wave and progress is not None:
+                        progress(len(chosen), len(tasks), self.costs - before)
+                    if cohort.searches:
+                        self._start_wave(cohort, executor)
         return [chosen[index] for index in range(len(tasks))]
 
     def root(self, task: SearchTask) -> Node:
-        """The first moment of a search."""
-        if self._start is None or self._start[0] != task.instance:
-            self._start = (task.instance, self._moves.root(task.instance, task.key))
-        return replace(self._start[1], key=task.key, children=[])
+        """The root of a search."""
+        if self._first is None or self._first[0] != task.instance:
+            self._first = (task.instance, self._simulator.root(task.instance, task.key))
+        _, first = self._first
+        return Node(first.snapshot, DriverState(task.key, first.driver.prompt))
 
     def trajectory(self, task: SearchTask, leaf: Node) -> Trajectory:
-        """The chosen path as what is trained on."""
-        self.costs += Costs(tokens_kept=leaf.generated)
+        """The path to the chosen leaf, as training data."""
+        self.costs += Costs(tokens_kept=leaf.driver.generated_tokens)
         return Trajectory(
             instance=task.instance,
             member=task.member,
@@ -133,112 +135,134 @@ class Driver:
             origin=task.strategy.origin,
             turns=leaf.turns,
             succeeded=leaf.succeeded,
-            truncated=leaf.truncated,
-            final_prompt=self._moves.final_prompt(leaf),
-            final_observation=leaf.observation,
+            truncated=leaf.snapshot.truncated,
+            final_prompt=self._simulator.final_prompt(leaf),
+            final_observation=leaf.snapshot.observation,
+            siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
         )
 
-    def _stage(self) -> AbstractContextManager[StepExecutor]:
-        return beside(self._workers) if self._workers else nullcontext(Serial(self._moves))
+    def _executor(self) -> AbstractContextManager[StepExecutor]:
+        return threaded(self._workers) if self._workers else nullcontext(SerialExecutor(self._simulator))
 
-    def _resume(self, search: _Running, answer: Any, running: list[_Running], chosen: dict[int, Node]) -> None:
-        try:
-            search.request = search.search.send(answer)
-            running.append(search)
-        except StopIteration as stop:
-            chosen[search.index] = stop.value
-
-    def _begin(self, wave: Sequence[_Running], stage: StepExecutor) -> Pending:
-        """Draws the responses of a wave, and lets the environments begin to step."""
-        proposals = self._propose(wave)
-        jobs = [job for search in wave for job in _jobs(search, proposals.get(search.index, []))]
+    def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:
+        """Samples the responses of a wave and starts its environment steps."""
+        responses = self._sample(cohort.searches)
+        steps = [step for search in cohort.searches for step in _steps(search, responses.get(search.index, []))]
         started = time.perf_counter()
-        stepping = stage.start(jobs)
-        self.costs += Costs(env_steps=len(jobs), seconds_environment=time.perf_counter() - started)
-        return stepping
+        cohort.pending = executor.start(steps)
+        self.costs += Costs(env_steps=len(steps), seconds_environment=time.perf_counter() - started)
 
-    def _hear(self, crew: _Crew, chosen: dict[int, Node]) -> None:
-        """What came of the crew's wave, told to its searches, which go on."""
+    def _finish_wave(self, cohort: _Cohort, chosen: dict[int, Node]) -> None:
+        """Collects the nodes of a wave, scores them and advances the searches that requested them."""
         started = time.perf_counter()
-        nodes = iter(crew.stepping())
+        nodes = iter(cohort.pending())
         self.costs += Costs(seconds_environment=time.perf_counter() - started)
-        wave, crew.searches = crew.searches, []
+        wave, cohort.searches = cohort.searches, []
         answers = [self._answer(search, nodes) for search in wave]
         self._score(wave, answers)
         for search, answer in zip(wave, answers, strict=True):
-            self._resume(search, answer, crew.searches, chosen)
+            _advance(search, answer, cohort, chosen)
         self.costs += self.engine.take_costs()
 
-    def _answer(self, search: _Running, nodes: Iterator[Node]) -> Any:
-        """What a search asked for, of the nodes of its wave."""
-        if not isinstance(search.request, Expand):
-            return next(nodes)
-        families = [list(islice(nodes, search.request.count)) for _ in search.request.nodes]
-        if self.keep_trees:
-            for node, family in zip(search.request.nodes, families, strict=True):
-                node.children += family
-        return families
-
-    def _propose(self, wave: Sequence[_Running]) -> dict[int, list[list[Response]]]:
-        """One engine call for every `Expand` of the wave."""
+    def _sample(self, wave: Sequence[_ActiveSearch]) -> dict[int, list[list[Response]]]:
+        """One engine call for every `Expand` of the wave: search index -> responses, grouped by node."""
         prompts: list[Prompt] = []
         owners: list[int] = []
         for search in wave:
             if isinstance(search.request, Expand):
-                for node in search.request.nodes:
-                    keys = [node.key.fold_in(node.expanded + i) for i in range(search.request.count)]
-                    token_budget = self._moves.token_budget(node)
-                    prompts.append(
-                        Prompt(node.prompt, tuple(k.fold_in(Stream.POLICY).value for k in keys), token_budget)
-                    )
-                    owners.append(search.index)
+                prompts += [self._prompt(node, search.request.count) for node in search.request.nodes]
+                owners += [search.index] * len(search.request.nodes)
         if not prompts:
             return {}
         started = time.perf_counter()
-        responses = self.engine.generate(prompts, self.temperature)
+        groups = self.engine.generate(prompts, self.temperature)
         self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
-        proposals: dict[int, list[list[Response]]] = {}
-        for owner, family in zip(owners, responses, strict=True):
-            proposals.setdefault(owner, []).append(family)
-        return proposals
+        responses: dict[int, list[list[Response]]] = {}
+        for owner, group in zip(owners, groups, strict=True):
+            responses.setdefault(owner, []).append(group)
+        return responses
 
-    def _score(self, wave: Sequence[_Running], answers: Sequence[Any]) -> None:
+    def _prompt(self, node: Node, count: int) -> Prompt:
+        keys = [node.driver.key.fold_in(node.driver.children + i) for i in range(count)]
+        seeds = tuple(key.fold_in(Stream.POLICY).value for key in keys)
+        return Prompt(self._simulator.prompt(node), seeds, self._simulator.token_budget(node))
+
+    def _answer(self, search: _ActiveSearch, nodes: Iterator[Node]) -> Any:
+        """The answer to a search's request, taken from the nodes of its wave."""
+        if not isinstance(search.request, Expand):
+            return next(nodes)
+        groups = [list(islice(nodes, search.request.count)) for _ in search.request.nodes]
+        if self.keep_siblings:
+            for parent, children in zip(search.request.nodes, groups, strict=True):
+                parent.driver.candidates += children
+        return groups
+
+    def _score(self, wave: Sequence[_ActiveSearch], answers: Sequence[Any]) -> None:
         """Sets the scores of all children of the wave, one call per scorer, so that a critic sees one batch."""
-        batches: dict[int, tuple[Any, list[Node]]] = {}
+        batches: dict[int, tuple[Scorer, list[Node]]] = {}
         for search, answer in zip(wave, answers, strict=True):
             scorer = search.task.strategy.scored_by
             if isinstance(search.request, Expand) and scorer is not None:
                 _, nodes = batches.setdefault(id(scorer), (scorer, []))
-                nodes.extend(child for family in answer for child in family)
+                nodes.extend(child for children in answer for child in children)
         for scorer, nodes in batches.values():
             for node, score in zip(nodes, scorer(nodes, self._values), strict=True):
                 node.score = score
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
-        for node in nodes:
-            self._moves.token_budget(node)
-        return self.engine.values([node.prompt for node in nodes])
+        return self.engine.values([self._simulator.prompt(node) for node in nodes])
 
 
-def _jobs(search: _Running, proposals: Sequence[Sequence[Response]]) -> list[Job]:
-    """The steps that a search asked for."""
+def _advance(search: _ActiveSearch, answer: Any, cohort: _Cohort, chosen: dict[int, Node]) -> None:
+    """Sends a search the answer to its request; it goes on in the cohort, or returns its leaf."""
+    try:
+        search.request = search.search.send(answer)
+        cohort.searches.append(search)
+    except StopIteration as stop:
+        chosen[search.index] = stop.value
+
+
+def _steps(search: _ActiveSearch, responses: Sequence[Sequence[Response]]) -> list[EnvStep]:
+    """The environment steps of a search's request."""
     match search.request:
         case Expand(nodes=nodes):
             scored = search.task.strategy.scored_by is not None
             return [
-                partial(TurnSimulator.simulate, node=node, number=_next(node), response=response, scored=scored)
-                for node, responses in zip(nodes, proposals, strict=True)
-                for response in responses
+                partial(TurnSimulator.simulate, node=node, number=_next_child(node), response=response, scored=scored)
+                for node, group in zip(nodes, responses, strict=True)
+                for response in group
             ]
         case Commit(node=node):
-            return [partial(TurnSimulator.commit, root=search.root, simulate=node)]
+            return [partial(TurnSimulator.commit, root=search.root, simulated=node)]
         case Demonstrate(node=node, noise=noise):
-            return [partial(TurnSimulator.expert_step, node=node, number=_next(node), noise=noise)]
+            return [partial(TurnSimulator.expert_step, node=node, number=_next_child(node), noise=noise)]
         case None:
-            raise ValueError("a search that asked for nothing is not under way")
+            raise ValueError("a search without a request has no steps")
 
 
-def _next(node: Node) -> int:
-    """The number of a node's next child."""
-    node.expanded += 1
-    return node.expanded - 1
+def _next_child(node: Node) -> int:
+    """Takes the number of a node's next child."""
+    node.driver.children += 1
+    return node.driver.children - 1
+
+
+def _siblings(node: Node) -> tuple[Candidate, ...]:
+    """The candidates among which the turn of `node` was chosen, in the order of their proposal; none of an oracle."""
+    kept = node.driver.committed or node
+    proposed = node.parent.driver.candidates if node.parent is not None else []
+    return tuple(
+        Candidate(
+            prompt=turn.prompt,
+            response=turn.response,
+            behaviour_logprobs=turn.behaviour_logprobs,
+            env_score=candidate.snapshot.env_score,
+            score=candidate.score,
+            reward=turn.reward,
+            episode_return=candidate.episode_return,
+            done=candidate.done,
+            succeeded=candidate.succeeded,
+            kept=candidate is kept,
+        )
+        for candidate in proposed
+        if (turn := candidate.turn) is not None
+    )

@@ -1,4 +1,4 @@
-"""Where the environments of a wave step: in turn with generation, or beside it in threads of their own."""
+"""Where the environments of a wave step: in the calling thread, or in worker threads during generation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,62 +9,62 @@ from typing import Protocol
 from tsr_lightning.search.simulator import TurnSimulator
 from tsr_lightning.search.tree import Node
 
-Job = Callable[[TurnSimulator], Node]  # one step of an environment
-Pending = Callable[[], list[Node]]  # waits for what came of jobs, in their order
+EnvStep = Callable[[TurnSimulator], Node]
+PendingNodes = Callable[[], list[Node]]  # blocks until the steps are done; their nodes, in the order of the steps
 
 
 class StepExecutor(Protocol):
-    """Does the jobs of a wave."""
+    """Runs the environment steps of a wave."""
 
     @property
-    def crews(self) -> int:
-        """Into how many parts searches are to be split, so that one can step while another one generates."""
+    def cohorts(self) -> int:
+        """How many cohorts the searches are split into, so that one can step while another generates."""
         ...
 
-    def start(self, jobs: Sequence[Job]) -> Pending: ...
+    def start(self, steps: Sequence[EnvStep]) -> PendingNodes: ...
 
 
-class Serial:
-    """One environment, while nothing else happens."""
+class SerialExecutor:
+    """One environment, in the calling thread."""
 
-    crews = 1
+    cohorts = 1
 
-    def __init__(self, moves: TurnSimulator) -> None:
-        self._moves = moves
+    def __init__(self, simulator: TurnSimulator) -> None:
+        self._simulator = simulator
 
-    def start(self, jobs: Sequence[Job]) -> Pending:
-        nodes = [job(self._moves) for job in jobs]
+    def start(self, steps: Sequence[EnvStep]) -> PendingNodes:
+        nodes = [step(self._simulator) for step in steps]
         return lambda: nodes
 
 
-class Threaded:
-    """Several environments, each in a thread, while the other half of the searches generates."""
+class ThreadedExecutor:
+    """Several environments, each used by one thread at a time, while the other half of the searches generates."""
 
-    crews = 2
+    cohorts = 2
 
-    def __init__(self, moves: Sequence[TurnSimulator], threads: ThreadPoolExecutor) -> None:
+    def __init__(self, simulators: Sequence[TurnSimulator], threads: ThreadPoolExecutor) -> None:
         self._threads = threads
         self._idle: SimpleQueue[TurnSimulator] = SimpleQueue()
-        for one in moves:
-            self._idle.put(one)
+        for simulator in simulators:
+            self._idle.put(simulator)
 
-    def start(self, jobs: Sequence[Job]) -> Pending:
-        steps = [self._threads.submit(self._do, job) for job in jobs]
-        return lambda: [step.result() for step in steps]
+    def start(self, steps: Sequence[EnvStep]) -> PendingNodes:
+        futures = [self._threads.submit(self._run, step) for step in steps]
+        return lambda: [future.result() for future in futures]
 
-    def _do(self, job: Job) -> Node:
-        moves = self._idle.get()
+    def _run(self, step: EnvStep) -> Node:
+        simulator = self._idle.get()
         try:
-            return job(moves)
+            return step(simulator)
         finally:
-            self._idle.put(moves)
+            self._idle.put(simulator)
 
 
 @contextmanager
-def beside(moves: Sequence[TurnSimulator]) -> Iterator[StepExecutor]:
-    """Threads as long as they are needed; an error ends what has not begun."""
-    threads = ThreadPoolExecutor(len(moves), thread_name_prefix="environment")
+def threaded(simulators: Sequence[TurnSimulator]) -> Iterator[StepExecutor]:
+    """A ThreadedExecutor whose threads end with the context; after an error, steps not yet begun are cancelled."""
+    threads = ThreadPoolExecutor(len(simulators), thread_name_prefix="environment")
     try:
-        yield Threaded(moves, threads)
+        yield ThreadedExecutor(simulators, threads)
     finally:
         threads.shutdown(cancel_futures=True)

@@ -1,44 +1,52 @@
-"""The group plan: which strategies roll out the trajectories of one instance in an epoch."""
+"""The group plan: which strategies build the trajectories of a group in each epoch."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 from tsr_lightning.search.strategies import Sample, Strategy
 
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """Some members of a group.
+    """Members of a group that one strategy builds.
 
     Args:
-        strategy: builds each of them, in a search of its own.
-        count: how many.
+        strategy: builds each member, in a search of its own.
+        count: how many members.
     """
 
     strategy: Strategy
     count: int
 
+    def __post_init__(self) -> None:
+        require(self.count >= 0, "PlanEntry.count", self.count, "give 0 or more")
+
 
 class Plan(ABC):
-    """Resolved once per epoch; every instance of the epoch gets the same shares."""
+    """The entries of each epoch; every instance of an epoch gets the same, and groups have one size in all epochs."""
 
     @abstractmethod
     def entries(self, epoch: int) -> list[PlanEntry]: ...
 
     @property
-    @abstractmethod
-    def settled(self) -> int:
-        """The first epoch from which on the shares stay as they are, for checks before the start."""
+    def constant_from(self) -> int:
+        """The first epoch from which on the entries no longer change."""
+        return 0
 
     @property
-    @abstractmethod
     def strategies(self) -> list[Strategy]:
-        """All that may be used, for checks before the start."""
+        """All strategies that the plan uses in some epoch."""
+        found: list[Strategy] = []
+        for epoch in range(self.constant_from + 1):
+            for entry in self.entries(epoch):
+                if entry.strategy not in found:
+                    found.append(entry.strategy)
+        return found
 
     @property
-    @abstractmethod
-    def group_size(self) -> int: ...
+    def group_size(self) -> int:
+        return sum(entry.count for entry in self.entries(0))
 
 
 @dataclass(frozen=True)
@@ -54,22 +62,10 @@ class Uniform(Plan):
     count: int = 8
 
     def __post_init__(self) -> None:
-        _positive(self.count)
+        require(self.count >= 1, "Uniform.count", self.count, "give 1 or more")
 
     def entries(self, epoch: int) -> list[PlanEntry]:
         return [PlanEntry(self.strategy, self.count)]
-
-    @property
-    def settled(self) -> int:
-        return 0
-
-    @property
-    def strategies(self) -> list[Strategy]:
-        return [self.strategy]
-
-    @property
-    def group_size(self) -> int:
-        return self.count
 
 
 @dataclass(frozen=True)
@@ -77,39 +73,24 @@ class Mixed(Plan):
     """Several strategies in one group, such as plain and searched members side by side.
 
     Args:
-        members: the shares of a group.
+        members: the entries of a group.
     """
 
     members: list[PlanEntry]
 
     def __post_init__(self) -> None:
-        _positive(self.group_size)
-        for entry in self.members:
-            if entry.count < 0:
-                raise ConfigError(f"data.plan.members has a share of {entry.count} trajectories: give 0 or more")
+        require(self.group_size >= 1, "Mixed.members", self.members, "give entries of 1 trajectory or more in all")
 
     def entries(self, epoch: int) -> list[PlanEntry]:
         return list(self.members)
 
-    @property
-    def settled(self) -> int:
-        return 0
-
-    @property
-    def strategies(self) -> list[Strategy]:
-        return [entry.strategy for entry in self.members]
-
-    @property
-    def group_size(self) -> int:
-        return sum(entry.count for entry in self.members)
-
 
 @dataclass(frozen=True)
 class Annealed(Plan):
-    """Search that fades out: the searched members of a group fall linearly to none, plain ones take their place.
+    """Search that fades out: plain samples replace the searched members of a group linearly.
 
-    The number of plain ones is rounded to the nearest but one: a single plain sample among searched ones has nothing to
-    be compared with where the searched ones are only imitated, and would teach nothing for epochs on end.
+    The number of plain samples is rounded to the nearest integer except 1. Where searched members are only imitated, a
+    single plain sample has nothing to be compared with, and would teach nothing for many epochs.
 
     Args:
         strategy: builds the searched members.
@@ -122,9 +103,8 @@ class Annealed(Plan):
     epochs: int = 50
 
     def __post_init__(self) -> None:
-        _positive(self.count)
-        if self.epochs < 1:
-            raise ConfigError(f"plan.epochs is {self.epochs}: give the epochs over which search fades out, 1 or more")
+        require(self.count >= 1, "Annealed.count", self.count, "give 1 or more")
+        require(self.epochs >= 1, "Annealed.epochs", self.epochs, "give 1 or more")
 
     def entries(self, epoch: int) -> list[PlanEntry]:
         wanted = self.count * min(1.0, epoch / self.epochs)
@@ -135,18 +115,5 @@ class Annealed(Plan):
         return [entry for entry in entries if entry.count]
 
     @property
-    def settled(self) -> int:
+    def constant_from(self) -> int:
         return self.epochs
-
-    @property
-    def strategies(self) -> list[Strategy]:
-        return [self.strategy, Sample()]
-
-    @property
-    def group_size(self) -> int:
-        return self.count
-
-
-def _positive(count: int) -> None:
-    if count < 1:
-        raise ConfigError(f"data.plan makes groups of {count} trajectories: give a count of 1 or more")

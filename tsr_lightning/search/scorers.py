@@ -1,13 +1,13 @@
-"""How good a prefix is: the S of the paper. A scorer sees nodes in batches, because a critic's value needs one."""
+"""Scores of prefixes (the paper's S). A scorer takes a batch of nodes, because a critic computes values in batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 from tsr_lightning.search.tree import Node
 
-Critic = Callable[[Sequence[Node]], list[float]]
+Critic = Callable[[Sequence[Node]], list[float]]  # the value of each node
 
 
 class Scorer(ABC):
@@ -24,7 +24,7 @@ class Scorer(ABC):
 
 @dataclass(frozen=True)
 class EnvironmentScore(Scorer):
-    """The task's own feedback on the state."""
+    """The environment's score of the state."""
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         return [node.env_score for node in nodes]
@@ -32,7 +32,7 @@ class EnvironmentScore(Scorer):
 
 @dataclass(frozen=True)
 class ReturnSoFar(Scorer):
-    """The sum of the rewards so far (the released code of the paper scores by rewards)."""
+    """The rewards so far; the paper's released code scores by rewards."""
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         return [node.episode_return for node in nodes]
@@ -40,7 +40,7 @@ class ReturnSoFar(Scorer):
 
 @dataclass(frozen=True)
 class CriticValue(Scorer):
-    """The return so far and, where the episode goes on, the critic's value of the rest."""
+    """The return so far plus, where the episode goes on, the critic's value."""
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         open_nodes = [node for node in nodes if not node.done]
@@ -57,7 +57,7 @@ class WeightedSum(Scorer):
     """A weighted sum of other scorers.
 
     Args:
-        scorers: what is summed.
+        scorers: the summands.
         weights: one per scorer.
     """
 
@@ -65,10 +65,8 @@ class WeightedSum(Scorer):
     weights: list[float]
 
     def __post_init__(self) -> None:
-        if len(self.scorers) != len(self.weights):
-            raise ConfigError(
-                f"scorer.weights has {len(self.weights)} entries for {len(self.scorers)} scorers: give one per scorer"
-            )
+        count = len(self.scorers)
+        require(len(self.weights) == count, "WeightedSum.weights", self.weights, f"give {count}, one for each scorer")
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         columns = [scorer(nodes, critic) for scorer in self.scorers]

@@ -1,19 +1,21 @@
 """Turns of an episode, played on one environment object by restoring states.
 
-Every draw is keyed by the node and the number of the turn among its children, so which object plays a turn, and when,
-changes nothing.
+Every draw is keyed by the node and the number of the child, so it makes no difference which object plays a turn, or
+when.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tsr_lightning.engines.base import Response, Sampling
 from tsr_lightning.envs.base import Branchable, HasOracle
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
-from tsr_lightning.search.tree import Node
+from tsr_lightning.search.tree import DriverState, Node, Snapshot
 from tsr_lightning.trajectory import Turn
+
+_TEMPLATE_TOKENS = 64  # the most that a chat template is assumed to put around one turn
 
 
 class ChatFormat(Protocol):
@@ -28,12 +30,12 @@ class ChatFormat(Protocol):
 
 @dataclass(frozen=True)
 class TokenLimits:
-    """What may be said. A node whose budget is used up has ended, truncated.
+    """Limits beyond that of a single response. A node with no room for another response is truncated.
 
     Args:
-        context: the most tokens of a prompt and its response together: the model's own, or less.
-        episode: the most tokens that all responses of an episode may say; null for no limit.
-        model: the most tokens that the model itself sees, for a critic's value after the end; null as `context`.
+        context: the most tokens of a prompt and its response together: the model's own limit, or less.
+        episode: the most tokens of all responses of an episode; null for no limit.
+        model: the most tokens that the model takes, for a critic's value after the end; null as `context`.
     """
 
     context: int
@@ -43,121 +45,134 @@ class TokenLimits:
 
 @dataclass(frozen=True, slots=True)
 class TurnSimulator:
-    """What can be played.
+    """Plays single turns from any node.
 
     Args:
-        env: the environment, already made; nobody else may use it meanwhile.
-        speaker: the prompts.
-        sampling: the budget of a turn.
-        limits: the other budgets.
+        env: the environment; nothing else may use it meanwhile.
+        chat_format: builds prompts.
+        sampling: the token limit of a turn.
+        limits: the other token limits.
     """
 
     env: Branchable
-    speaker: ChatFormat
+    chat_format: ChatFormat
     sampling: Sampling
     limits: TokenLimits
 
     def root(self, instance: int, key: Key) -> Node:
-        """The first moment of an instance."""
+        """The initial state of an instance."""
         observation, _ = self.env.reset(seed=instance)
-        root = Node(self.env.get_state(), observation, key, self.env.state_key(), self.env.remaining())
+        snapshot = Snapshot(self.env.get_state(), observation, self.env.state_key(), self.env.remaining())
+        root: Node = Node(snapshot, DriverState(key))
         if self.token_budget(root) < 1:
             raise ConfigError(
-                f"the first prompt has {len(root.prompt)} tokens, which leaves no room for a response within "
+                f"the first prompt has {len(self.prompt(root))} tokens, which leaves no room for a response within "
                 f"{self.limits.context}: use a model or data.context_tokens with a longer context"
             )
         return root
 
-    def simulate(self, node: Node, number: int, response: Response, scored: bool) -> Node:
-        """What search imagines to come of a response: the child of this number, a branch with noise of its own."""
-        key = node.key.fold_in(number)
-        child = self._step(node, response, key, key.fold_in(Stream.BRANCH), self.speaker.read(response.ids))
-        if scored:
-            child.env_score = self.env.score()
-        return child
-
-    def commit(self, root: Node, simulate: Node) -> Node:
-        """What does come of it in the real episode, which began at `root`."""
-        turn, parent = simulate.turn, simulate.parent
-        if turn is None or parent is None:
-            raise ValueError("a root cannot be committed: it has no response to play")
-        real = root.key.fold_in(Stream.REAL, parent.depth)
-        response = Response(turn.response, turn.logprobs, turn.finished)
-        return self._step(parent, response, real.fold_in("path"), real, turn.text)
-
-    def expert_step(self, node: Node, number: int, noise: float) -> Node:
-        """One turn of the oracle, as the child of this number."""
-        if not isinstance(self.env, HasOracle):
-            raise ConfigError(f"the strategy Expert needs an oracle, and {type(self.env).__name__} has none")
-        key = node.key.fold_in(number)
-        self.token_budget(node)  # builds the prompt
-        self.env.set_state(node.state)
-        text = self.env.oracle(noise, key.fold_in(Stream.ORACLE))
-        ids = self.speaker.write(text)
-        child = self._step(node, Response(ids, (0.0,) * len(ids), True), key, key.fold_in(Stream.BRANCH), text)
-        child.generated = node.generated
-        return child
+    def prompt(self, node: Node) -> tuple[int, ...]:
+        """The context of the next response, built on first use."""
+        if node.driver.prompt is None:
+            observation = node.snapshot.observation
+            node.driver.prompt = self.chat_format.prompt(self.env.instructions, node.turns, observation)
+        return node.driver.prompt
 
     def token_budget(self, node: Node) -> int:
-        """How many tokens the next response may have; builds the prompt."""
-        if not node.prompt:
-            node.prompt = self.speaker.prompt(self.env.instructions, node.turns, node.observation)
-        room = self.limits.context - len(node.prompt)
+        """The most tokens that the next response may have."""
+        room = self.limits.context - len(self.prompt(node))
         if self.limits.episode is not None:
-            room = min(room, self.limits.episode - node.response_tokens)
+            room = min(room, self.limits.episode - node.driver.response_tokens)
         return min(room, self.sampling.max_response_tokens)
 
+    def simulate(self, node: Node, number: int, response: Response, scored: bool) -> Node:
+        """The outcome of a response in search: the child of this number, with branch noise of its own."""
+        key = node.driver.key.fold_in(number)
+        text = self.chat_format.read(response.ids)
+        child = self._step(node, response, text, key, key.fold_in(Stream.BRANCH), scored)
+        child.driver.generated_tokens += len(response.ids)
+        return child
+
+    def commit(self, root: Node, simulated: Node) -> Node:
+        """The outcome of the response that led to `simulated`, in the real episode that began at `root`."""
+        turn, parent = simulated.turn, simulated.parent
+        if turn is None or parent is None:
+            raise ValueError("a root cannot be committed: it has no response to play")
+        key = root.driver.key.fold_in(Stream.REAL, parent.depth)
+        response = Response(turn.response, turn.behaviour_logprobs, turn.finished)
+        child = self._step(parent, response, turn.text, key.fold_in("path"), key)
+        child.driver.generated_tokens = simulated.driver.generated_tokens
+        child.driver.committed = simulated
+        return child
+
+    def expert_step(self, node: Node, number: int, noise: float) -> Node:
+        """One turn of the environment's oracle, as the child of this number."""
+        if not isinstance(self.env, HasOracle):
+            raise ConfigError(f"the strategy Expert needs an oracle, and {type(self.env).__name__} has none")
+        key = node.driver.key.fold_in(number)
+        self.env.set_state(node.snapshot.state)
+        text = self.env.oracle(noise, key.fold_in(Stream.ORACLE))
+        ids = self.chat_format.write(text)
+        return self._step(node, Response(ids, (0.0,) * len(ids), True), text, key, key.fold_in(Stream.BRANCH))
+
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
-        """What a truncated episode would have gone on from, even where no response would fit behind it any more; empty
-        where it has ended, or where the model itself does not see so much."""
-        if not leaf.truncated:
+        """The context after a truncated episode, even where no response would fit behind it; empty where the episode
+        ended by itself or the context exceeds the model's own limit."""
+        if not leaf.snapshot.truncated:
             return ()
-        prompt = self.speaker.prompt(self.env.instructions, leaf.turns, leaf.observation)
+        prompt = self.prompt(leaf)
         return prompt if len(prompt) <= (self.limits.model or self.limits.context) else ()
 
-    def _step(self, node: Node, response: Response, key: Key, noise: Key, text: str) -> Node:
-        self.env.set_state(node.state)
+    def _step(self, node: Node, response: Response, text: str, key: Key, noise: Key, scored: bool = False) -> Node:
+        self.env.set_state(node.snapshot.state)
         self.env.reseed(noise)
         observation, reward, terminated, truncated, info = self.env.step(text)
         turn = Turn(
-            prompt=node.prompt,
+            prompt=self.prompt(node),
             response=response.ids,
-            logprobs=response.logprobs,
+            behaviour_logprobs=response.logprobs,
             finished=response.finished,
-            observation=node.observation,
+            observation=node.snapshot.observation,
             text=text,
             reward=float(reward),
             valid=bool(info["action_is_valid"]),
             effective=bool(info["action_is_effective"]),
         )
-        child = Node(
+        snapshot = Snapshot(
             state=self.env.get_state(),
             observation=observation,
-            key=key,
             state_key=self.env.state_key(),
             remaining=self.env.remaining(),
-            depth=node.depth + 1,
-            episode_return=node.episode_return + float(reward),
             done=terminated or truncated,
             succeeded=bool(info["success"]),
             truncated=truncated and not terminated,
+            env_score=self.env.score() if scored else None,
+        )
+        driver = DriverState(
+            key=key,
+            response_tokens=node.driver.response_tokens + len(response.ids),
+            generated_tokens=node.driver.generated_tokens,
+        )
+        child: Node = Node(
+            snapshot,
+            driver,
             parent=node,
             turn=turn,
-            response_tokens=node.response_tokens + len(response.ids),
-            generated=node.generated + len(response.ids),
+            depth=node.depth + 1,
+            episode_return=node.episode_return + float(reward),
             tie=key.fold_in(Stream.TIES).uniform(),
         )
-        if not child.done and not self._has_room(child):
-            child.done = child.truncated = True
+        if not child.done and not self._has_room(node, turn, child):
+            child.snapshot = replace(snapshot, done=True, truncated=True)
         return child
 
-    def _has_room(self, node: Node) -> bool:
-        """Whether another response fits. A prompt is built only where a bound on its length leaves that open: every
-        token is at least a byte of text, or one of the template's."""
-        parent = node.parent
-        bound = len(node.observation.encode()) + 64
-        if parent is not None and node.turn is not None:
-            bound += len(parent.prompt) + len(node.turn.response)
-        if bound + 1 <= self.limits.context and self.limits.episode is None:
+    def _has_room(self, parent: Node, turn: Turn, child: Node) -> bool:
+        """Whether another response fits.
+
+        The prompt is built only where a bound on its length leaves that open: every token is at least one byte of
+        text, or one of the chat template's.
+        """
+        grown = len(turn.response) + len(child.snapshot.observation.encode()) + _TEMPLATE_TOKENS
+        if len(self.prompt(parent)) + grown < self.limits.context and self.limits.episode is None:
             return True
-        return self.token_budget(node) >= 1
+        return self.token_budget(child) >= 1

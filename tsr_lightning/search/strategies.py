@@ -1,37 +1,53 @@
-"""The strategies of TSR (arXiv 2602.11767), each a generator over `Expand` and `Commit` that reads like its box.
+"""The strategies of TSR (arXiv 2602.11767), each a generator over `Expand` and `Commit`.
 
-The paper's M is `candidates`, its B `width`, its D `depth`. Where we depart from it: among equal scores the higher
-return wins, duplicates of a situation are pruned, and a search stops as soon as its best node is a success.
+The paper's M is `candidates`, its B `width`, its D `depth`. Departures from the paper: among equal scores the higher
+return wins, of nodes in the same situation only one is kept, and a search stops as soon as its best node has succeeded.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
-from tsr_lightning.search.tree import Commit, Demonstrate, Expand, Node, Search, best, distinct, ended, flat, live
+from tsr_lightning.search.tree import (
+    Commit,
+    DataT,
+    Demonstrate,
+    Expand,
+    Node,
+    Search,
+    best,
+    distinct,
+    ended,
+    flat,
+    live,
+)
 from tsr_lightning.trajectory import Origin
 
 CommitMode = Literal["keep", "resample"]
 
 
-class Strategy(ABC):
-    """Builds one trajectory from a root; frozen dataclasses derive from it, their fields are the arguments in YAML."""
+class Strategy(ABC, Generic[DataT]):
+    """Builds one trajectory from a root.
+
+    Subclasses are frozen dataclasses; their fields are the arguments in YAML. A strategy that keeps data on its nodes,
+    such as visit counts, derives from `Strategy[ItsData]` and sets `Node.data` itself.
+    """
 
     @abstractmethod
-    def __call__(self, root: Node) -> Search:
-        """Yields requests, is sent their answers, returns the leaf of the chosen trajectory."""
+    def __call__(self, root: Node[DataT]) -> Search[DataT]:
+        """Yields requests, is sent their answers, and returns the leaf of the chosen trajectory."""
 
     @property
     def origin(self) -> Origin:
-        """What its trajectories are. Settings that leave nothing to choose from make plain samples."""
+        """How the responses of its trajectories are made; SAMPLED where the arguments leave nothing to choose from."""
         return Origin.SEARCHED
 
     @property
     def scored_by(self) -> Scorer | None:
-        """What the driver scores children with; None where no score is looked at."""
+        """The scorer that sets `Node.score` of every child; None where no score is used."""
         return None
 
 
@@ -52,19 +68,19 @@ class Sample(Strategy):
 
 @dataclass(frozen=True)
 class BestOfN(Strategy):
-    """N whole trajectories, the one with the highest return.
+    """The one of N whole trajectories with the highest return.
 
     Args:
         n: trajectories sampled.
-        commit: keep: the chosen outcome becomes the trajectory (the paper). resample: plan N trajectories, play the
-            first turn of the best in the real episode, plan again.
+        commit: keep: the best simulated trajectory is the result (the paper). resample: play its first turn in the
+            real episode and plan again from the outcome.
     """
 
     n: int = 4
     commit: CommitMode = "keep"
 
     def __post_init__(self) -> None:
-        _at_least_one("n", self.n)
+        require(self.n >= 1, "BestOfN.n", self.n, "give 1 or more")
 
     def __call__(self, root: Node) -> Search:
         return _committed(self.plan, root, self.commit)
@@ -82,14 +98,14 @@ class BestOfN(Strategy):
 
 @dataclass(frozen=True)
 class Beam(Strategy):
-    """Beam search over turns: M candidates per kept prefix, of all of them the B best are kept.
+    """Beam search over turns: M candidates per kept prefix, of which the B best in all are kept.
 
     Args:
         width: prefixes kept per turn (B). Width 1 is best-of-M per turn.
         candidates: responses proposed per kept prefix and turn (M).
         scorer: scores the prefixes (S).
-        commit: keep: the chosen outcome becomes the trajectory (the paper). resample: play the first turn of the best
-            leaf in the real episode and search again from what came of it, so that no luck is selected.
+        commit: keep: the best simulated leaf is the result (the paper). resample: play its first turn in the real
+            episode and search again from the outcome, so that lucky noise is not selected.
     """
 
     width: int = 2
@@ -98,13 +114,14 @@ class Beam(Strategy):
     commit: CommitMode = "keep"
 
     def __post_init__(self) -> None:
-        _at_least_one("width", self.width)
-        _at_least_one("candidates", self.candidates)
-        if self.width > self.candidates:
-            raise ConfigError(
-                f"Beam.width is {self.width}, but only {self.candidates} prefixes (Beam.candidates) exist after the "
-                f"first turn to be kept: set width to at most {self.candidates}, or raise candidates"
-            )
+        require(self.width >= 1, "Beam.width", self.width, "give 1 or more")
+        require(self.candidates >= 1, "Beam.candidates", self.candidates, "give 1 or more")
+        require(
+            self.width <= self.candidates,
+            "Beam.width",
+            self.width,
+            f"the first turn has only {self.candidates} prefixes (Beam.candidates); give at most as many",
+        )
 
     def __call__(self, root: Node) -> Search:
         return _committed(self.plan, root, self.commit)
@@ -118,7 +135,7 @@ class Beam(Strategy):
 
     @property
     def origin(self) -> Origin:
-        return Origin.SAMPLED if self.candidates == 1 else Origin.SEARCHED  # the width is at most as large
+        return Origin.SAMPLED if self.candidates == 1 else Origin.SEARCHED  # width <= candidates
 
     @property
     def scored_by(self) -> Scorer:
@@ -127,16 +144,16 @@ class Beam(Strategy):
 
 @dataclass(frozen=True)
 class Lookahead(Strategy):
-    """Shallow lookahead: each of M candidates is rolled D turns on, and the first turn of the best leaf is committed.
+    """Shallow lookahead: roll each of M candidates D turns on, and commit the first turn of the best leaf.
 
-    The paper leaves open what its width does here; ours rolls B continuations of every candidate, each a plain sample.
+    The paper does not say what its width does here; ours rolls B continuations of every candidate, each a plain sample.
 
     Args:
         candidates: responses proposed per turn (M).
-        depth: turns that each candidate is rolled on before it is judged (D); 0 judges the candidates themselves.
-        width: continuations rolled per candidate (B).
+        depth: turns that each candidate is rolled on before it is scored (D); 0 scores the candidates themselves.
+        width: continuations per candidate (B).
         scorer: scores the leaves (S).
-        commit: keep: the first turn as search saw it (the paper). resample: play it in the real episode.
+        commit: keep: the first turn as it was simulated (the paper). resample: play it in the real episode.
     """
 
     candidates: int = 4
@@ -146,19 +163,18 @@ class Lookahead(Strategy):
     commit: CommitMode = "keep"
 
     def __post_init__(self) -> None:
-        _at_least_one("candidates", self.candidates)
-        _at_least_one("width", self.width)
-        if self.depth < 0:
-            raise ConfigError(f"Lookahead.depth is {self.depth}: give the turns to look ahead, 0 or more")
+        require(self.candidates >= 1, "Lookahead.candidates", self.candidates, "give 1 or more")
+        require(self.width >= 1, "Lookahead.width", self.width, "give 1 or more")
+        require(self.depth >= 0, "Lookahead.depth", self.depth, "give 0 or more")
 
     def __call__(self, root: Node) -> Search:
         node = root
         while not node.done:
             leaf = yield from self.plan(node)
             if self.commit == "resample":
-                node = yield Commit(leaf.at_depth(node.depth + 1))
+                node = yield Commit(leaf.path[node.depth + 1])
             else:
-                node = leaf if leaf.succeeded else leaf.at_depth(node.depth + 1)
+                node = leaf if leaf.succeeded else leaf.path[node.depth + 1]
         return node
 
     def plan(self, node: Node) -> Search:
@@ -171,8 +187,8 @@ class Lookahead(Strategy):
 
     @property
     def origin(self) -> Origin:
-        """A single candidate is still chosen where it is rolled on under `keep`: a success that was found on the way
-        becomes the trajectory, a failure is rolled again."""
+        """Under `keep`, a single candidate that is rolled on is still selected: a success found on the way is the
+        result, a failure is rolled again."""
         chooses = self.candidates > 1 or (self.depth > 0 and self.commit == "keep")
         return Origin.SEARCHED if chooses else Origin.SAMPLED
 
@@ -192,8 +208,7 @@ class Expert(Strategy):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise <= 1:
-            raise ConfigError(f"Expert.noise is {self.noise}: a probability lies between 0 and 1")
+        require(0 <= self.noise <= 1, "Expert.noise", self.noise, "give a probability between 0 and 1")
 
     def __call__(self, root: Node) -> Search:
         node = root
@@ -207,16 +222,11 @@ class Expert(Strategy):
 
 
 def _committed(plan: Callable[[Node], Search], root: Node, commit: CommitMode) -> Search:
-    """The leaf that `plan` chose, or, under `resample`, the episode lived by replanning after every turn."""
+    """The leaf that `plan` chose, or, under `resample`, the real episode, planned again after every turn."""
     if commit == "keep":
         return (yield from plan(root))
     node = root
     while not node.done:
         leaf = yield from plan(node)
-        node = yield Commit(leaf.at_depth(node.depth + 1))
+        node = yield Commit(leaf.path[node.depth + 1])
     return node
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"search.{name} is {value}: give 1 or more")

@@ -1,112 +1,156 @@
-"""What a search is made of: nodes, and the requests by which a strategy asks for more of them.
+"""Nodes of a search tree, and the requests by which a strategy grows the tree.
 
-A strategy is a generator over these (see strategies.py); the driver answers the requests of hundreds of searches at
-once (see driver.py). Knows no tokenizer and no torch.
+A strategy is a generator of requests (strategies.py); the driver answers those of hundreds of searches at once
+(driver.py). Nothing here knows a tokenizer or torch.
 """
 
 from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tsr_lightning.rng import Key
 from tsr_lightning.trajectory import Turn
 
+DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
 
-@dataclass(eq=False, slots=True)
-class Node:
-    """A moment of an episode: the state after some turns, and all that a strategy may choose by."""
 
-    state: Any  # what the environment's `set_state` takes
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the environment reports of one moment."""
+
+    state: Any  # what `Branchable.set_state` takes
     observation: str
-    key: Key  # names every draw made from here
-    state_key: Hashable
+    state_key: Hashable  # equal for equal situations
     remaining: int  # the environment's own budget
-    depth: int = 0  # turns played
-    episode_return: float = 0.0  # the return so far
     done: bool = False
     succeeded: bool = False
-    truncated: bool = False
-    parent: "Node | None" = None
+    truncated: bool = False  # ended by a budget: the environment's, or that of tokens
+    env_score: float | None = None  # the environment's score; None where the strategy has no scorer
+
+
+@dataclass(eq=False, slots=True)
+class DriverState:
+    """The driver's own fields of a node. Strategies leave them alone."""
+
+    key: Key  # names every draw made from the node
+    prompt: tuple[int, ...] | None = None  # [P] the context of the next response, once it has been built
+    response_tokens: int = 0  # in all responses of the path
+    generated_tokens: int = 0  # of these, sampled from the policy rather than demonstrated
+    children: int = 0  # proposed so far; the next child's key is derived from this number
+    candidates: list["Node[Any]"] = field(default_factory=list)  # the proposed children, where the driver keeps them
+    committed: "Node[Any] | None" = None  # the simulated node whose response `Commit` played
+
+
+@dataclass(eq=False, slots=True)
+class Node(Generic[DataT]):
+    """A moment of an episode. A strategy may write `score` and `data`, and read all but `driver`."""
+
+    snapshot: Snapshot
+    driver: DriverState = field(repr=False)
+
+    parent: "Node[DataT] | None" = field(default=None, repr=False)
     turn: Turn | None = None  # that led here; None at the root
-    prompt: tuple[int, ...] = ()  # the context of the next response; built when it is first asked for
-    response_tokens: int = 0  # tokens said in the episode
-    generated: int = 0  # of these, the policy's own; the others are demonstrations
-    env_score: float = 0.0  # the environment's score of this state
-    score: float = 0.0  # by the strategy's scorer
+    depth: int = 0  # turns played
+    episode_return: float = 0.0  # rewards so far
+
+    score: float = 0.0  # by the strategy's scorer; 0 at the root and after a commit
     tie: float = 0.0  # a keyed draw that orders equals
-    expanded: int = 0  # children proposed so far, so that each has a key of its own
-    children: list["Node"] = field(default_factory=list)  # filled only where the tree is kept
+    data: DataT = field(init=False, repr=False)  # unset until the strategy sets it
+
+    @property
+    def done(self) -> bool:
+        return self.snapshot.done
+
+    @property
+    def succeeded(self) -> bool:
+        return self.snapshot.succeeded
+
+    @property
+    def env_score(self) -> float:
+        """The environment's score of this state (the paper's S)."""
+        score = self.snapshot.env_score
+        if score is None:
+            raise ValueError("the environment's score is not known: Strategy.scored_by has to return a scorer")
+        return score
+
+    @property
+    def logprob(self) -> float:
+        """Of the response that led here, under the policy that sampled it; 0 at the root."""
+        return sum(self.turn.behaviour_logprobs) if self.turn is not None else 0.0
+
+    @property
+    def path(self) -> "list[Node[DataT]]":
+        """The nodes from the root to this one; `path[depth]` is the one after `depth` turns."""
+        nodes = [self]
+        while (parent := nodes[-1].parent) is not None:
+            nodes.append(parent)
+        return nodes[::-1]
 
     @property
     def turns(self) -> tuple[Turn, ...]:
         """From the root to here."""
-        turns: list[Turn] = []
-        node: Node | None = self
-        while node is not None and node.turn is not None:
-            turns.append(node.turn)
-            node = node.parent
-        return tuple(reversed(turns))
-
-    def at_depth(self, depth: int) -> "Node":
-        """This node or the ancestor of it that lies `depth` turns after the start."""
-        node = self
-        while node.depth > depth and node.parent is not None:
-            node = node.parent
-        return node
+        return tuple(node.turn for node in self.path if node.turn is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Propose `count` responses of the policy from each node; answered by the children, grouped by parent."""
+    """Propose `count` responses of the policy from each node. The answer is the children, grouped by parent."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[Node[Any]]
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Play the response that led to `node` in the real episode, with the real episode's noise; answered by the node
-    that came of it, whose parent is `node`'s parent."""
+    """Play the response that led to `node` in the real episode, with the real episode's noise.
 
-    node: Node
+    The answer is the resulting node; its parent is that of `node`.
+    """
+
+    node: Node[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstrate:
-    """Play one turn of the environment's oracle from `node`, each action random with probability `noise`; answered by
-    the child."""
+    """Play one turn of the environment's oracle from `node`, each action random with probability `noise`.
 
-    node: Node
+    The answer is the child.
+    """
+
+    node: Node[Any]
     noise: float
 
 
 Request = Expand | Commit | Demonstrate
-Search = Generator[Request, Any, Node]  # ends by returning the leaf of the chosen trajectory
+Search = Generator[Request, Any, Node[DataT]]  # returns the leaf of the chosen trajectory
 
 
-def flat(groups: Iterable[Sequence[Node]]) -> list[Node]:
+def flat(groups: Iterable[Sequence[Node[DataT]]]) -> list[Node[DataT]]:
     return [node for group in groups for node in group]
 
 
-def live(nodes: Iterable[Node]) -> list[Node]:
+def live(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
     return [node for node in nodes if not node.done]
 
 
-def ended(nodes: Iterable[Node]) -> list[Node]:
+def ended(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
     return [node for node in nodes if node.done]
 
 
-def distinct(nodes: Iterable[Node]) -> list[Node]:
-    """One node per situation: the higher return, then the larger remaining budget, then the first."""
-    kept: dict[Hashable, Node] = {}
+def distinct(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
+    """One node per situation: the higher return wins, then the larger remaining budget, then the first."""
+
+    def rank(node: Node[DataT]) -> tuple[float, int]:
+        return node.episode_return, node.snapshot.remaining
+
+    kept: dict[Hashable, Node[DataT]] = {}
     for node in nodes:
-        rival = kept.get(node.state_key)
-        if rival is None or (node.episode_return, node.remaining) > (rival.episode_return, rival.remaining):
-            kept[node.state_key] = node
+        rival = kept.setdefault(node.snapshot.state_key, node)
+        if rank(node) > rank(rival):
+            kept[node.snapshot.state_key] = node
     return list(kept.values())
 
 
-def best(count: int, nodes: Iterable[Node]) -> list[Node]:
-    """The `count` best, best first: by score, among equals by return (an early success beats a late one), then by a
-    keyed draw."""
+def best(count: int, nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
+    """The `count` best, best first: by score, then by return (an early success beats a late one), then by `tie`."""
     return sorted(nodes, key=lambda node: (node.score, node.episode_return, node.tie), reverse=True)[:count]

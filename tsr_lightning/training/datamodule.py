@@ -225,7 +225,7 @@ class RolloutDataModule(LightningDataModule):
         longest = min(own, self.context_tokens or own)
         return Driver(
             env=self.env,
-            speaker=agent.chat(self.context),
+            chat_format=agent.chat(self.context),
             engine=agent.engine(self.context, longest, self.kv_cache_mib, self.max_num_seqs),
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
             limits=TokenLimits(longest, self.episode_tokens, own),

@@ -19,7 +19,7 @@ def check_plan(objective: Objective, plan: Plan) -> None:
             f"data.plan uses {type(demonstrating[0]).__name__}, whose demonstrations are no samples of the policy, and "
             f"{name} learns from samples: train on them with the objective SFT, before or instead"
         )
-    for epoch in range(plan.settled + 1):
+    for epoch in range(plan.constant_from + 1):
         compared = sum(s.count for s in plan.entries(epoch) if objective.compares(s.strategy.origin))
         if 0 < compared < least:
             raise ConfigError(

@@ -79,7 +79,7 @@ class GenerateEngine:
             tokens_computed=copies * real + len(rows) * (room - 1),
             tokens_prefilled=copies * real,
             tokens_padding=copies * (ids.numel() - real),
-            prompt_tokens_asked=copies * real,
+            prompt_tokens=copies * real,
             tokens_generated=len(rows) * room,
         )
         return [Response(row, (0.0,) * len(row), finished=False) for row in rows]

@@ -70,7 +70,7 @@ class VllmEngine:
         self.costs += Costs(
             tokens_computed=prefilled + generated - responses,
             tokens_prefilled=prefilled,
-            prompt_tokens_asked=asked,
+            prompt_tokens=asked,
             tokens_generated=generated,
         )
         return families

@@ -133,7 +133,7 @@ class TransformersEngine:
                 self._respond(chunk, memory, temperature)
         asked = sum(len(prompt.ids) * len(prompt.keys) for prompt in prompts)
         said = sum(len(row.ids) for own in rows for row in own)
-        self._costs += Costs(prompt_tokens_asked=asked, tokens_generated=said)
+        self._costs += Costs(prompt_tokens=asked, tokens_generated=said)
         return [[row.response(self.end_ids) for row in own] for own in rows]
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
@@ -144,7 +144,7 @@ class TransformersEngine:
                 self._prefill(chunk, memory)
                 found = self.model.values(self._hidden([family.end for family in chunk], memory)).tolist()
                 values.update(zip((family.ids for family in chunk), found, strict=True))
-        self._costs += Costs(prompt_tokens_asked=sum(map(len, prompts)))
+        self._costs += Costs(prompt_tokens=sum(map(len, prompts)))
         return [values[ids] for ids in prompts]
 
     # -- memory -----------------------------------------------------------------------------------------------------

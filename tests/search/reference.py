@@ -1,0 +1,304 @@
+"""A brute-force reference of search: one node at a time, nothing batched, straight from the strategies' descriptions.
+
+It shares the fake environment, the fake policy and the keys with the code under test, and nothing of tree, simulator or
+driver.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.fakes import Guided, Letters, Scripted
+from tsr_lightning.engines.base import Response
+from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.driver import SearchTask
+from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
+from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
+
+SCORERS: list[Scorer] = [
+    EnvironmentScore(),
+    ReturnSoFar(),
+    CriticValue(),
+    WeightedSum([EnvironmentScore(), ReturnSoFar(), CriticValue()], [0.5, 1.0, 0.2]),
+]
+STRATEGIES: list[Strategy] = [
+    Sample(),
+    *(BestOfN(n, commit) for n in (1, 2, 5) for commit in ("keep", "resample")),
+    *(
+        Beam(*sizes, scorer, commit)
+        for sizes in ((1, 1), (1, 4), (2, 4), (4, 4))
+        for scorer in SCORERS
+        for commit in ("keep", "resample")
+    ),
+    *(
+        Lookahead(*sizes, scorer, commit)
+        for sizes in ((1, 0, 1), (4, 0, 2), (3, 1, 1), (4, 2, 2), (2, 9, 3))
+        for scorer in SCORERS
+        for commit in ("keep", "resample")
+    ),
+    *(Expert(noise) for noise in (0.0, 0.4, 1.0)),
+]
+ORIGINS = {  # of strategies with candidates to choose among
+    Sample: Origin.SAMPLED,
+    BestOfN: Origin.SEARCHED,
+    Beam: Origin.SEARCHED,
+    Lookahead: Origin.SEARCHED,
+    Expert: Origin.DEMONSTRATED,
+}
+SINGLE_CANDIDATE = [
+    strategy
+    for strategy in STRATEGIES
+    if (isinstance(strategy, BestOfN) and strategy.n == 1)
+    or (isinstance(strategy, Beam) and strategy.candidates == 1)
+    or (isinstance(strategy, Lookahead) and strategy.candidates == 1 and strategy.depth == 0)
+]
+FEW: list[Strategy] = [
+    Sample(),
+    BestOfN(3),
+    BestOfN(3, "resample"),
+    Beam(2, 4, CriticValue()),
+    Beam(2, 4, commit="resample"),
+    Lookahead(3, 2, 2),
+    Lookahead(3, 2, 2, CriticValue(), "resample"),
+    Expert(0.4),
+]
+
+
+@dataclass(eq=False)
+class Point:
+    """A node of the reference."""
+
+    state: object
+    observation: str
+    key: Key
+    place: object
+    remaining: int
+    env_score: float = 0.0
+    parent: "Point | None" = None
+    turn: Turn | None = None  # that led here; None at the root
+    episode_return: float = 0.0
+    done: bool = False
+    succeeded: bool = False
+    truncated: bool = False
+    proposals: list["Point"] = field(default_factory=list)
+    children: int = 0  # proposals, and turns of the oracle
+    simulated: "Point | None" = None  # whose response a real turn played
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return (*self.parent.turns, self.turn) if self.parent and self.turn else ()
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return Letters().prompt("walk", self.turns, self.observation)
+
+    @property
+    def tie(self) -> float:
+        return self.key.fold_in(Stream.TIES).uniform()
+
+    def first_turn_after(self, point: "Point") -> "Point":
+        """The child of `point` on the path to this one."""
+        return self if self.parent is point or self.parent is None else self.parent.first_turn_after(point)
+
+    def siblings(self, scorer: Scorer | None) -> tuple[tuple[Candidate, ...], ...]:
+        """All proposals for each turn of the path to here."""
+        if self.parent is None:
+            return ()
+        kept = self.simulated or self
+        own = tuple(candidate(point, scorer, point is kept) for point in self.parent.proposals)
+        return (*self.parent.siblings(scorer), own)
+
+
+@dataclass
+class Reference:
+    """Runs one task."""
+
+    task: SearchTask
+    limits: TokenLimits
+    max_response_tokens: int
+
+    def trajectory(self) -> Trajectory:
+        env = Guided()
+        observation, _ = env.reset(seed=self.task.instance)
+        self.root = Point(env.get_state(), observation, self.task.key, env.state_key(), env.remaining())
+        end = self.end()
+        final = end.ids if end.truncated and len(end.ids) <= (self.limits.model or self.limits.context) else ()
+        strategy = self.task.strategy
+        siblings = end.siblings(strategy.scored_by)
+        return Trajectory(
+            self.task.instance,
+            self.task.member,
+            type(strategy).__name__,
+            Origin.SAMPLED if strategy in SINGLE_CANDIDATE else ORIGINS[type(strategy)],
+            end.turns,
+            end.succeeded,
+            end.truncated,
+            final,
+            end.observation,
+            siblings,
+        )
+
+    def end(self) -> Point:
+        strategy = self.task.strategy
+        if isinstance(strategy, Sample):
+            return self.sample(self.root)
+        if isinstance(strategy, Expert):
+            return self.demonstrate(strategy.noise)
+        plan = self.plan(strategy)
+        if not isinstance(strategy, Lookahead) and strategy.commit == "keep":
+            return plan(self.root)
+        point = self.root
+        while not point.done:
+            leaf = plan(point)
+            if strategy.commit == "resample":
+                point = self.commit(point, leaf.first_turn_after(point))
+            else:
+                point = leaf if leaf.succeeded else leaf.first_turn_after(point)
+        return point
+
+    def plan(self, strategy: Strategy) -> Callable[[Point], Point]:
+        match strategy:
+            case BestOfN():
+                return lambda point: self.best_of(strategy, point)
+            case Beam():
+                return lambda point: self.beam(strategy, point)
+            case Lookahead():
+                return lambda point: self.lookahead(strategy, point)
+        raise AssertionError(strategy)
+
+    def sample(self, point: Point) -> Point:
+        while not point.done:
+            point = self.propose(point)
+        return point
+
+    def demonstrate(self, noise: float) -> Point:
+        point = self.root
+        while not point.done:
+            key = self.child_key(point)
+            env = Guided()
+            env.set_state(point.state)
+            text = env.oracle(noise, key.fold_in(Stream.ORACLE))
+            response = Response(Letters().write(text), (0.0,) * len(text), True)
+            point = self.step(point, response, key, key.fold_in(Stream.BRANCH))
+        return point
+
+    def best_of(self, strategy: BestOfN, point: Point) -> Point:
+        firsts = [self.propose(point) for _ in range(strategy.n)]
+        return max((self.sample(first) for first in firsts), key=lambda end: (end.episode_return, end.tie))
+
+    def beam(self, strategy: Beam, point: Point) -> Point:
+        frontier = [point]
+        while not frontier[0].succeeded and not all(kept.done for kept in frontier):
+            pool = [self.propose(kept) for kept in frontier if not kept.done for _ in range(strategy.candidates)]
+            pool += [kept for kept in frontier if kept.done]
+            frontier = ranked(strategy.scorer, pruned(pool))[: strategy.width]
+        return frontier[0]
+
+    def lookahead(self, strategy: Lookahead, point: Point) -> Point:
+        leaves = pruned([self.propose(point) for _ in range(strategy.candidates)])
+        for turn in range(strategy.depth):
+            if ranked(strategy.scorer, leaves)[0].succeeded:
+                break
+            times = strategy.width if turn == 0 else 1
+            leaves = [
+                new for leaf in leaves for new in ([leaf] if leaf.done else [self.propose(leaf) for _ in range(times)])
+            ]
+        return ranked(strategy.scorer, leaves)[0]
+
+    def propose(self, point: Point) -> Point:
+        """One more candidate, with noise of its own."""
+        key = self.child_key(point)
+        response = Scripted().say(point.ids, key.fold_in(Stream.POLICY), self.room(point))
+        point.proposals.append(self.step(point, response, key, key.fold_in(Stream.BRANCH)))
+        return point.proposals[-1]
+
+    def commit(self, point: Point, chosen: Point) -> Point:
+        """The turn of `chosen` in the real episode, with the real episode's noise."""
+        assert chosen.turn is not None
+        real = self.task.key.fold_in(Stream.REAL, len(point.turns))
+        response = Response(chosen.turn.response, chosen.turn.behaviour_logprobs, chosen.turn.finished)
+        outcome = self.step(point, response, real.fold_in("path"), real)
+        outcome.simulated = chosen
+        return outcome
+
+    def step(self, point: Point, response: Response, key: Key, noise: Key) -> Point:
+        env = Guided()
+        env.set_state(point.state)
+        env.reseed(noise)
+        text = Letters().read(response.ids)
+        observation, reward, terminated, truncated, info = env.step(text)
+        valid, effective = info["action_is_valid"], info["action_is_effective"]
+        sampled = (point.ids, response.ids, response.logprobs, response.finished)
+        child = Point(
+            state=env.get_state(),
+            observation=observation,
+            key=key,
+            place=env.state_key(),
+            remaining=env.remaining(),
+            env_score=env.score(),
+            parent=point,
+            turn=Turn(*sampled, point.observation, text, reward, valid, effective),
+            episode_return=point.episode_return + reward,
+            done=terminated or truncated,
+            succeeded=info["success"],
+            truncated=truncated,
+        )
+        if not child.done and self.room(child) < 1:
+            child.done = child.truncated = True
+        return child
+
+    def room(self, point: Point) -> int:
+        left = self.limits.context - len(point.ids)
+        if self.limits.episode is not None:
+            left = min(left, self.limits.episode - sum(len(turn.response) for turn in point.turns))
+        return min(left, self.max_response_tokens)
+
+    def child_key(self, point: Point) -> Key:
+        point.children += 1
+        return point.key.fold_in(point.children - 1)
+
+
+def candidate(point: Point, scorer: Scorer | None, kept: bool) -> Candidate:
+    assert point.turn is not None
+    return Candidate(
+        point.turn.prompt,
+        point.turn.response,
+        point.turn.behaviour_logprobs,
+        point.env_score if scorer else None,
+        value(scorer, point) if scorer else 0.0,
+        point.turn.reward,
+        point.episode_return,
+        point.done,
+        point.succeeded,
+        kept,
+    )
+
+
+def value(scorer: Scorer, point: Point) -> float:
+    match scorer:
+        case EnvironmentScore():
+            return point.env_score
+        case ReturnSoFar():
+            return point.episode_return
+        case CriticValue():
+            return point.episode_return + (0.0 if point.done else Scripted.value(point.ids))
+        case WeightedSum(scorers=scorers, weights=weights):
+            return sum(weight * value(part, point) for weight, part in zip(weights, scorers, strict=True))
+    raise AssertionError(scorer)
+
+
+def ranked(scorer: Scorer, points: list[Point]) -> list[Point]:
+    return sorted(points, key=lambda point: (value(scorer, point), point.episode_return, point.tie), reverse=True)
+
+
+def pruned(points: list[Point]) -> list[Point]:
+    """One point per place: the highest return, then the most turns left, then the first."""
+    kept: list[Point] = []
+    for point in points:
+        rivals = [other for other in kept if other.place == point.place]
+        if not rivals:
+            kept.append(point)
+        elif (point.episode_return, point.remaining) > (rivals[0].episode_return, rivals[0].remaining):
+            kept[kept.index(rivals[0])] = point
+    return kept
