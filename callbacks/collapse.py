@@ -13,7 +13,7 @@ from callbacks.axis import epochs_at_rollout, log_figures, position_at_validatio
 from callbacks.instance_filter import InstanceFilter
 from callbacks.levels import History, Level, Pairs, mean, share
 from callbacks.on_collapse import Best, OnCollapse, Warn
-from tsr_lightning.batching.sequences import Batch
+from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import gather

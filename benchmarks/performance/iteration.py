@@ -12,7 +12,7 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.ours import spec_of
 from benchmarks.performance.workload import CLIP_NORM, LEARNING_RATE, MINIBATCHES, Workload
 from benchmarks.performance.world import ID
-from tsr_lightning.batching.sequences import Updates
+from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives.grpo import GRPO

@@ -88,7 +88,7 @@ def hidden_of(model: PreTrainedModel, batch: Packed) -> Tensor:
 def read(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
     """What is read at the sampled ids of the rows [N, H], packed."""
     batch = pack(rows)
-    return hidden_of(model, batch)[batch.reads][batch.places]
+    return hidden_of(model, batch)[batch.output_positions][batch.target_index]
 
 
 def read_one_by_one(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
@@ -160,14 +160,14 @@ def test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32() -> None
         model = ours("qwen2").float()
         for part in parts:
             batch = pack(part)
-            hidden = hidden_of(model, batch)[batch.reads]
-            logprobs = model.lm_head(hidden).log_softmax(-1).gather(1, batch.sampled[:, None])[batch.places]
+            hidden = hidden_of(model, batch)[batch.output_positions]
+            logprobs = model.lm_head(hidden).log_softmax(-1).gather(1, batch.target_ids[:, None])[batch.target_index]
             logprobs.sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     shared = pack(rows)
     assert len(shared) == 20 + 5 + 8  # the last sampled token is not fed
-    assert len(shared.places) == 3 * 5 + 6 + 9 + 6
-    assert len(shared.reads) == 5 + 6 + 9
+    assert len(shared.target_index) == 3 * 5 + 6 + 9 + 6
+    assert len(shared.output_positions) == 5 + 6 + 9
     for one, other in zip(*gradients, strict=True):  # float32 sums in another order, of terms as large as the largest
         torch.testing.assert_close(one, other, atol=2e-6 * float(one.abs().max()), rtol=1e-4)
 

@@ -80,11 +80,11 @@ def read(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
     """After the sampled ids of the rows, packed."""
     batch = pack(rows)
     reader = PackedReader(batch.segments, CPU)
-    places = np.unique(batch.reads.numpy())
+    places = np.unique(batch.output_positions.numpy())
     hidden, _ = packed_forward.run(
         model.base_model, batch.ids, batch.positions, reader, OutputPositions(places, reader.select_queries(places))
     )
-    return hidden[torch.from_numpy(np.searchsorted(places, batch.reads.numpy()))][batch.places]
+    return hidden[torch.from_numpy(np.searchsorted(places, batch.output_positions.numpy()))][batch.target_index]
 
 
 def _checkpointed(model: PreTrainedModel) -> None:

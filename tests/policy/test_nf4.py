@@ -12,7 +12,8 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tsr_lightning.batching.sequences import Batch, rows_of
+from tsr_lightning.batching.schedule import Batch
+from tsr_lightning.batching.sequences import training_sequences
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.trajectory import Group
@@ -134,7 +135,9 @@ def test_the_first_ratio_of_every_rollout_is_one(seen: Watching):
 
 @torch.no_grad()
 def test_the_reference_is_the_base_model(agent: Agent, seen: Watching, base: Path):
-    played = [(trajectory, rows_of(trajectory)) for group in seen.groups for trajectory in group.trajectories]
+    played = [
+        (trajectory, training_sequences(trajectory)) for group in seen.groups for trajectory in group.trajectories
+    ]
     estimates = agent.estimates(played, 4096)
     quantisation = agent.policy.causal_lm.config.quantization_config
     plain = logits_without_repacking(

@@ -1,7 +1,7 @@
-"""Rows as one packed sequence without padding, their shared prefixes once. Knows token ids, and no model.
+"""Packs sequences into one without padding, shared prefixes once. Knows token ids, and no model.
 
-In the order of their ids, the longest prefix that a row shares with any row before it is the one that it shares with
-the row just before. A row therefore adds its new tokens alone; its keys are its neighbour's up to there, and its own.
+In lexicographic order, the longest prefix that a sequence shares with any earlier one is the prefix that it shares with
+its predecessor. So each sequence adds only the rest of its tokens, and attends to its predecessor's prefix and these.
 """
 
 from collections.abc import Sequence
@@ -15,112 +15,117 @@ from torch import Tensor
 from tsr_lightning.modeling.attention import Segment
 
 Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What the model is run on. N tokens were sampled; where rows share some, they are read once, so M <= N."""
+    """Model inputs of T tokens for N sampled tokens. Sequences that share a prefix and the next token share an output,
+    so the model computes M <= N of them."""
 
     ids: Tensor  # [T] int64
-    positions: Tensor  # [T] int64, of each in its own row
-    segments: tuple[Segment, ...]  # [<= rows] what each row adds, in packed order
-    reads: Tensor  # [M] int64, packed tokens after which something was sampled
-    sampled: Tensor  # [M] int64, and what
-    places: Tensor  # [N] int64, which of the M each sampled token is, row after row
-    unshared: int  # tokens that the rows would have one by one
+    positions: Tensor  # [T] int64, of each token in its own sequence
+    segments: tuple[Segment, ...]  # [<= sequences] what each sequence adds, in packed order
+    output_positions: Tensor  # [M] int64, packed tokens whose final hidden state is needed
+    target_ids: Tensor  # [M] int64, the token sampled after each
+    target_index: Tensor  # [N] int64, which of the M each sampled token is, sequence after sequence
+    unshared_tokens: int  # T if no prefix were shared
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def to(self, device: torch.device) -> "Packed":
-        moved = {name: getattr(self, name).to(device) for name in ("ids", "positions", "reads", "sampled", "places")}
-        return replace(self, **moved)
+        return replace(
+            self,
+            ids=self.ids.to(device),
+            positions=self.positions.to(device),
+            output_positions=self.output_positions.to(device),
+            target_ids=self.target_ids.to(device),
+            target_index=self.target_index.to(device),
+        )
 
 
-def pack(rows: Sequence[tuple[Ids, NDArray[np.bool_]]]) -> Packed:
-    """Rows of ids [L] and a mask [L], true at the sampled ids and never at a row's first, as one packed sequence.
-
-    What lies behind a row's last context is left out: its last sampled token is told, and not fed.
-    """
-    fed = [read_part(ids, mask) for ids, mask in rows]
-    paths: dict[int, Ids] = {}
+def pack(sequences: Sequence[tuple[Ids, Mask]]) -> Packed:
+    """Packs sequences of ids [L] and a mask [L], true at the sampled ids and never at a sequence's first."""
+    inputs = [model_inputs(ids, mask) for ids, mask in sequences]
+    paths: dict[int, Ids] = {}  # of each sequence, the packed tokens that it consists of
     segments, ids, positions = [], [], []
-    before: Ids = np.empty(0, dtype=np.int64)
-    path = before
+    previous: Ids = np.empty(0, dtype=np.int64)
+    path = previous
     total = 0
-    for i in in_order(fed):
-        row = fed[i]
-        shared = in_common(before, row)
-        fresh = len(row) - shared
-        path = paths[i] = np.concatenate([path[:shared], np.arange(total, total + fresh)])
-        if fresh:
-            segments.append(Segment(fresh, path))
-            ids.append(row[shared:])
-            positions.append(np.arange(shared, len(row)))
-        before = row
-        total += fresh
-    sampled_at = [mask.nonzero()[0] for _, mask in rows]
-    reads = np.concatenate([paths[i][at - 1] for i, at in enumerate(sampled_at)])
-    sampled = np.concatenate([row[at] for (row, _), at in zip(rows, sampled_at, strict=True)])
-    vocabulary = int(sampled.max(initial=0)) + 1
-    pairs, places = np.unique(reads * vocabulary + sampled, return_inverse=True)
+    for i in lexicographic_order(inputs):
+        current = inputs[i]
+        shared = common_prefix_length(previous, current)
+        added = len(current) - shared
+        path = paths[i] = np.concatenate([path[:shared], np.arange(total, total + added)])
+        if added:
+            segments.append(Segment(added, path))
+            ids.append(current[shared:])
+            positions.append(np.arange(shared, len(current)))
+        previous = current
+        total += added
+    sampled_at = [mask.nonzero()[0] for _, mask in sequences]
+    outputs = np.concatenate([paths[i][at - 1] for i, at in enumerate(sampled_at)])
+    targets = np.concatenate([whole[at] for (whole, _), at in zip(sequences, sampled_at, strict=True)])
+    vocabulary = int(targets.max(initial=0)) + 1
+    pairs, target_index = np.unique(outputs * vocabulary + targets, return_inverse=True)
     return Packed(
         ids=torch.from_numpy(np.concatenate(ids)),
         positions=torch.from_numpy(np.concatenate(positions)),
         segments=tuple(segments),
-        reads=torch.from_numpy(pairs // vocabulary),
-        sampled=torch.from_numpy(pairs % vocabulary),
-        places=torch.from_numpy(places),
-        unshared=sum(map(len, fed)),
+        output_positions=torch.from_numpy(pairs // vocabulary),
+        target_ids=torch.from_numpy(pairs % vocabulary),
+        target_index=torch.from_numpy(target_index),
+        unshared_tokens=sum(map(len, inputs)),
     )
 
 
-def read_part(ids: Ids, mask: NDArray[np.bool_]) -> Ids:
-    """The part of a row after which something was sampled; all of one where nothing was."""
-    at = mask.nonzero()[0]
-    return ids[: at[-1]] if len(at) else ids
+def model_inputs(ids: Ids, mask: Mask) -> Ids:
+    """The ids before the last sampled one, which is only a target; all of them where none was sampled."""
+    sampled_at = mask.nonzero()[0]
+    return ids[: sampled_at[-1]] if len(sampled_at) else ids
 
 
-def in_order(rows: Sequence[Ids]) -> list[int]:
-    """The rows' order by their ids, as words in a dictionary."""
-    words = [row.astype(">i8").tobytes() for row in rows]  # the most significant byte first
-    return sorted(range(len(rows)), key=words.__getitem__)
+def lexicographic_order(inputs: Sequence[Ids]) -> list[int]:
+    """Indices that sort sequences by their ids."""
+    keys = [ids.astype(">i8").tobytes() for ids in inputs]  # big-endian, so that bytes compare as the ids do
+    return sorted(range(len(inputs)), key=keys.__getitem__)
 
 
-def in_common(one: Ids, other: Ids) -> int:
-    """How many ids the two begin with alike."""
-    length = min(len(one), len(other))
-    differing = (one[:length] != other[:length]).nonzero()[0]
+def common_prefix_length(left: Ids, right: Ids) -> int:
+    length = min(len(left), len(right))
+    differing = (left[:length] != right[:length]).nonzero()[0]
     return int(differing[0]) if len(differing) else length
 
 
-def costs(rows: Sequence[Ids]) -> list[int]:
-    """The tokens that each row adds to those before it: rows in order."""
-    before: Ids = np.empty(0, dtype=np.int64)
+def added_tokens(ordered: Sequence[Ids]) -> list[int]:
+    """The tokens that each sequence adds to those before it, in lexicographic order."""
+    previous: Ids = np.empty(0, dtype=np.int64)
     added = []
-    for row in rows:
-        added.append(len(row) - in_common(before, row))
-        before = row
+    for ids in ordered:
+        added.append(len(ids) - common_prefix_length(previous, ids))
+        previous = ids
     return added
 
 
-def cut(rows: Sequence[Ids], most: int) -> list[range]:
-    """Rows in order, cut into packs of at most so many tokens; a longer row is a pack by itself."""
+def split_by_tokens(ordered: Sequence[Ids], max_tokens: int) -> list[range]:
+    """Splits sequences in lexicographic order into packs of at most `max_tokens`; a longer one is a pack by itself."""
     packs: list[range] = []
     start = used = 0
-    for i, added in enumerate(costs(rows)):
-        if i > start and used + added > most:
+    for i, added in enumerate(added_tokens(ordered)):
+        if i > start and used + added > max_tokens:
             packs.append(range(start, i))
-            start, used, added = i, 0, len(rows[i])
+            start, used, added = i, 0, len(ordered[i])
         used += added
-    return [*packs, range(start, len(rows))] if rows else []
+    return [*packs, range(start, len(ordered))] if ordered else []
 
 
-def shard(rows: Sequence[Ids], parts: int) -> list[range]:
-    """Rows in order, cut into as many parts of about equally many tokens; none is empty while there are rows enough."""
-    done = np.cumsum(costs(rows))
+def shard(ordered: Sequence[Ids], parts: int) -> list[range]:
+    """Splits sequences in lexicographic order into `parts` of about equally many tokens, none of them empty unless
+    there are fewer sequences than parts."""
+    cumulative = np.cumsum(added_tokens(ordered))
     bounds = [0]
     for part in range(1, parts):
-        wanted = int(np.searchsorted(done, done[-1] * part / parts)) + 1
-        bounds.append(min(max(wanted, bounds[-1] + 1), max(len(rows) - parts + part, bounds[-1]), len(rows)))
-    return [range(start, end) for start, end in zip(bounds, [*bounds[1:], len(rows)], strict=True)]
+        wanted = int(np.searchsorted(cumulative, cumulative[-1] * part / parts)) + 1
+        bounds.append(min(max(wanted, bounds[-1] + 1), max(len(ordered) - parts + part, bounds[-1]), len(ordered)))
+    return [range(start, end) for start, end in zip(bounds, [*bounds[1:], len(ordered)], strict=True)]

@@ -1,7 +1,8 @@
-"""What is maximised. An objective is two pure parts: credit once per rollout, and a loss per micro-batch."""
+"""Objectives: credit once per rollout, and a loss per micro-batch, both pure functions of tensors."""
 
+from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
-from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
+from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.grpo import GRPO
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT

@@ -1,8 +1,7 @@
 """Advantages as pure functions of rewards, values and returns.
 
 Knows neither groups nor objectives. S is a number of steps, T the turns of a trajectory, N its trained tokens (turn
-after turn), G the trajectories of a group. What comes out is float32; what is summed up on the way is float64. GAE
-comes out on the CPU, where rewards are.
+after turn), G the trajectories of a group. Results are float32, intermediate sums float64. GAE returns CPU tensors.
 """
 
 from collections.abc import Sequence
@@ -38,22 +37,22 @@ class Estimator(Protocol):
 def gae(rewards: Tensor, values: Tensor, *, gamma: float, gae_lambda: float, final_value: float = 0.0) -> Advantages:
     """Generalised advantage estimation over S steps, equations 11 to 16 of https://arxiv.org/abs/1506.02438.
 
-        delta_t = r_t + gamma V_{t+1} - V_t,   A_t = sum_k (gamma lam)^k delta_{t+k},   R_t = A_t + V_t
+        delta_t = r_t + gamma V_{t+1} - V_t,   A_t = sum_k (gamma lambda)^k delta_{t+k},   R_t = A_t + V_t
 
     Args:
         rewards: [S].
         values: [S], V of the state before each step.
         gamma: The discount of a step.
-        lam: The weight of longer returns; 1 is Monte Carlo, 0 one-step.
+        gae_lambda: The weight of longer returns; 1 is Monte Carlo, 0 one-step.
         final_value: V of the state after the last step; 0 where the episode is over.
     """
-    ahead = final_value
+    next_value = final_value
     advantage = 0.0
     backwards = []
-    # Plain floats: a recursion over tensors of one element would be a hundred times slower.
+    # Python floats: a recursion over one-element tensors would be a hundred times slower.
     for reward, value in zip(reversed(rewards.tolist()), reversed(values.tolist()), strict=True):
-        advantage = reward + gamma * ahead - value + gamma * gae_lambda * advantage
-        ahead = value
+        advantage = reward + gamma * next_value - value + gamma * gae_lambda * advantage
+        next_value = value
         backwards.append(advantage)
     advantages = torch.tensor(backwards[::-1], dtype=torch.float64)
     return Advantages(advantages.float(), (advantages + values.double().cpu()).float())
@@ -70,12 +69,12 @@ def token_gae(
 ) -> Advantages:
     """`gae` with one step per token; a turn's reward falls on its last trained token, every other token has 0.
 
-    The tokens of the observation between two turns are no steps: the token after a turn's last one is the next turn's
-    first, so gamma and lam count sampled tokens alone. Returns [N] each.
+    Observation tokens are not steps: after a turn's last token comes the next turn's first, so gamma and lambda count
+    sampled tokens alone. Returns [N] each.
     """
-    spoken = _spoken(lengths, rewards)
-    per_token = torch.zeros(sum(spoken.lengths), dtype=torch.float64)
-    for end, reward in zip(accumulate(spoken.lengths), spoken.rewards, strict=True):
+    turns = _nonempty_turns(lengths, rewards)
+    per_token = torch.zeros(sum(turns.lengths), dtype=torch.float64)
+    for end, reward in zip(accumulate(turns.lengths), turns.rewards, strict=True):
         per_token[end - 1] = reward
     return gae(per_token, values, gamma=gamma, gae_lambda=gae_lambda, final_value=final_value)
 
@@ -92,19 +91,19 @@ def turn_gae(
     """`gae` with one step per turn (the turn-level MDP of https://arxiv.org/abs/2512.17008).
 
     V of a turn is V of the context that its first token was sampled in. All tokens of the turn share its advantage and
-    its return. Returns [N] each.
+    its value target. Returns [N] each.
     """
-    spoken = _spoken(lengths, rewards)
-    counts = torch.tensor(spoken.lengths, dtype=torch.long)  # [T]
+    turns = _nonempty_turns(lengths, rewards)
+    counts = torch.tensor(turns.lengths, dtype=torch.long)  # [T]
     starts = counts.cumsum(0) - counts
-    turns = gae(
-        torch.tensor(spoken.rewards, dtype=torch.float64),
+    per_turn = gae(
+        torch.tensor(turns.rewards, dtype=torch.float64),
         values.cpu()[starts],
         gamma=gamma,
         gae_lambda=gae_lambda,
         final_value=final_value,
     )
-    return Advantages(turns.advantages.repeat_interleave(counts), turns.value_targets.repeat_interleave(counts))
+    return Advantages(per_turn.advantages.repeat_interleave(counts), per_turn.value_targets.repeat_interleave(counts))
 
 
 class _Turns(NamedTuple):
@@ -112,9 +111,9 @@ class _Turns(NamedTuple):
     rewards: list[float]  # [T']
 
 
-def _spoken(lengths: Sequence[int], rewards: Sequence[float]) -> _Turns:
-    """The turns that have trained tokens. What a turn without any earned goes to the last token before it; with no
-    token before it, to none: nothing that was sampled led to it."""
+def _nonempty_turns(lengths: Sequence[int], rewards: Sequence[float]) -> _Turns:
+    """The turns with trained tokens. The reward of a turn without any goes to the turn before it; with none before it
+    the reward is dropped, since no sampled token led to it."""
     turns = _Turns([], [])
     for length, reward in zip(lengths, rewards, strict=True):
         if length:
@@ -130,9 +129,9 @@ def group_normalised(returns: Tensor, *, normalise_std: bool, epsilon: float = 1
 
         A_i = (R_i - mean(R)) / (std(R) + epsilon)
 
-    Without the division it is Dr. GRPO's (https://arxiv.org/abs/2503.20783), which gives groups of little spread no
-    more voice than they have. The standard deviation is the unbiased one, as in the common implementations. A group of
-    one, or of equal returns, has advantage 0.
+    Without the division it is Dr. GRPO's (https://arxiv.org/abs/2503.20783), which does not amplify groups of little
+    spread. The standard deviation is the unbiased one, as in TRL and verl. A group of one, or of equal returns, has
+    advantage 0.
 
     Args:
         returns: [G].
@@ -151,17 +150,17 @@ def whiten(advantages: Tensor, weights: Tensor, *, epsilon: float = 1e-8) -> Ten
 
         A <- (A - m) / sqrt(v + epsilon),   m = sum w A / sum w,   v = sum w (A - m)^2 / sum w
 
-    A token of weight 0 is moved but does not count. The variance is the biased one: weights have no number of degrees
-    of freedom. Where all weights are 0, the advantages stay as they are.
+    A token of weight 0 is transformed too, without counting towards m and v. The variance is the biased one: weights
+    have no degrees of freedom. If all weights are 0, the advantages stay as they are.
 
     Args:
         advantages: [N].
         weights: [N], not negative.
         epsilon: Keeps equal advantages finite.
     """
-    wide, total = advantages.double(), weights.double().sum()
+    precise, total = advantages.double(), weights.double().sum()
     if total == 0:
         return advantages
-    shares = weights.double() / total
-    centred = wide - (shares * wide).sum()
-    return (centred / ((shares * centred.square()).sum() + epsilon).sqrt()).to(advantages.dtype)
+    normalised = weights.double() / total
+    centred = precise - (normalised * precise).sum()
+    return (centred / ((normalised * centred.square()).sum() + epsilon).sqrt()).to(advantages.dtype)

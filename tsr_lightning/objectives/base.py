@@ -1,8 +1,4 @@
-"""The contract of an objective: two pure parts, credit once per rollout and a loss per micro-batch.
-
-Knows tensors, and no model. N is the number of trained tokens: of one trajectory in `Estimates` and `Credit` (its turns
-one after the other), of a micro-batch in `Targets` and `Outputs`.
-"""
+"""The contract of an objective: credit once per rollout, and a loss per micro-batch. Both are pure functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,95 +7,60 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an objective wants computed for it before the updates."""
+    """What is computed for an objective before the updates.
 
-    logprobs: bool = True  # old log-probabilities, for ratios
-    values: bool = False  # a critic
-    final_values: bool = False  # its value after the last turn of truncated trajectories
-    reference: bool = False  # log-probabilities under the reference
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """The policy's, critic's and reference's view of one trajectory before the updates, fixed for all of them."""
-
-    logprobs: Tensor  # [N]
-    values: Tensor  # [N] V of the context that each token was sampled in; zeros without a critic
-    reference: Tensor  # [N]; zeros where not needed
-    final_value: float  # V of the context after the last turn; 0 where not needed, or longer than the model sees
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """What each trained token of one trajectory is worth. All [N], float32."""
-
-    advantages: Tensor
-    value_targets: Tensor  # the critic's regression target
-    weights: Tensor  # of the policy's terms
-    normalizers: Tensor  # an optimizer step divides the policy's terms by the sum of these over its tokens
-    value_weights: Tensor  # of the critic's term; a step divides by their own sum
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """What the loss of a micro-batch is computed against. All [N], float32.
-
-    `weights` and `value_weights` are already divided, so that each sums to (at most) 1 over an optimizer step.
+    Args:
+        logprobs: log-probabilities of the policy that sampled, for importance ratios.
+        values: a critic and its values.
+        final_values: its value after the last turn of truncated trajectories.
+        reference: log-probabilities under the reference.
+        siblings: the candidates that search proposed at each turn, in `Trajectory.siblings`.
     """
 
-    logprobs: Tensor  # old
-    values: Tensor  # old
-    reference: Tensor
-    advantages: Tensor
-    value_targets: Tensor
-    weights: Tensor
-    value_weights: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """What the model says of a micro-batch now. All [N]."""
-
-    logprobs: Tensor
-    entropies: Tensor
-    values: Tensor  # zeros without a critic
+    logprobs: bool = True
+    values: bool = False
+    final_values: bool = False
+    reference: bool = False
+    siblings: bool = False
 
 
 class Loss(NamedTuple):
-    """A scalar to minimise and detached statistics, each a weighted sum over the micro-batch (so that micro-batches and
-    ranks add up to the figure of the optimizer step)."""
+    """The loss of a micro-batch. Every part is a weighted sum over its tokens, so that micro-batches and ranks add up
+    to the figure of the optimizer step."""
 
-    total: Tensor  # []
-    stats: dict[str, Tensor]  # name -> []
+    total: Tensor  # [] to be minimised
+    policy_weight: Tensor  # [] sum of `Targets.weights`; a statistic divided by it is a mean over tokens
+    stats: dict[str, Tensor]  # name -> [], detached; `approx_kl` is the one that data.updates.target_kl limits
 
 
 class Objective(ABC):
-    """Frozen dataclasses derive from it: their fields are the arguments in YAML.
+    """Base of the objectives: frozen dataclasses, whose fields are the arguments in YAML.
 
-    What is made of a trajectory is declared here, so that a plan can be checked before a rollout and a filter knows
-    where there is something to learn: the return of some is compared with a baseline, others are imitated whatever they
-    returned, the rest has no part in the policy's terms.
+    An objective declares how it uses trajectories, so that a plan can be checked before the rollout and a filter knows
+    which groups teach something: it compares the returns of some with a baseline, imitates others whatever they
+    returned, and leaves the rest out of the policy loss.
     """
 
     @property
-    @abstractmethod
-    def needs(self) -> Needs: ...
+    def needs(self) -> Needs:
+        return Needs()
 
     @property
     def minimum_compared(self) -> int:
-        """The fewest compared trajectories of one instance for which credit is defined; 1 where the baseline does not
-        come from the group."""
+        """The fewest compared trajectories per instance for which credit is defined; 1 where the baseline does not come
+        from the group."""
         return 1
 
     @property
     def takes_demonstrations(self) -> bool:
-        """Whether it can train on what the policy did not sample at all. A policy gradient cannot: the ratio to the
-        policy that sampled is not 1 there, and a baseline would push the weaker demonstrations down."""
+        """Whether it can train on trajectories that the policy did not sample. A policy gradient cannot: the importance
+        ratio is not 1 there, and a baseline would make the weaker demonstrations less likely."""
         return False
 
     def compares(self, origin: Origin) -> bool:
@@ -112,7 +73,7 @@ class Objective(ABC):
 
     @abstractmethod
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
-        """Credit on whole trajectories, after filtering; `estimates` and the result are indexed as
+        """Credit of whole trajectories, after filtering; `estimates` and the result are indexed as
         `groups[i].trajectories[j]`."""
 
     @abstractmethod

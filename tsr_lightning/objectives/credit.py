@@ -1,60 +1,103 @@
-"""Credit put together from its parts: the advantages, how tokens are averaged, what is done with searched ones."""
+"""Credit composed of its parts: advantages, an aggregation, and overrides for some trajectories."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.objectives.advantages import Advantages, whiten
-from tsr_lightning.objectives.aggregation import Aggregation
-from tsr_lightning.objectives.base import Credit
-from tsr_lightning.objectives.searched import CreditOverride
-from tsr_lightning.trajectory import Group
+from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
+from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit, Unchanged
+from tsr_lightning.trajectory import Group, Trajectory
 
 
-def constant_advantage(advantage: float, tokens: int) -> Advantages:
-    """The same for each of N tokens; without a critic, so returns are 0."""
-    return Advantages(torch.full((tokens,), advantage), torch.zeros(tokens))
+def outcome_credit(
+    groups: Sequence[Group],
+    advantages_of: Callable[[Tensor], Tensor],
+    searched: SearchedCredit = Unchanged(),  # noqa: B008  (frozen)
+    aggregation: Aggregation = TokenMean(),  # noqa: B008  (frozen)
+) -> list[list[Credit]]:
+    """Credit without a critic: the tokens of a trajectory share one advantage, computed from its group's returns.
+
+    Args:
+        groups: Whose trajectories are credited.
+        advantages_of: From the compared returns of a group, float64 [C], to their advantages [C].
+        searched: How trajectories that search selected are credited.
+        aggregation: How the tokens of a step are averaged.
+    """
+
+    def credit(group: Group) -> list[Credit]:
+        overrides = [searched.override(trajectory) for trajectory in group.trajectories]
+        pairs = list(zip(group.trajectories, overrides, strict=True))
+        returns = [trajectory.episode_return for trajectory, override in pairs if override is None]
+        advantages = iter(advantages_of(torch.tensor(returns, dtype=torch.float64)).tolist())
+        return [
+            apply_override(
+                uniform_credit(trajectory, next(advantages) if override is None else 0.0, aggregation), override
+            )
+            for trajectory, override in pairs
+        ]
+
+    return [credit(group) for group in groups]
 
 
-def assemble(estimate: Advantages, aggregation: Aggregation, *, critic: bool) -> Credit:
-    """The credit of one trajectory of N trained tokens, before anything is imposed on it."""
+def imitation_credit(
+    groups: Sequence[Group], imitates: Callable[[Trajectory], bool], aggregation: Aggregation
+) -> list[list[Credit]]:
+    """Advantage 1 for every token of the trajectories that are imitated; the others are left out."""
+
+    def credit(trajectory: Trajectory) -> Credit:
+        return apply_override(uniform_credit(trajectory, 1.0, aggregation), None if imitates(trajectory) else LEFT_OUT)
+
+    return [[credit(trajectory) for trajectory in group.trajectories] for group in groups]
+
+
+def uniform_credit(trajectory: Trajectory, advantage: float, aggregation: Aggregation) -> Credit:
+    """The same advantage for every token, and no critic."""
+    zeros = torch.zeros(trajectory.trained_tokens)
+    return replace(weighted(Advantages(torch.full_like(zeros, advantage), zeros), aggregation), value_weights=zeros)
+
+
+def weighted(estimate: Advantages, aggregation: Aggregation) -> Credit:
+    """The credit of one trajectory of N trained tokens, before any override; the critic's weights are the policy's."""
     tokens = estimate.advantages.numel()
-    weight, normalizer = aggregation.weigh(tokens) if tokens else (0.0, 0.0)
+    weight, normalizer = aggregation.weighting(tokens) if tokens else (0.0, 0.0)
     weights = torch.full((tokens,), weight)
     return Credit(
         advantages=estimate.advantages,
         value_targets=estimate.value_targets,
         weights=weights,
         normalizers=torch.full((tokens,), normalizer),
-        value_weights=weights if critic else torch.zeros(tokens),
+        value_weights=weights,
     )
 
 
-def impose(credit: Credit, imposed: CreditOverride | None) -> Credit:
-    """The policy's part of the credit replaced; the critic's is left."""
-    if imposed is None:
+def apply_override(credit: Credit, override: CreditOverride | None) -> Credit:
+    """Replaces the policy's part of the credit; the critic's stays."""
+    if override is None:
         return credit
     return replace(
         credit,
-        advantages=torch.full_like(credit.advantages, imposed.advantage),
-        weights=credit.weights * imposed.weight,
-        normalizers=credit.normalizers * imposed.weight,
+        advantages=torch.full_like(credit.advantages, override.advantage),
+        weights=credit.weights * override.weight,
+        normalizers=credit.normalizers * override.weight,
     )
 
 
-def whitened(credits: Sequence[Credit], own: Sequence[bool]) -> list[Credit]:
-    """Advantages whitened over the tokens of all trajectories together, as the loss weighs them.
+def whitened(credits: Sequence[Credit], included: Sequence[bool]) -> list[Credit]:
+    """Advantages whitened over the tokens of all trajectories together, as the loss weights them.
 
     Args:
         credits: One per trajectory.
-        own: One per trajectory, whether it counts: False where its advantage will be imposed.
+        included: Whether each trajectory counts towards mean and variance: False where its credit is overridden.
     """
     if not credits:
         return []
-    counted = [credit.weights * counts for credit, counts in zip(credits, own, strict=True)]
-    joined = whiten(torch.cat([credit.advantages for credit in credits]), torch.cat(counted))
-    parts = torch.split(joined, [credit.advantages.numel() for credit in credits])
+    weights = [credit.weights * counts for credit, counts in zip(credits, included, strict=True)]
+    advantages = whiten(torch.cat([credit.advantages for credit in credits]), torch.cat(weights))
+    parts = torch.split(advantages, [credit.advantages.numel() for credit in credits])
     return [replace(credit, advantages=part) for credit, part in zip(credits, parts, strict=True)]
 
 

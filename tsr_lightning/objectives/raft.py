@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
-from tsr_lightning.objectives.base import Credit, Estimates, Loss, Needs, Objective, Outputs, Targets
-from tsr_lightning.objectives.checks import require_clip, require_coefficient
-from tsr_lightning.objectives.credit import assemble, constant_advantage, impose
-from tsr_lightning.objectives.searched import LEFT_OUT
+from tsr_lightning.objectives.base import Loss, Needs, Objective
+from tsr_lightning.objectives.checks import require_policy_loss_arguments
+from tsr_lightning.objectives.credit import imitation_credit
 from tsr_lightning.objectives.terms import policy_loss
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -16,17 +16,17 @@ from tsr_lightning.trajectory import Group, Origin, Trajectory
 class RAFT(Objective):
     """RAFT++ (https://arxiv.org/abs/2504.11343): trains on the trajectories that succeeded and leaves out the others.
 
-    Every token of a success has advantage 1, under the importance ratio and clip of PPO; on the first update of a
-    rollout, where the ratio is 1, the gradient is that of the likelihood (RAFT, https://arxiv.org/abs/2304.06767).
-    No baseline, so no critic and no group. With plain samples it is the control that a searched recipe has to beat;
-    with searched ones it is what `GRPO` makes of them under `ImitateSuccesses`.
+    Every token of a success has advantage 1, with PPO's importance ratio and clip; on the first update of a rollout,
+    where the ratio is 1, the gradient is that of the likelihood (RAFT, https://arxiv.org/abs/2304.06767). It needs no
+    baseline, so no critic and no group. On plain samples it is the control for methods with search; on searched
+    trajectories it equals `GRPO` with `ImitateSuccesses`.
 
-    Departs from the paper: a success is what the environment calls one, not the highest reward of a group, and no
-    number of successes per instance is fixed.
+    Departs from the paper: a success is what the environment calls one, not the highest reward of a group, and the
+    number of successes per instance is not fixed.
 
     Args:
-        clip_high: The ratio to the policy that sampled is clipped at 1 + clip_high. Nothing is pushed down, so there is
-            no lower clip.
+        clip_high: The importance ratio is clipped at 1 + clip_high. No advantage is negative, so there is no lower
+            clip.
         kl_coefficient: The weight of the KL divergence from the reference; 0 needs no reference.
         entropy_coefficient: The weight of the entropy bonus.
         aggregation: How the tokens of a step are averaged.
@@ -37,18 +37,19 @@ class RAFT(Objective):
     entropy_coefficient: float = 0.001
     aggregation: Aggregation = field(default_factory=SequenceMean)
 
+    takes_demonstrations = True
+
     def __post_init__(self) -> None:
-        require_clip("clip_high", self.clip_high, 0.28)
-        require_coefficient("kl_coefficient", self.kl_coefficient)
-        require_coefficient("entropy_coefficient", self.entropy_coefficient)
+        require_policy_loss_arguments(self)
+
+    @property
+    def clip_low(self) -> float:
+        """For negative advantages, of which there are none."""
+        return self.clip_high
 
     @property
     def needs(self) -> Needs:
         return Needs(reference=self.kl_coefficient > 0)
-
-    @property
-    def takes_demonstrations(self) -> bool:
-        return True
 
     def compares(self, origin: Origin) -> bool:
         return False
@@ -57,18 +58,7 @@ class RAFT(Objective):
         return trajectory.succeeded
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
-        return [[self._credit(trajectory) for trajectory in group.trajectories] for group in groups]
-
-    def _credit(self, trajectory: Trajectory) -> Credit:
-        whole = assemble(constant_advantage(1.0, trajectory.trained_tokens), self.aggregation, critic=False)
-        return whole if self.imitates(trajectory) else impose(whole, LEFT_OUT)
+        return imitation_credit(groups, self.imitates, self.aggregation)
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:
-        return policy_loss(
-            targets,
-            outputs,
-            clip_low=self.clip_high,  # acts on negative advantages alone, of which there are none
-            clip_high=self.clip_high,
-            entropy_coefficient=self.entropy_coefficient,
-            kl_coefficient=self.kl_coefficient,
-        )
+        return policy_loss(targets, outputs, self)

@@ -1,63 +1,63 @@
-"""What the policy learns from trajectories that search chose. Plainly sampled ones are never touched."""
+"""What the policy learns from trajectories that search selected. It never changes the credit of plain samples."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tsr_lightning.objectives.checks import require
+from tsr_lightning.errors import require
 from tsr_lightning.trajectory import Origin, Trajectory
 
 
 class CreditOverride(NamedTuple):
-    """Credit that stands in for the objective's own, for every token of a trajectory."""
+    """Replaces the objective's own credit of every token of a trajectory."""
 
     advantage: float
-    weight: float  # times the aggregation's weight and share; 0 leaves the trajectory out of the policy's terms
+    weight: float  # factor of the aggregation's weight and normalizer; 0 leaves the trajectory out of the policy loss
 
 
 LEFT_OUT = CreditOverride(advantage=0.0, weight=0.0)
 
 
 class SearchedCredit(ABC):
-    """What is done with the trajectories that search chose."""
+    """How trajectories that search selected are credited."""
 
     @abstractmethod
     def compares(self, origin: Origin) -> bool:
-        """Whether the objective's own credit stands for trajectories of this origin. Baselines and whitening are
-        computed among those alone; the critic trains on all."""
+        """Whether trajectories of this origin keep the objective's own credit. Baselines and whitening are computed
+        among those alone; the critic trains on all."""
 
     @abstractmethod
-    def imposed(self, trajectory: Trajectory) -> CreditOverride | None:
-        """None where the objective's own credit stands, which is where `compares` says so."""
+    def override(self, trajectory: Trajectory) -> CreditOverride | None:
+        """None where `compares` holds for the trajectory's origin."""
 
     def imitates(self, trajectory: Trajectory) -> bool:
-        """Whether it is made more likely, whatever the others returned."""
-        imposed = self.imposed(trajectory)
-        return imposed is not None and imposed.advantage * imposed.weight > 0
+        """Whether the override makes the trajectory more likely."""
+        override = self.override(trajectory)
+        return override is not None and override.advantage * override.weight > 0
 
 
 @dataclass(frozen=True)
 class Unchanged(SearchedCredit):
-    """The objective is untouched: a searched trajectory is treated as if the policy had sampled it (the paper)."""
+    """A searched trajectory is credited as if the policy had sampled it (the paper)."""
 
     def compares(self, origin: Origin) -> bool:
         return origin is not Origin.DEMONSTRATED
 
-    def imposed(self, trajectory: Trajectory) -> CreditOverride | None:
+    def override(self, trajectory: Trajectory) -> CreditOverride | None:
         return None if self.compares(trajectory.origin) else LEFT_OUT
 
 
 @dataclass(frozen=True)
 class ImitateSuccesses(SearchedCredit):
-    """Searched trajectories that succeeded are imitated, with a positive advantage and the objective's clip; those that
-    did not are left out. A failure under search is mostly good moves, so pushing it down does harm.
+    """Searched successes are imitated, with a positive advantage and the objective's clip; searched failures are left
+    out. Most moves of a failure under search are good, so making them less likely does harm.
 
     Imitation needs no group: one search per instance is enough, and more instances then teach more than more searches
     of the same one.
 
     Departs from the paper, which leaves the objective as it is. Related: self-imitation learning,
-    https://arxiv.org/abs/1806.05635 (which weighs by how far the return exceeds the value; here every success counts
-    the same). The same for plain samples is the objective `RAFT`.
+    https://arxiv.org/abs/1806.05635 (which weights by how far the return exceeds the value; here every success counts
+    the same). `RAFT` does the same with plain samples.
 
     Args:
         advantage: The advantage of every token of a searched success.
@@ -67,12 +67,12 @@ class ImitateSuccesses(SearchedCredit):
 
     def __post_init__(self) -> None:
         remedy = "successes are imitated with a positive advantage; use e.g. 1.0"
-        require(0 < self.advantage < float("inf"), "searched.advantage", self.advantage, remedy)
+        require(0 < self.advantage < float("inf"), "ImitateSuccesses.advantage", self.advantage, remedy)
 
     def compares(self, origin: Origin) -> bool:
         return origin is Origin.SAMPLED
 
-    def imposed(self, trajectory: Trajectory) -> CreditOverride | None:
+    def override(self, trajectory: Trajectory) -> CreditOverride | None:
         if self.compares(trajectory.origin):
             return None
         succeeded = trajectory.origin is Origin.SEARCHED and trajectory.succeeded

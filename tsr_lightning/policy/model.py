@@ -18,11 +18,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from tsr_lightning.batching.packing import Packed
+from tsr_lightning.batching.tensors import Outputs
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
 from tsr_lightning.modeling.training_attention import PackedReader
-from tsr_lightning.objectives.base import Outputs
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
 
@@ -91,14 +91,14 @@ class Policy(nn.Module):
         critic's gradient out of the model.
         """
         reader = PackedReader(packed.segments, packed.ids.device)
-        read, places = np.unique(packed.reads.cpu().numpy(), return_inverse=True)
+        read, places = np.unique(packed.output_positions.cpu().numpy(), return_inverse=True)
         read = read if len(read) else np.zeros(1, dtype=np.int64)  # of rows without a sampled token
         reads = OutputPositions(read, reader.select_queries(read))
         hidden, _ = packed_forward.run(self.causal_lm.base_model, packed.ids, packed.positions, reader, reads)
         hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
-        logprobs, spread = self._score(hidden, packed.sampled, temperature, entropies)
+        logprobs, spread = self._score(hidden, packed.target_ids, temperature, entropies)
         values = self.value_of(hidden.detach() if detach_value else hidden)
-        return Outputs(*(figure.index_select(0, packed.places) for figure in (logprobs, spread, values)))
+        return Outputs(*(figure.index_select(0, packed.target_index) for figure in (logprobs, spread, values)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Last hidden states [M, H] -> [M, V]: the output embedding, and whatever else the model does to them."""

@@ -13,11 +13,13 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.batching.sequences import Batch, TrainingSequence, batched
+from tsr_lightning.batching.schedule import Batch, micro_batches
+from tsr_lightning.batching.sequences import TrainingSequence
+from tsr_lightning.batching.tensors import Estimates, Outputs
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives.base import Estimates, Objective, Outputs
+from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
@@ -149,7 +151,7 @@ class Agent(LightningModule):
         asked = [*rows, *(_end(played[i][0]) for i in ends)]
         seen = self._outputs(asked, micro_batch_tokens) if needs.logprobs or needs.values else list(map(_unseen, asked))
         logprobs, values = [one.logprobs for one in seen], [one.values for one in seen]
-        reference = [torch.zeros(row.trained) for row in rows]
+        reference = [torch.zeros(row.trained_tokens) for row in rows]
         if needs.reference:
             with self.policy.as_reference():
                 reference = [one.logprobs for one in self._outputs(rows, micro_batch_tokens)]
@@ -164,9 +166,9 @@ class Agent(LightningModule):
         """Of each row, on the CPU; without gradients, and otherwise as in `training_step`."""
         found: dict[int, Outputs] = {}
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
-            for indices, batch in batched(rows, micro_batch_tokens):
+            for indices, batch in micro_batches(rows, micro_batch_tokens):
                 outputs = self.policy.outputs(batch.packed.to(self.device), self.temperature)
-                sizes = [rows[i].trained for i in indices]
+                sizes = [rows[i].trained_tokens for i in indices]
                 parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
                 found.update(zip(indices, map(Outputs, *parts), strict=True))
         return [found[i] for i in range(len(rows))]
@@ -191,7 +193,7 @@ class Agent(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         outputs = self.policy.outputs(batch.packed, self.temperature, entropies=True)
         loss = self.objective.loss(batch.targets, outputs)
-        for name, value in {"loss": loss.total.detach(), **loss.stats}.items():
+        for name, value in {"loss": loss.total.detach(), "policy_weight": loss.policy_weight, **loss.stats}.items():
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
         if batch.is_last_micro_batch:
             self._report()
@@ -311,7 +313,7 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
 
 
 def _unseen(row: TrainingSequence) -> Outputs:
-    return Outputs(*(torch.zeros(row.trained) for _ in fields(Outputs)))
+    return Outputs(*(torch.zeros(row.trained_tokens) for _ in fields(Outputs)))
 
 
 def _end(trajectory: Trajectory) -> TrainingSequence:

@@ -19,7 +19,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 
-from tsr_lightning.batching.sequences import Batch, TrainingSequence, Updates, rows_of, schedule, with_credit
+from tsr_lightning.batching.schedule import Batch, Updates, schedule
+from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.envs.base import Branchable
@@ -308,7 +309,7 @@ class RolloutDataModule(LightningDataModule):
         """The rows that are trained on, with credit; the same on every rank."""
         trainer, agent = self._trainer, self.agent
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        rows = [rows_of(trajectory) for trajectory in trajectories]
+        rows = [training_sequences(trajectory) for trajectory in trajectories]
         mine = shard(list(zip(trajectories, rows, strict=True)), trainer.global_rank, trainer.world_size)
         estimates = gather(agent.estimates(mine, self.updates.micro_batch_tokens), trainer.world_size)
         flat = iter(estimates)

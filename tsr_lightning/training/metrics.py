@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 from typing import TypeVar
 
-from tsr_lightning.batching.sequences import Batch
+from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.costs import Costs
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -55,7 +55,7 @@ def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
     packs = [batch.packed for step in steps for batch in step]
     return {
         "cost/update_tokens_computed": sum(len(pack) for pack in packs),
-        "cost/update_tokens_saved": sum(pack.unshared - len(pack) for pack in packs),
+        "cost/update_tokens_saved": sum(pack.unshared_tokens - len(pack) for pack in packs),
     }
 
 

@@ -1,4 +1,4 @@
-"""Objectives as arguments: built by jsonargparse from short names, and refused in one sentence."""
+"""Objectives as arguments: built by jsonargparse from short names, and rejected with one sentence."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,41 +25,42 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("build", "key", "value"),
     [
-        (lambda: PPO(clip_low=-0.2), "clip_low", -0.2),
-        (lambda: PPO(clip_low=NAN), "clip_low", NAN),
-        (lambda: PPO(clip_high=0.0), "clip_high", 0.0),
-        (lambda: PPO(value_clip=-1.0), "value_clip", -1.0),
-        (lambda: PPO(value_coefficient=-1.0), "value_coefficient", -1.0),
-        (lambda: PPO(entropy_coefficient=NAN), "entropy_coefficient", NAN),
-        (lambda: PPO(kl_coefficient=float("inf")), "kl_coefficient", float("inf")),
-        (lambda: PPO(gamma=1.1), "gamma", 1.1),
-        (lambda: PPO(gae_lambda=-0.1), "gae_lambda", -0.1),
-        (lambda: PPO(gae="word"), "gae", "word"),
-        (lambda: GRPO(clip_low=0.0), "clip_low", 0.0),
-        (lambda: GRPO(clip_high=-0.28), "clip_high", -0.28),
-        (lambda: GRPO(kl_coefficient=-0.1), "kl_coefficient", -0.1),
-        (lambda: GRPO(entropy_coefficient=-0.1), "entropy_coefficient", -0.1),
-        (lambda: RAFT(clip_high=0.0), "clip_high", 0.0),
-        (lambda: RAFT(kl_coefficient=-0.1), "kl_coefficient", -0.1),
-        (lambda: RAFT(entropy_coefficient=NAN), "entropy_coefficient", NAN),
-        (lambda: Constant(0), "aggregation.tokens", 0),
-        (lambda: ImitateSuccesses(advantage=0.0), "searched.advantage", 0.0),
+        (lambda: PPO(clip_low=-0.2), "PPO.clip_low", -0.2),
+        (lambda: PPO(clip_low=NAN), "PPO.clip_low", NAN),
+        (lambda: PPO(clip_high=0.0), "PPO.clip_high", 0.0),
+        (lambda: PPO(value_clip=-1.0), "PPO.value_clip", -1.0),
+        (lambda: PPO(value_coefficient=-1.0), "PPO.value_coefficient", -1.0),
+        (lambda: PPO(entropy_coefficient=NAN), "PPO.entropy_coefficient", NAN),
+        (lambda: PPO(kl_coefficient=float("inf")), "PPO.kl_coefficient", float("inf")),
+        (lambda: PPO(gamma=1.1), "PPO.gamma", 1.1),
+        (lambda: PPO(gae_lambda=-0.1), "PPO.gae_lambda", -0.1),
+        (lambda: PPO(gae="word"), "PPO.gae", "word"),
+        (lambda: GRPO(clip_low=0.0), "GRPO.clip_low", 0.0),
+        (lambda: GRPO(clip_high=-0.28), "GRPO.clip_high", -0.28),
+        (lambda: GRPO(kl_coefficient=-0.1), "GRPO.kl_coefficient", -0.1),
+        (lambda: GRPO(entropy_coefficient=-0.1), "GRPO.entropy_coefficient", -0.1),
+        (lambda: RAFT(clip_high=0.0), "RAFT.clip_high", 0.0),
+        (lambda: RAFT(kl_coefficient=-0.1), "RAFT.kl_coefficient", -0.1),
+        (lambda: RAFT(entropy_coefficient=NAN), "RAFT.entropy_coefficient", NAN),
+        (lambda: Constant(0), "Constant.tokens", 0),
+        (lambda: ImitateSuccesses(advantage=0.0), "ImitateSuccesses.advantage", 0.0),
     ],
 )
-def test_a_bad_argument_is_one_sentence_with_key_value_and_remedy(build: Callable[[], object], key: str, value: object):
-    with pytest.raises(ConfigError) as refusal:
+def test_a_bad_argument_raises_one_sentence_with_key_value_and_remedy(
+    build: Callable[[], object], key: str, value: object
+):
+    with pytest.raises(ConfigError) as error:
         build()
-    said = str(refusal.value)
-    assert said.startswith(f"objective.{key} is {value}: ")
-    assert "use " in said
-    assert "\n" not in said
+    message = str(error.value)
+    assert message.startswith(f"{key} is {value!r}: ")
+    assert "use " in message
+    assert "\n" not in message
 
 
-def test_the_sentence_for_a_negative_clip():
-    with pytest.raises(ConfigError) as refusal:
+def test_the_message_for_a_negative_clip():
+    with pytest.raises(ConfigError) as error:
         PPO(clip_low=-0.2)
-    wanted = "objective.clip_low is -0.2: a clip is a positive width around a ratio of 1; use e.g. 0.2"
-    assert str(refusal.value) == wanted
+    assert str(error.value) == "PPO.clip_low is -0.2: a clip is a positive width around a ratio of 1; use e.g. 0.2"
 
 
 def parsed(*arguments: str) -> Objective:
@@ -70,7 +71,7 @@ def parsed(*arguments: str) -> Objective:
 
 
 @pytest.mark.parametrize("kind", [PPO, GRPO, RAFT, SFT])
-def test_a_short_name_alone_is_the_defaults(kind: type[Objective]):
+def test_a_short_name_alone_gives_the_defaults(kind: type[Objective]):
     assert parsed("--objective", kind.__name__) == kind()
 
 
@@ -104,27 +105,27 @@ def test_a_file_overridden_key_by_key_and_by_class(tmp_path: Path):
     )
 
 
-def test_null_switches_the_value_clip_off():
+def test_null_disables_the_value_clip():
     assert parsed("--objective", "PPO", "--objective.value_clip", "null") == PPO(value_clip=None)
 
 
-def test_a_misspelt_key_is_refused():
+def test_a_misspelt_key_is_rejected():
     with pytest.raises(ArgumentError, match="clip_lo"):
         parsed("--objective", "PPO", "--objective.clip_lo", "0.1")
 
 
-def test_the_docstring_is_the_help(capsys: pytest.CaptureFixture[str]):
+def test_help_shows_the_docstring(capsys: pytest.CaptureFixture[str]):
     parser = ArgumentParser()
     parser.add_subclass_arguments(Objective, "objective")
     with pytest.raises(SystemExit):
         parser.parse_args(["--objective.help", "PPO"])
     shown = " ".join(capsys.readouterr().out.split())
-    for said in (
+    for phrase in (
         "1 - clip_low",
         "critic's loss",
         "GAE's lambda",
-        "a budget cut",
+        "a limit truncated",
         "How the tokens",
-        "that search chose",
+        "that search selected",
     ):
-        assert said in shown
+        assert phrase in shown

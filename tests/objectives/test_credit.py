@@ -1,4 +1,4 @@
-"""Credit on whole trajectories: aggregation, groups, and what is done with searched ones."""
+"""Credit of whole trajectories: aggregation, groups, and searched trajectories."""
 
 import dataclasses
 import math
@@ -16,12 +16,14 @@ from tsr_lightning.objectives import (
     Credit,
     Estimates,
     ImitateSuccesses,
+    Loss,
     Needs,
     Objective,
     SequenceMean,
     TokenMean,
     Unchanged,
 )
+from tsr_lightning.objectives.credit import outcome_credit
 from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 ARRAYS = ("advantages", "value_targets", "weights", "normalizers", "value_weights")
@@ -87,9 +89,9 @@ MIXED = group(
 
 def test_aggregations_by_hand():
     # A trajectory of 4 trained tokens.
-    assert TokenMean().weigh(4) == (1.0, 1.0)
-    assert SequenceMean().weigh(4) == (0.25, 0.25)
-    assert Constant(10).weigh(4) == (0.1, 0.25)
+    assert TokenMean().weighting(4) == (1.0, 1.0)
+    assert SequenceMean().weighting(4) == (0.25, 0.25)
+    assert Constant(10).weighting(4) == (0.1, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_aggregations_by_hand():
         (Constant(4), (8 / 4 + 6 / 4) / 2),
     ],
 )
-def test_a_step_is_the_weighted_sum_over_the_sum_of_shares(aggregation, expected: float):
+def test_a_step_is_the_weighted_sum_over_the_sum_of_normalizers(aggregation, expected: float):
     ((short, long),) = credit(SFT(aggregation=aggregation), group(trajectory((1, 0.0)), trajectory((1, 0.0), (2, 0.0))))
     summed = (short.weights * 8).sum() + (long.weights * 2).sum()
     assert (summed / (short.normalizers.sum() + long.normalizers.sum())).item() == pytest.approx(expected)
@@ -125,7 +127,9 @@ def test_ppo_by_hand():
     ("bootstrap", "truncated", "expected"),
     [(False, False, 1.0), (False, True, 1.0), (True, False, 1.0), (True, True, 1.0 + 0.5 * 6.0)],
 )
-def test_bootstrap_only_where_asked_for_and_truncated(bootstrap: bool, truncated: bool, expected: float):
+def test_bootstraps_only_truncated_trajectories_and_only_if_configured(
+    bootstrap: bool, truncated: bool, expected: float
+):
     one = trajectory((1, 1.0), truncated=truncated)
     objective = PPO(whiten=False, gamma=0.5, bootstrap_truncated=bootstrap)
     ((own,),) = objective.credit([group(one)], [[estimates(one, final_value=6.0)]])
@@ -139,7 +143,7 @@ def test_ppo_whitens_over_the_whole_rollout():
     close(torch.cat([low.value_targets, high.value_targets]), [1.0, 5.0])
 
 
-def test_ppo_whitens_as_the_loss_weighs():
+def test_ppo_whitens_with_the_weights_of_the_loss():
     # Returns 0 (one token) and 4 (three). By token: mean 3, variance (9 + 3 * 1) / 4 = 3. By sequence: mean 2,
     # deviation 2.
     pair = group(trajectory((1, 0.0)), trajectory((3, 4.0)))
@@ -171,14 +175,14 @@ def test_grpo_compares_within_a_group():
     close(torch.cat([each.advantages for each in high]), [-1.0, 1.0])
 
 
-def test_as_sampled_compares_searched_ones_too():
+def test_unchanged_compares_searched_trajectories_too():
     # Returns 1, 3, 50, -50: mean 1.
     (mixed,) = credit(GRPO(normalise_std=False, aggregation=TokenMean(), searched=Unchanged()), MIXED)
     close(torch.stack([each.advantages[0] for each in mixed]), [0.0, 2.0, 49.0, -51.0])
     assert all(each.weights.min() == 1 for each in mixed)
 
 
-def test_successes_only_under_grpo():
+def test_imitate_successes_with_grpo():
     # The sampled ones are compared with each other alone: 1 and 3 around 2.
     ((a, b, success, failure),) = credit(
         GRPO(normalise_std=False, searched=ImitateSuccesses(), aggregation=SequenceMean()), MIXED
@@ -193,7 +197,7 @@ def test_successes_only_under_grpo():
     close(failure.normalizers, [0.0])
 
 
-def test_successes_only_under_ppo():
+def test_imitate_successes_with_ppo():
     # Whitened over the sampled ones alone. Values 0, so advantages are returns: 1, 1, 3, 3, 3, with mean 11 / 5 = 2.2
     # and variance (2 * 1.44 + 3 * 0.64) / 5 = 0.96. The critic trains on all four.
     ((a, b, success, failure),) = credit(PPO(searched=ImitateSuccesses()), MIXED)
@@ -208,22 +212,22 @@ def test_successes_only_under_ppo():
 
 
 @pytest.mark.parametrize("objective", [PPO(searched=ImitateSuccesses()), GRPO(searched=ImitateSuccesses())])
-def test_a_group_of_searched_failures_weighs_nothing(objective: Objective):
+def test_a_group_of_searched_failures_has_zero_weight(objective: Objective):
     (failures,) = credit(objective, group(*[trajectory((2, 0.0), origin=Origin.SEARCHED)] * 3))
     assert all(each.normalizers.sum() == each.weights.sum() == 0 for each in failures)
     assert all(getattr(each, name).isfinite().all() for each in failures for name in ARRAYS)
 
 
 def test_raft_by_hand():
-    # Successes of 3 and 2 tokens, one plain and one searched, weigh 1/3 and 1/2 a token; failures, whatever they
-    # returned, nothing.
-    found = group(
+    # Successes of 3 and 2 tokens, one plain and one searched, have weights 1/3 and 1/2 per token; failures, whatever
+    # they returned, 0.
+    mixed = group(
         trajectory((1, 0.0), (2, 1.0), succeeded=True),
         trajectory((2, 9.0)),
         trajectory((2, -3.0), origin=Origin.SEARCHED, succeeded=True),
         trajectory((1, 9.0), origin=Origin.SEARCHED),
     )
-    ((plain, failure, searched, other),) = credit(RAFT(), found)
+    ((plain, failure, searched, other),) = credit(RAFT(), mixed)
     close(plain.advantages, [1.0] * 3)
     close(plain.weights, [1 / 3] * 3)
     close(plain.normalizers, [1 / 3] * 3)
@@ -234,7 +238,7 @@ def test_raft_by_hand():
     assert all(each.value_weights.sum() == 0 for each in (plain, failure, searched, other))
 
 
-def test_raft_on_searched_ones_is_grpo_under_successes_only():
+def test_raft_on_searched_trajectories_equals_grpo_with_imitate_successes():
     searched = group(*[dataclasses.replace(each, origin=Origin.SEARCHED) for each in MIXED.trajectories])
     for ours, theirs in zip(
         credit(RAFT(), searched)[0], credit(GRPO(searched=ImitateSuccesses()), searched)[0], strict=True
@@ -247,9 +251,9 @@ def test_raft_on_searched_ones_is_grpo_under_successes_only():
 @pytest.mark.parametrize(
     "objective", [PPO(), PPO(searched=ImitateSuccesses()), GRPO(), GRPO(searched=ImitateSuccesses()), RAFT(), SFT()]
 )
-def test_what_is_declared_is_what_credit_does(objective: Objective):
-    """A trajectory's return moves its advantage where it is compared, and no other; imitated ones have a positive
-    advantage, and those that are neither weigh nothing."""
+def test_credit_agrees_with_compares_and_imitates(objective: Objective):
+    """A return changes the advantage of compared trajectories alone; imitated ones have a positive advantage, and
+    those that are neither have weight 0."""
     kinds = [(origin, won) for origin in (Origin.SAMPLED, Origin.SEARCHED) for won in (False, True)]
     members = [trajectory((1, 1.0), origin=origin, succeeded=won) for origin, won in kinds * 2]
     (before,) = credit(objective, group(*members))
@@ -264,7 +268,7 @@ def test_what_is_declared_is_what_credit_does(objective: Objective):
             assert before[i].advantages.item() == 1
 
 
-def test_likelihood_takes_every_trajectory_alike():
+def test_sft_weights_every_trajectory_alike():
     (mixed,) = credit(SFT(), MIXED)
     for each in mixed:
         assert (each.weights == 1).all()
@@ -277,14 +281,37 @@ def test_shapes_and_types(objective: Objective):
     groups = [MIXED, group(trajectory((3, 1.0)), trajectory((0, 1.0)))]
     given = credit(objective, *groups)
     assert [len(each) for each in given] == [4, 2]
-    for row, one in zip(given, groups, strict=True):
-        for own, lived in zip(row, one.trajectories, strict=True):
+    for credits, one in zip(given, groups, strict=True):
+        for own, of in zip(credits, one.trajectories, strict=True):
             for name in ARRAYS:
                 array = getattr(own, name)
-                assert array.shape == (lived.trained_tokens,)
+                assert array.shape == (of.trained_tokens,)
                 assert array.dtype == torch.float32
                 assert array.isfinite().all()
     assert objective.credit([], []) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Reinforce(Objective):
+    baseline: float = 0.0
+
+    def credit(self, groups, estimates):
+        return outcome_credit(groups, lambda returns: returns - self.baseline)
+
+    def loss(self, targets, outputs):
+        total = -(targets.weights * targets.advantages * outputs.logprobs).sum()
+        return Loss(total, targets.weights.sum(), {"policy_loss": total.detach()})
+
+
+def test_an_objective_made_of_parts():
+    # Returns 1 and 3 of the samples, 50 and -50 of the searched ones, minus 2; a demonstration is left out.
+    demonstration = trajectory((1, 9.0), origin=Origin.DEMONSTRATED, succeeded=True)
+    ((a, b, success, failure, left_out),) = credit(Reinforce(2.0), group(*MIXED.trajectories, demonstration))
+    close(
+        torch.cat([each.advantages for each in (a, b, success, failure)]), [-1.0] * 2 + [1.0] * 3 + [48.0] * 2 + [-52]
+    )
+    assert left_out.weights.item() == left_out.normalizers.item() == 0
+    assert Reinforce().needs == Needs()
 
 
 def test_needs():

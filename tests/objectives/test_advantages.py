@@ -1,4 +1,4 @@
-"""Advantages against numbers worked by hand, the brute-force definition, and torchrl."""
+"""Advantages against hand-computed numbers, the brute-force definition, and torchrl."""
 
 import math
 
@@ -21,9 +21,9 @@ def close(actual: Tensor, expected: Tensor | list[float], tolerance: float = 1e-
 def by_definition(
     rewards: list[float], values: list[float], gamma: float, gae_lambda: float, final_value: float
 ) -> Tensor:
-    """A_t = sum_k (gamma lam)^k delta_{t+k}, summed up afresh for every t."""
-    ahead = [*values[1:], final_value]
-    deltas = [r + gamma * v_next - v for r, v, v_next in zip(rewards, values, ahead, strict=True)]
+    """A_t = sum_k (gamma lambda)^k delta_{t+k}, summed anew for every t."""
+    next_values = [*values[1:], final_value]
+    deltas = [r + gamma * v_next - v for r, v, v_next in zip(rewards, values, next_values, strict=True)]
     steps = len(deltas)
     return torch.tensor(
         [sum((gamma * gae_lambda) ** k * deltas[t + k] for k in range(steps - t)) for t in range(steps)]
@@ -40,7 +40,7 @@ def random_turns(seed: int) -> tuple[list[int], list[float], Tensor]:
 
 def test_gae_by_hand():
     # delta_2 = 2 + 0.5 * 4 - 3 = 1      A_2 = 1                     R_2 = 1 + 3 = 4
-    # delta_1 = -1 + 0.5 * 3 - 1 = -0.5  A_1 = -0.5 + 0.4 * 1 = -0.1 R_1 = -0.1 + 1 = 0.9   (gamma lam = 0.5 * 0.8)
+    # delta_1 = -1 + 0.5 * 3 - 1 = -0.5  A_1 = -0.5 + 0.4 * 1 = -0.1 R_1 = -0.1 + 1 = 0.9   (gamma lambda = 0.5 * 0.8)
     # delta_0 = 0 + 0.5 * 1 - 2 = -1.5   A_0 = -1.5 + 0.4 * -0.1 = -1.54  R_0 = -1.54 + 2 = 0.46
     estimate = gae(
         torch.tensor([0.0, -1.0, 2.0]), torch.tensor([2.0, 1.0, 3.0]), gamma=0.5, gae_lambda=0.8, final_value=4.0
@@ -50,17 +50,17 @@ def test_gae_by_hand():
 
 
 def test_token_gae_by_hand():
-    # Turns of 2 and 1 tokens with rewards 1 and 10: rewards per token 0, 1, 10. gamma = lam = 1, no bootstrap, so the
-    # return is what is still to come (11, 11, 10), and the advantage that less the value.
+    # Turns of 2 and 1 tokens with rewards 1 and 10: rewards per token 0, 1, 10. gamma = lambda = 1, no bootstrap, so
+    # the return is the sum of later rewards (11, 11, 10), and the advantage is the return minus the value.
     estimate = token_gae([2, 1], [1.0, 10.0], torch.tensor([1.0, 2.0, 3.0]), gamma=1.0, gae_lambda=1.0)
     close(estimate.value_targets, [11.0, 11.0, 10.0])
     close(estimate.advantages, [10.0, 9.0, 7.0])
 
 
 def test_turn_gae_by_hand():
-    # V of the turns is that of their first tokens, 1 and 3; the 100 in between is not looked at.
+    # V of the turns is that of their first tokens, 1 and 3; the 100 in between is not used.
     # delta_1 = 10 - 3 = 7               A_1 = 7                      R_1 = 10
-    # delta_0 = 1 + 0.9 * 3 - 1 = 2.7    A_0 = 2.7 + 0.45 * 7 = 5.85  R_0 = 6.85   (gamma lam = 0.9 * 0.5)
+    # delta_0 = 1 + 0.9 * 3 - 1 = 2.7    A_0 = 2.7 + 0.45 * 7 = 5.85  R_0 = 6.85   (gamma lambda = 0.9 * 0.5)
     estimate = turn_gae([2, 1], [1.0, 10.0], torch.tensor([1.0, 100.0, 3.0]), gamma=0.9, gae_lambda=0.5)
     close(estimate.advantages, [5.85, 5.85, 7.0])
     close(estimate.value_targets, [6.85, 6.85, 10.0])
@@ -68,7 +68,7 @@ def test_turn_gae_by_hand():
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("gamma", "gae_lambda", "final_value"), [(0.97, 0.9, 0.0), (1.0, 1.0, 0.7), (0.9, 0.0, -2.0)])
-def test_token_gae_is_the_definition(seed: int, gamma: float, gae_lambda: float, final_value: float):
+def test_token_gae_matches_the_definition(seed: int, gamma: float, gae_lambda: float, final_value: float):
     lengths, rewards, values = random_turns(seed)
     per_token = [r for n, reward in zip(lengths, rewards, strict=True) for r in [0.0] * (n - 1) + [reward]]
     estimate = token_gae(lengths, rewards, values, gamma=gamma, gae_lambda=gae_lambda, final_value=final_value)
@@ -78,7 +78,7 @@ def test_token_gae_is_the_definition(seed: int, gamma: float, gae_lambda: float,
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("gamma", "gae_lambda", "final_value"), [(0.97, 0.9, 0.0), (1.0, 1.0, 0.7), (0.9, 0.0, -2.0)])
-def test_turn_gae_is_the_definition(seed: int, gamma: float, gae_lambda: float, final_value: float):
+def test_turn_gae_matches_the_definition(seed: int, gamma: float, gae_lambda: float, final_value: float):
     lengths, rewards, values = random_turns(seed)
     firsts = [values[sum(lengths[:turn])].item() for turn in range(len(lengths))]
     per_turn = by_definition(rewards, firsts, gamma, gae_lambda, final_value)
@@ -88,7 +88,7 @@ def test_turn_gae_is_the_definition(seed: int, gamma: float, gae_lambda: float, 
     close(estimate.value_targets, (per_turn + torch.tensor(firsts)).repeat_interleave(repeats), 1e-5)
 
 
-def test_one_token_per_turn_makes_the_two_the_same():
+def test_token_and_turn_gae_agree_where_turns_have_one_token():
     values = torch.tensor([0.3, -1.2, 0.8])
     arguments = {"gamma": 0.9, "gae_lambda": 0.7, "final_value": 0.4}
     by_token = token_gae([1, 1, 1], [1.0, -1.0, 2.0], values, **arguments)
@@ -98,15 +98,15 @@ def test_one_token_per_turn_makes_the_two_the_same():
 
 
 @pytest.mark.parametrize("estimator", [token_gae, turn_gae])
-def test_what_a_turn_without_tokens_earned_goes_to_the_last_token_before_it(estimator):
+def test_the_reward_of_an_empty_turn_goes_to_the_turn_before_it(estimator):
     values = torch.tensor([0.5, 0.25, -1.0])
     arguments = {"gamma": 0.9, "gae_lambda": 0.7}
-    silent = estimator([0, 2, 0, 0, 1], [9.0, 1.0, 2.0, 3.0, 4.0], values, **arguments)
-    close(silent.advantages, estimator([2, 1], [6.0, 4.0], values, **arguments).advantages)
+    with_empty_turns = estimator([0, 2, 0, 0, 1], [9.0, 1.0, 2.0, 3.0, 4.0], values, **arguments)
+    close(with_empty_turns.advantages, estimator([2, 1], [6.0, 4.0], values, **arguments).advantages)
 
 
 @pytest.mark.parametrize("estimator", [token_gae, turn_gae])
-def test_a_trajectory_without_tokens_is_empty(estimator):
+def test_a_trajectory_without_tokens_has_no_advantages(estimator):
     estimate = estimator([0], [1.0], torch.zeros(0), gamma=1.0, gae_lambda=1.0)
     assert estimate.advantages.shape == estimate.value_targets.shape == (0,)
 
@@ -121,26 +121,26 @@ def test_group_normalised_by_hand():
 
 @pytest.mark.parametrize("returns", [[], [3.0], [0.1, 0.1, 0.1]])
 @pytest.mark.parametrize("normalise_std", [True, False])
-def test_a_group_without_spread_has_no_advantage(returns: list[float], normalise_std: bool):
+def test_a_group_without_spread_has_zero_advantages(returns: list[float], normalise_std: bool):
     close(group_normalised(torch.tensor(returns), normalise_std=normalise_std), [0.0] * len(returns))
 
 
 def test_whiten_by_hand():
-    # Weights 1 and 3: mean (0 + 3 * 4) / 4 = 3, variance (1 * 9 + 3 * 1) / 4 = 3. The last does not count:
-    # it only moves, (6 - 3) / sqrt(3) = sqrt(3).
+    # Weights 1 and 3: mean (0 + 3 * 4) / 4 = 3, variance (1 * 9 + 3 * 1) / 4 = 3. The last has weight 0 and is only
+    # transformed: (6 - 3) / sqrt(3) = sqrt(3).
     whitened = whiten(torch.tensor([0.0, 4.0, 6.0]), torch.tensor([1.0, 3.0, 0.0]))
     root = math.sqrt(3)
     close(whitened, [-root, 1 / root, root])
 
 
-def test_whiten_without_weight_or_spread_is_finite():
+def test_whiten_is_finite_without_weight_or_spread():
     close(whiten(torch.tensor([5.0, 7.0]), torch.zeros(2)), [5.0, 7.0])
     close(whiten(torch.tensor([5.0, 5.0]), torch.ones(2)), [0.0, 0.0])
     assert whiten(torch.zeros(0), torch.zeros(0)).shape == (0,)
 
 
 @pytest.mark.parametrize("terminated", [True, False])
-def test_gae_is_torchrls(terminated: bool):
+def test_gae_matches_torchrl(terminated: bool):
     torch.manual_seed(0)
     steps, final_value = 17, 0.8
     rewards, values = torch.randn(steps), torch.randn(steps)
@@ -160,14 +160,14 @@ def test_gae_is_torchrls(terminated: bool):
     close(ours.value_targets, targets[:, 0], 1e-5)
 
 
-def test_group_normalised_is_torchrls():
+def test_group_normalised_matches_torchrl():
     torch.manual_seed(1)
     rewards = torch.randn(6, 4)  # six trajectories of four steps
     grouping = MCAdvantage(grpo_size=6, prompt_key="instance", trajectory_return="sum")
     done = torch.tensor([[False], [False], [False], [True]])
     for row in rewards:
-        following = TensorDict(reward=row[:, None], done=done, batch_size=[4])
-        waiting = grouping.inv(TensorDict(instance=torch.zeros(4), next=following, batch_size=[4]))
-    theirs = waiting["advantage"].view(6, 4)
+        step = TensorDict(reward=row[:, None], done=done, batch_size=[4])
+        grouped = grouping.inv(TensorDict(instance=torch.zeros(4), next=step, batch_size=[4]))
+    theirs = grouped["advantage"].view(6, 4)
     ours = group_normalised(rewards.sum(1), normalise_std=True)
     close(ours[:, None].expand(6, 4), theirs, 1e-5)

@@ -1,4 +1,4 @@
-"""Losses against numbers worked by hand, torchrl, and themselves in pieces."""
+"""Losses against hand-computed numbers, torchrl, and their sums over micro-batches."""
 
 import math
 from dataclasses import fields
@@ -12,7 +12,7 @@ from torchrl.modules import ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 
 from tsr_lightning.objectives import GRPO, PPO, SFT, Objective, Outputs, Targets
-from tsr_lightning.objectives.terms import clipped_policy, clipped_value, k3, log_ratio
+from tsr_lightning.objectives.terms import clipped_surrogate, clipped_value_loss, k3, log_ratio
 
 OBJECTIVES = [
     PPO(kl_coefficient=0.1, entropy_coefficient=0.03, value_coefficient=0.7),
@@ -23,15 +23,15 @@ OBJECTIVES = [
 
 
 def targets_of(n: int, **given: Tensor) -> Targets:
-    """Zeros and even weights wherever nothing is given."""
+    """Zeros and even weights by default."""
     even = torch.full((n,), 1 / n) if n else torch.zeros(0)
     columns = {f.name: torch.zeros(n) for f in fields(Targets)} | {"weights": even, "value_weights": even}
     return Targets(**(columns | given))
 
 
 def outputs_of(logprobs: Tensor, entropies: Tensor | None = None, values: Tensor | None = None) -> Outputs:
-    nothing = torch.zeros_like(logprobs)
-    return Outputs(logprobs, nothing if entropies is None else entropies, nothing if values is None else values)
+    zeros = torch.zeros_like(logprobs)
+    return Outputs(logprobs, zeros if entropies is None else entropies, zeros if values is None else values)
 
 
 def random_batch(n: int, seed: int = 0) -> tuple[Targets, Tensor, Tensor]:
@@ -39,11 +39,11 @@ def random_batch(n: int, seed: int = 0) -> tuple[Targets, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     old = -torch.rand(n, generator=generator) * 3
     targets = Targets(
-        logprobs=old,
-        values=torch.randn(n, generator=generator),
-        reference=old + 0.3 * torch.randn(n, generator=generator),
+        old_logprobs=old,
+        old_values=torch.randn(n, generator=generator),
+        reference_logprobs=old + 0.3 * torch.randn(n, generator=generator),
         advantages=torch.randn(n, generator=generator),
-        returns=torch.randn(n, generator=generator),
+        value_targets=torch.randn(n, generator=generator),
         weights=torch.rand(n, generator=generator).softmax(0),
         value_weights=torch.rand(n, generator=generator).softmax(0),
     )
@@ -51,60 +51,60 @@ def random_batch(n: int, seed: int = 0) -> tuple[Targets, Tensor, Tensor]:
     return targets, now, torch.randn(n, generator=generator).requires_grad_()
 
 
-def test_clipped_policy_by_hand():
+def test_clipped_surrogate_by_hand():
     # Widths 0.2 and 0.28, ratios 1.5, 1.5, 0.5, 0.5 and advantages 2, -2, 2, -2.
-    # 1.5,  2: min(3, 1.28 * 2 = 2.56) = 2.56      the clip acts
+    # 1.5,  2: min(3, 1.28 * 2 = 2.56) = 2.56      clipped
     # 1.5, -2: min(-3, -2.56) = -3
     # 0.5,  2: min(1, 0.8 * 2 = 1.6) = 1
-    # 0.5, -2: min(-1, -1.6) = -1.6                the clip acts
+    # 0.5, -2: min(-1, -1.6) = -1.6                clipped
     log_ratios = torch.tensor([1.5, 1.5, 0.5, 0.5]).log().requires_grad_()
-    clipped = clipped_policy(log_ratios, torch.tensor([2.0, -2.0, 2.0, -2.0]), low=0.2, high=0.28)
-    torch.testing.assert_close(clipped.terms, torch.tensor([-2.56, 3.0, -1.0, 1.6]))
+    clipped = clipped_surrogate(log_ratios, torch.tensor([2.0, -2.0, 2.0, -2.0]), low=0.2, high=0.28)
+    torch.testing.assert_close(clipped.losses, torch.tensor([-2.56, 3.0, -1.0, 1.6]))
     assert clipped.is_clipped.tolist() == [True, False, False, True]
-    # Unclipped, d(-r A) / d(log r) = -r A: 3 and -1; no gradient where the clip acts.
-    clipped.terms.sum().backward()
+    # Unclipped, d(-r A) / d(log r) = -r A: 3 and -1; no gradient where clipped.
+    clipped.losses.sum().backward()
     torch.testing.assert_close(log_ratios.grad, torch.tensor([0.0, 3.0, -1.0, 0.0]))
 
 
-def test_each_side_has_its_own_width():
+def test_low_and_high_clip_have_their_own_widths():
     # 1.25 lies within 1 + 0.28 though beyond 1 + 0.2; 0.75 lies beyond 1 - 0.2 though within 1 - 0.28.
-    clipped = clipped_policy(torch.tensor([1.25, 0.75]).log(), torch.tensor([1.0, -1.0]), low=0.2, high=0.28)
-    torch.testing.assert_close(clipped.terms, torch.tensor([-1.25, 0.8]))
+    clipped = clipped_surrogate(torch.tensor([1.25, 0.75]).log(), torch.tensor([1.0, -1.0]), low=0.2, high=0.28)
+    torch.testing.assert_close(clipped.losses, torch.tensor([-1.25, 0.8]))
     assert clipped.is_clipped.tolist() == [False, True]
 
 
 def test_clipped_value_by_hand():
-    # Width 0.5, old values 0, returns 2.
-    # V = 1:  (1 - 2)^2 = 1; moved by at most 0.5: (0.5 - 2)^2 = 2.25, the worse; half is 1.125, no gradient
-    # V = -1: (-1 - 2)^2 = 9, the worse; (-0.5 - 2)^2 = 6.25; half is 4.5, gradient V - R = -3
+    # Width 0.5, old values 0, value targets 2.
+    # V = 1:  (1 - 2)^2 = 1; clipped (0.5 - 2)^2 = 2.25, the larger; half is 1.125, no gradient
+    # V = -1: (-1 - 2)^2 = 9, the larger; clipped (-0.5 - 2)^2 = 6.25; half is 4.5, gradient V - R = -3
     # V = 0.2: both (0.2 - 2)^2 = 3.24; half is 1.62, gradient -1.8
     values = torch.tensor([1.0, -1.0, 0.2]).requires_grad_()
-    clipped = clipped_value(values, torch.zeros(3), torch.full((3,), 2.0), clip=0.5)
-    torch.testing.assert_close(clipped.terms, torch.tensor([1.125, 4.5, 1.62]))
+    clipped = clipped_value_loss(values, torch.zeros(3), torch.full((3,), 2.0), clip=0.5)
+    torch.testing.assert_close(clipped.losses, torch.tensor([1.125, 4.5, 1.62]))
     assert clipped.is_clipped.tolist() == [True, False, False]
-    clipped.terms.sum().backward()
+    clipped.losses.sum().backward()
     torch.testing.assert_close(values.grad, torch.tensor([0.0, -3.0, -1.8]))
 
 
-def test_values_that_rounding_alone_moves_are_not_clipped():
-    """In float32, old + (value - old) may miss the value by a rounding; none here moves by 0.5."""
+def test_rounding_does_not_count_as_a_clipped_value():
+    """In float32, old + (value - old) may differ from the value by rounding; no value here changes by 0.5."""
     old = torch.linspace(-0.2, 0.2, 4001)
     values = torch.linspace(-0.25, 0.25, 4001).flip(0)
     rounded = (old + (values - old) - 0.3).square()
-    assert (rounded > (values - 0.3).square()).any()  # or nothing was tried
-    assert not clipped_value(values, old, torch.full_like(old, 0.3), clip=0.5).is_clipped.any()
+    assert (rounded > (values - 0.3).square()).any()  # rounding occurs
+    assert not clipped_value_loss(values, old, torch.full_like(old, 0.3), clip=0.5).is_clipped.any()
 
 
-def test_value_without_clip_is_half_the_squared_error():
-    plain = clipped_value(torch.tensor([1.0, -1.0]), torch.zeros(2), torch.full((2,), 2.0), clip=None)
-    torch.testing.assert_close(plain.terms, torch.tensor([0.5, 4.5]))
+def test_value_loss_without_clip_is_half_the_squared_error():
+    plain = clipped_value_loss(torch.tensor([1.0, -1.0]), torch.zeros(2), torch.full((2,), 2.0), clip=None)
+    torch.testing.assert_close(plain.losses, torch.tensor([0.5, 4.5]))
     assert not plain.is_clipped.any()
 
 
 def test_k3_by_hand_and_in_expectation():
     # r = 2: 2 - 1 - log 2 = 0.306853; r = 1: 0.
     torch.testing.assert_close(k3(torch.tensor([math.log(2), 0.0])), torch.tensor([0.30685282, 0.0]))
-    # Near r = 1 it is d^2 / 2, which the plain form loses in float32.
+    # Near r = 1 it is d^2 / 2, which r - 1 - log r loses in float32.
     torch.testing.assert_close(k3(torch.tensor([1e-3])), torch.tensor([1e-6 / 2 + 1e-9 / 6]), rtol=1e-3, atol=0.0)
     torch.manual_seed(0)
     p, q = torch.distributions.Categorical(logits=torch.randn(2, 7)).probs
@@ -115,7 +115,7 @@ def test_k3_by_hand_and_in_expectation():
 def test_ppo_by_hand():
     # Two tokens, policy weights 0.25 and 0.75, value weights 0.5 and 0.5, widths 0.2 and 0.28.
     # Ratios 1.5 and 1, advantages 2 and -1: terms -2.56 (clipped) and 1: 0.25 * -2.56 + 0.75 * 1 = 0.11.
-    # Values 1 and -1 against returns 2, old 0, width 0.5: 1.125 and 4.5 (see above): 0.5 * 5.625 = 2.8125.
+    # Values 1 and -1 against value targets 2, old 0, width 0.5: 1.125 and 4.5 (see above): 0.5 * 5.625 = 2.8125.
     # Entropies 1 and 2: 0.25 + 1.5 = 1.75.
     # KL to the reference: log(ref / pi) = log 2 and 0: 0.25 * (1 - log 2) = 0.0767132.
     # Loss = 0.11 + 0.5 * 2.8125 - 0.1 * 1.75 + 2 * 0.0767132 = 1.4946764.
@@ -123,19 +123,19 @@ def test_ppo_by_hand():
     now = old + torch.tensor([math.log(1.5), 0.0])
     targets = targets_of(
         2,
-        logprobs=old,
-        reference=now + torch.tensor([math.log(2), 0.0]),
+        old_logprobs=old,
+        reference_logprobs=now + torch.tensor([math.log(2), 0.0]),
         advantages=torch.tensor([2.0, -1.0]),
-        returns=torch.tensor([2.0, 2.0]),
+        value_targets=torch.tensor([2.0, 2.0]),
         weights=torch.tensor([0.25, 0.75]),
         value_weights=torch.tensor([0.5, 0.5]),
     )
     ppo = PPO(value_clip=0.5, value_coefficient=0.5, entropy_coefficient=0.1, kl_coefficient=2.0)
     loss = ppo.loss(targets, outputs_of(now, torch.tensor([1.0, 2.0]), torch.tensor([1.0, -1.0])))
     assert loss.total.item() == pytest.approx(1.4946764, abs=1e-6)
+    assert loss.policy_weight.item() == pytest.approx(1.0)
     expected = {
         "policy_loss": 0.11,
-        "policy_weight": 1.0,
         "entropy": 1.75,
         "approx_kl": 0.25 * (0.5 - math.log(1.5)),  # r - 1 - log r at r = 1.5; 0 at r = 1
         "clip_fraction": 0.25,
@@ -149,10 +149,10 @@ def test_ppo_by_hand():
     grpo = GRPO(entropy_coefficient=0.1, kl_coefficient=2.0).loss(targets, outputs_of(now, torch.tensor([1.0, 2.0])))
     # The same without the critic: 1.4946764 - 1.40625.
     assert grpo.total.item() == pytest.approx(0.0884264, abs=1e-6)
-    assert list(grpo.stats) == list(expected)[:7]
+    assert list(grpo.stats) == list(expected)[:6]
 
 
-def test_likelihood_by_hand():
+def test_sft_by_hand():
     # -(0.25 * -1 + 0.75 * -3) = 2.5, and its gradient is minus the weights.
     weights = torch.tensor([0.25, 0.75])
     now = torch.tensor([-1.0, -3.0], requires_grad=True)
@@ -164,10 +164,10 @@ def test_likelihood_by_hand():
 
 
 @pytest.mark.parametrize("objective", [PPO(), GRPO()])
-def test_the_first_gradient_is_the_policy_gradient(objective: Objective):
-    # At ratio 1 the gradient of the loss is -weight * advantage: a descent step raises what did well.
+def test_the_gradient_at_ratio_one_is_the_policy_gradient(objective: Objective):
+    # At ratio 1 the gradient of the loss is -weight * advantage: a descent step makes good tokens more likely.
     targets, _, _ = random_batch(9)
-    now = targets.logprobs.clone().requires_grad_()
+    now = targets.old_logprobs.clone().requires_grad_()
     loss = objective.loss(targets, outputs_of(now))
     loss.total.backward()
     torch.testing.assert_close(now.grad, -targets.weights * targets.advantages)
@@ -175,7 +175,7 @@ def test_the_first_gradient_is_the_policy_gradient(objective: Objective):
 
 
 @pytest.mark.parametrize("objective", [PPO(entropy_coefficient=0.5), GRPO(entropy_coefficient=0.5)])
-def test_the_entropy_is_a_bonus(objective: Objective):
+def test_the_entropy_term_rewards_entropy(objective: Objective):
     entropies = torch.ones(4, requires_grad=True)
     objective.loss(targets_of(4), outputs_of(torch.zeros(4, requires_grad=True), entropies)).total.backward()
     torch.testing.assert_close(entropies.grad, torch.full((4,), -0.5 / 4))
@@ -186,35 +186,38 @@ def test_the_kl_term_pulls_towards_the_reference(objective: Objective):
     # d k3 / d log pi = 1 - ref / pi: above 0 where the policy is likelier than the reference, below where it is not.
     now = torch.tensor([0.0, -2.0], requires_grad=True)
     reference = torch.tensor([-1.0, -1.0])
-    objective.loss(targets_of(2, logprobs=now.detach(), reference=reference), outputs_of(now)).total.backward()
+    objective.loss(
+        targets_of(2, old_logprobs=now.detach(), reference_logprobs=reference), outputs_of(now)
+    ).total.backward()
     torch.testing.assert_close(now.grad, (1 - (reference - now.detach()).exp()) / 2)
     assert now.grad[0] > 0 > now.grad[1]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_micro_batches_add_up(objective: Objective):
+def test_losses_and_statistics_of_micro_batches_add_up(objective: Objective):
     n = 24
     targets, now, values = random_batch(n)
     entropies = torch.rand(n, generator=torch.Generator().manual_seed(5)).requires_grad_()
     leaves = (now, entropies, values)
 
     def gradients() -> list[Tensor]:
-        taken = [torch.zeros(n) if leaf.grad is None else leaf.grad for leaf in leaves]
+        found = [torch.zeros(n) if leaf.grad is None else leaf.grad for leaf in leaves]
         for leaf in leaves:
             leaf.grad = None
-        return taken
+        return found
 
     whole = objective.loss(targets, Outputs(*leaves))
     whole.total.backward()
     expected = gradients()
     parts = []
-    for piece in torch.randperm(n, generator=torch.Generator().manual_seed(6)).split([1, 7, 11, 0, 5]):
-        cut = Targets(**{f.name: getattr(targets, f.name)[piece] for f in fields(Targets)})
-        parts.append(objective.loss(cut, Outputs(*(leaf[piece] for leaf in leaves))))
+    for indices in torch.randperm(n, generator=torch.Generator().manual_seed(6)).split([1, 7, 11, 0, 5]):
+        part = targets.map(lambda column, indices=indices: column[indices])
+        parts.append(objective.loss(part, Outputs(*(leaf[indices] for leaf in leaves))))
         parts[-1].total.backward()
     torch.testing.assert_close(sum(part.total for part in parts), whole.total)
-    for actual, wanted in zip(gradients(), expected, strict=True):
-        torch.testing.assert_close(actual, wanted)
+    for actual, correct in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(actual, correct)
+    torch.testing.assert_close(sum(part.policy_weight for part in parts), whole.policy_weight)
     for name, stat in whole.stats.items():
         torch.testing.assert_close(sum(part.stats[name] for part in parts), stat)
         assert stat.shape == ()
@@ -223,35 +226,35 @@ def test_micro_batches_add_up(objective: Objective):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("n", [0, 3])
-def test_without_weight_all_is_zero_and_nothing_nan(objective: Objective, n: int):
+def test_zero_weights_give_zero_loss_and_gradients(objective: Objective, n: int):
     targets, now, values = random_batch(n)
     targets = Targets(
         **{f.name: getattr(targets, f.name) for f in fields(Targets)}
-        | {"weights": torch.zeros(n), "value_weights": torch.zeros(n), "logprobs": targets.logprobs - 1e4}
+        | {"weights": torch.zeros(n), "value_weights": torch.zeros(n), "old_logprobs": targets.old_logprobs - 1e4}
     )
     loss = objective.loss(targets, outputs_of(now, values=values))
     loss.total.backward()
     assert loss.total.item() == 0
-    assert all(stat.item() == 0 for stat in loss.stats.values())
+    assert all(stat.item() == 0 for stat in (loss.policy_weight, *loss.stats.values()))
     torch.testing.assert_close(now.grad, torch.zeros(n))
 
 
-def test_a_ratio_out_of_reach_is_finite():
+def test_an_extreme_ratio_is_finite():
     assert log_ratio(torch.tensor([0.0]), torch.tensor([-1e4])).exp().isfinite().all()
 
 
 @pytest.mark.parametrize("objective", [PPO(entropy_coefficient=0.0), GRPO(entropy_coefficient=0.0), SFT()])
-def test_terms_at_coefficient_zero_cost_no_gradient(objective: Objective):
+def test_terms_at_coefficient_zero_have_no_gradient(objective: Objective):
     now, entropies = torch.zeros(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    # Without a reference its column is zeros, against which an unlikely token would be infinitely far.
-    loss = objective.loss(targets_of(3, logprobs=torch.full((3,), -500.0)), outputs_of(now - 500, entropies))
+    # Without a reference its log-probabilities are zeros, from which an unlikely token would be extremely far.
+    loss = objective.loss(targets_of(3, old_logprobs=torch.full((3,), -500.0)), outputs_of(now - 500, entropies))
     loss.total.backward()
     assert entropies.grad is None
     assert "kl_reference" not in loss.stats
     assert loss.total.isfinite()
 
 
-def test_ppo_is_torchrls():
+def test_ppo_matches_torchrl():
     torch.manual_seed(0)
     n, actions = 64, 5
     body, head = nn.Linear(4, actions), nn.Linear(4, 1)
@@ -270,8 +273,8 @@ def test_ppo_is_torchrls():
         state_value=torch.randn(n, 1),
         batch_size=[n],
     )
-    everything = torch.distributions.Categorical(logits=body(batch["observation"]))
-    batch["action_log_prob"] = everything.log_prob(batch["action"]).detach() + 0.3 * torch.randn(n)
+    distribution = torch.distributions.Categorical(logits=body(batch["observation"]))
+    batch["action_log_prob"] = distribution.log_prob(batch["action"]).detach() + 0.3 * torch.randn(n)
 
     theirs = ClipPPOLoss(
         actor,
@@ -284,27 +287,27 @@ def test_ppo_is_torchrls():
     )
     out = theirs(batch.clone())
     total = out["loss_objective"] + out["loss_entropy"] + out["loss_critic"]
-    wanted = torch.autograd.grad(total, list(theirs.parameters()))
+    expected = torch.autograd.grad(total, list(theirs.parameters()))
 
-    # Their critic's loss is the squared error, ours half of it, so twice their coefficient.
+    # Their value loss is the squared error, ours half of it, so our coefficient is twice theirs.
     ours = PPO(value_clip=0.5, value_coefficient=1.0, entropy_coefficient=0.03).loss(
         targets_of(
             n,
-            logprobs=batch["action_log_prob"],
-            values=batch["state_value"][:, 0],
+            old_logprobs=batch["action_log_prob"],
+            old_values=batch["state_value"][:, 0],
             advantages=batch["advantage"][:, 0],
-            returns=batch["value_target"][:, 0],
+            value_targets=batch["value_target"][:, 0],
         ),
-        Outputs(everything.log_prob(batch["action"]), everything.entropy(), head(batch["observation"])[:, 0]),
+        Outputs(distribution.log_prob(batch["action"]), distribution.entropy(), head(batch["observation"])[:, 0]),
     )
     torch.testing.assert_close(ours.total, total)
     torch.testing.assert_close(ours.stats["policy_loss"], out["loss_objective"].detach())
     torch.testing.assert_close(ours.stats["entropy"], out["entropy"])
     torch.testing.assert_close(ours.stats["value_loss"], out["loss_critic"].detach())
-    assert min(ours.stats["clip_fraction"], ours.stats["value_clip_fraction"]) > 0.05  # both clips are put to use
+    assert min(ours.stats["clip_fraction"], ours.stats["value_clip_fraction"]) > 0.05  # both clips are active
     parameters = [*body.parameters(), *head.parameters()]
-    taken = torch.autograd.grad(ours.total, parameters)
-    by_shape = {tuple(gradient.shape): gradient for gradient in wanted}
+    gradients = torch.autograd.grad(ours.total, parameters)
+    by_shape = {tuple(gradient.shape): gradient for gradient in expected}
     assert len(by_shape) == len(parameters)
-    for gradient in taken:
+    for gradient in gradients:
         torch.testing.assert_close(gradient, by_shape[tuple(gradient.shape)])

@@ -1,0 +1,160 @@
+"""The optimizer steps of an epoch: sequences in minibatches, and these in packed micro-batches for every rank."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from tsr_lightning.batching.packing import Packed, lexicographic_order, pack, shard, split_by_tokens
+from tsr_lightning.batching.sequences import TrainingSequence
+from tsr_lightning.batching.tensors import Targets
+from tsr_lightning.rng import Key, Stream
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How a rollout is trained on.
+
+    Args:
+        epochs: passes over the rollout.
+        minibatches: optimizer steps per pass.
+        micro_batch_tokens: the most tokens in one forward and backward pass, where shared prefixes count once; a
+            minibatch is split into as many micro-batches as that takes. A longer sequence is a micro-batch by itself.
+        target_kl: no further optimizer steps in an epoch once the KL to the rollout's policy has passed this; acts one
+            step late, because Lightning fetches a step ahead. null never stops.
+    """
+
+    epochs: int = 1
+    minibatches: int = 4
+    micro_batch_tokens: int = 16384
+    target_kl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch. N counts the sampled ids of all its sequences, one after the other."""
+
+    packed: Packed
+    targets: Targets  # [N]
+    is_last_micro_batch: bool = True  # of its optimizer step
+
+    def to(self, device: torch.device) -> "Batch":
+        return replace(self, packed=self.packed.to(device), targets=self.targets.map(lambda column: column.to(device)))
+
+
+def schedule(
+    sequences: Sequence[TrainingSequence],
+    updates: Updates,
+    key: Key,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    at_least: int = 1,
+) -> list[list[Batch]]:
+    """This rank's micro-batches of every optimizer step of an epoch.
+
+    The steps consist of the sequences of all ranks, so they are the same for any number of ranks. Every rank has the
+    same number of micro-batches in every step, with dummy sequences where it would have none.
+
+    Args:
+        sequences: of all ranks, with targets, in the same order on each.
+        updates: the settings.
+        key: of the shuffles.
+        rank: this process.
+        ranks: number of processes.
+        at_least: micro-batches per step, where the token limit alone would need fewer.
+    """
+    steps = [
+        _normalised([sequences[i] for i in minibatch])
+        for epoch in range(updates.epochs)
+        for minibatch in _minibatches(len(sequences), updates.minibatches, key.fold_in(Stream.SHUFFLE, epoch))
+    ]
+    packs = [[_packs(part, updates.micro_batch_tokens) for part in _sharded(step, ranks)] for step in steps]
+    count = max([at_least, *(len(part) for step in packs for part in step)])
+    return [_batches(_extended(step[rank], count)) for step in packs]
+
+
+def micro_batches(sequences: Sequence[TrainingSequence], max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
+    """Batches of at most `max_tokens`, each with the indices of its sequences: for passes without an update."""
+    inputs = [sequence.inputs for sequence in sequences]
+    order = lexicographic_order(inputs)
+    for part in split_by_tokens([inputs[i] for i in order], max_tokens):
+        indices = [order[i] for i in part]
+        yield indices, collate([sequences[i] for i in indices])
+
+
+def collate(sequences: Sequence[TrainingSequence]) -> Batch:
+    """One batch of sequences; the targets are zeros where there is no credit yet."""
+    packed = pack([(sequence.ids.numpy(), sequence.mask.numpy()) for sequence in sequences])
+    targets = [s.targets if s.targets is not None else _zero_targets(s.trained_tokens) for s in sequences]
+    columns = {f.name: torch.cat([getattr(part, f.name) for part in targets]) for f in fields(Targets)}
+    return Batch(packed, Targets(**columns))
+
+
+def _minibatches(count: int, minibatches: int, key: Key) -> list[list[int]]:
+    """Shuffled indices in nearly equal minibatches, none of them empty."""
+    order = key.generator().permutation(count).tolist()
+    parts = min(minibatches, count)
+    return [order[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
+
+
+def _normalised(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+    """Weights divided so that they sum to (at most) 1 over the optimizer step, as the aggregation defines it."""
+    divisor = sum(float(s.normalizers.sum()) for s in sequences if s.normalizers is not None)
+    value_divisor = sum(float(_targets(s).value_weights.sum()) for s in sequences)
+    return [
+        _reweighted(s, _targets(s).weights / (divisor or 1.0), _targets(s).value_weights / (value_divisor or 1.0))
+        for s in sequences
+    ]
+
+
+def _sharded(sequences: Sequence[TrainingSequence], ranks: int) -> list[list[TrainingSequence]]:
+    """Each rank's sequences of a step, about as many tokens on each; a dummy for a rank that would have none.
+    They are in lexicographic order, so that those which share a prefix stay together."""
+    ordered = [sequences[i] for i in lexicographic_order([sequence.inputs for sequence in sequences])]
+    parts = shard([sequence.inputs for sequence in ordered], ranks)
+    return [[ordered[i] for i in part] or [_dummy(ordered[0])] for part in parts]
+
+
+def _packs(ordered: Sequence[TrainingSequence], max_tokens: int) -> list[list[TrainingSequence]]:
+    parts = split_by_tokens([sequence.inputs for sequence in ordered], max_tokens)
+    return [[ordered[i] for i in part] for part in parts]
+
+
+def _extended(packs: list[list[TrainingSequence]], count: int) -> list[list[TrainingSequence]]:
+    """`count` packs, as every other step has: the largest are halved, then dummies are added."""
+    packs = list(packs)
+    while len(packs) < count:
+        largest = max(packs, key=len)
+        if len(largest) > 1:
+            packs.remove(largest)
+            packs += [largest[: len(largest) // 2], largest[len(largest) // 2 :]]
+        else:
+            packs.append([_dummy(largest[0])])
+    return packs
+
+
+def _batches(packs: Sequence[Sequence[TrainingSequence]]) -> list[Batch]:
+    last = len(packs) - 1
+    return [replace(collate(sequences), is_last_micro_batch=i == last) for i, sequences in enumerate(packs)]
+
+
+def _dummy(sequence: TrainingSequence) -> TrainingSequence:
+    """The same sequence without weight: it is computed and trains nothing."""
+    zeros = torch.zeros_like(_targets(sequence).weights)
+    return _reweighted(sequence, zeros, zeros)
+
+
+def _reweighted(sequence: TrainingSequence, weights: Tensor, value_weights: Tensor) -> TrainingSequence:
+    return replace(sequence, targets=replace(_targets(sequence), weights=weights, value_weights=value_weights))
+
+
+def _targets(sequence: TrainingSequence) -> Targets:
+    if sequence.targets is None:
+        raise ValueError("the sequence has no credit yet")
+    return sequence.targets
+
+
+def _zero_targets(count: int) -> Targets:
+    return Targets(*(torch.zeros(count) for _ in fields(Targets)))
