@@ -121,8 +121,8 @@ class ChatTemplate:
             parts[1::2] == [str(index) for index in range(placeholders)],
             "model.policy.model",
             self._tokenizer.name_or_path,
-            "its chat template drops, repeats or reorders messages, so give its tokenizer one that renders each of them "
-            "once and in order",
+            "its chat template drops, repeats or reorders messages, so give its tokenizer one that renders each "
+            "message once and in order",
         )
         return parts[::2]
 
