@@ -80,7 +80,7 @@ def spec_of(named: tuple[str, str], adapter: LoRA | None = None, checkpointing: 
     return PolicySpec(folder, adapter, gradient_checkpointing=checkpointing)
 
 
-def shaken(policy: Policy, scale: float = 0.1) -> Policy:
+def perturbed(policy: Policy, scale: float = 0.1) -> Policy:
     """The policy with noise added to every trainable tensor, as if it had been trained."""
     torch.manual_seed(1)
     state = policy.trainable_state()
@@ -121,7 +121,7 @@ def test_outputs_match_those_of_the_whole_models_logits(named, adapter, checkpoi
     name, _ = named
     monkeypatch.setattr("tsr_lightning.policy.causal_lm._CHUNK_LOGITS", 3 * len(TOKENIZER))  # of seven tokens
     spec = spec_of(named, adapter, checkpointing)
-    policy = shaken(Policy(spec, TOKENIZER, critic=True), 0.05).train()
+    policy = perturbed(Policy(spec, TOKENIZER, critic=True), 0.05).train()
     assert policy._lm.has_linear_head == (name in LINEAR_HEADS)
     ids, mask = rows()
     outputs = policy.outputs(batch(ids, mask), 0.7, entropies=True)
@@ -137,7 +137,7 @@ def test_outputs_match_those_of_the_whole_models_logits(named, adapter, checkpoi
 
 
 def test_values_come_from_the_hidden_state_before_each_token(named):
-    policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True))
+    policy = perturbed(Policy(spec_of(named), TOKENIZER, critic=True))
     ids, mask = rows()
     values = policy.outputs(batch(ids, mask), 1.0).values
     assert policy.value_head is not None
@@ -150,7 +150,7 @@ def test_values_come_from_the_hidden_state_before_each_token(named):
 
 def test_batch_composition_does_not_change_outputs(named):
     """A sequence has the same outputs alone as packed among others that share its prefix."""
-    policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True)).train()
+    policy = perturbed(Policy(spec_of(named), TOKENIZER, critic=True)).train()
     ids, mask = rows()
     together = policy.outputs(batch(ids, mask), 1.0, entropies=True)
     alone = [policy.outputs(batch(ids[i, None], mask[i, None]), 1.0, entropies=True) for i in range(len(ids))]
@@ -177,7 +177,7 @@ def test_logits_are_computed_in_chunks(named, monkeypatch):
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
 def test_gradients_under_autocast_are_close_to_float32(named, adapter, checkpointing):
-    policy = shaken(Policy(spec_of(named, adapter, checkpointing), TOKENIZER, critic=True)).train()
+    policy = perturbed(Policy(spec_of(named, adapter, checkpointing), TOKENIZER, critic=True)).train()
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     found = []
     for enabled in (False, True):
@@ -208,7 +208,7 @@ def test_training_mode_gives_the_logprobs_of_evaluation_mode(folder):
 
 
 def test_the_critics_gradient_stays_out_of_the_model(folder):
-    policy = shaken(Policy(PolicySpec(folder, LoRA()), TOKENIZER, critic=True))
+    policy = perturbed(Policy(PolicySpec(folder, LoRA()), TOKENIZER, critic=True))
     policy.outputs(batch(*rows()), 1.0).values.sum().backward()
     assert all(p.grad is None or not p.grad.any() for p in policy.model.parameters())
     assert policy.value_head is not None
@@ -221,7 +221,7 @@ def test_the_reference_keeps_the_starting_weights(named, adapter):
     base = Policy(spec_of(named), TOKENIZER, critic=False).outputs(batch(ids, mask), 1.0).logprobs
     policy = Policy(spec_of(named, adapter), TOKENIZER, critic=True, keep_reference=True)
     torch.testing.assert_close(policy.outputs(batch(ids, mask), 1.0).logprobs, base)
-    shaken(policy)
+    perturbed(policy)
     trained = policy.outputs(batch(ids, mask), 1.0).logprobs
     outputs = policy.reference.outputs(batch(ids, mask), 1.0)
     torch.testing.assert_close(outputs.logprobs, base)
@@ -244,7 +244,7 @@ def test_trainable_state_restores_a_trained_policy(folder, adapter):
     def fresh() -> Policy:
         return Policy(PolicySpec(folder, adapter), TOKENIZER, critic=True, keep_reference=True)
 
-    trained, resumed = shaken(fresh()), fresh()
+    trained, resumed = perturbed(fresh()), fresh()
     with trained.model.disable_adapter() if adapter else nullcontext():  # peft switches requires_grad off
         state = {name: tensor.clone() for name, tensor in trained.trainable_state().items()}
     assert {"value_head.weight", "value_head.bias"} <= state.keys()
@@ -302,7 +302,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(folder):
 
 
 def test_export_and_load_keep_the_weights(tmp_path: Path):
-    policy = shaken(Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False))
+    policy = perturbed(Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False))
     export(policy, TOKENIZER, tmp_path)
     again = Policy(PolicySpec(str(tmp_path)), TOKENIZER, critic=False, seed=9)
     for name, tensor in policy.trainable_state().items():

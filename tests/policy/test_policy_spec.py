@@ -65,10 +65,7 @@ def test_a_valid_spec_passes(folder):
         (PolicySpec(Scratch(), LoRA(), NF4()), r"quantisation is NF4\(.*: a new model"),
         (PolicySpec("somewhere", None, NF4()), r"quantisation is NF4\(.* give model\.policy\.adapter a LoRA"),
         (PolicySpec("embedded/chess"), "is 'embedded/chess': not an embedded model, choose from"),
-        (
-            PolicySpec("nobody/no-such-model"),
-            "neither a folder here nor a model in the cache or on the Hugging",
-        ),
+        (PolicySpec("nobody/no-such-model"), "neither a folder here nor a model in the cache or on the"),
         (PolicySpec("./no/such/folder"), "neither a folder here nor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -81,7 +81,7 @@ class Chat:
     end_ids: frozenset[int]  # each of these ends a response
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, context: Context = Full()) -> None:
-        self.context = context
+        self._context = context
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
         self._encode_plain = PlainText(tokenizer).encode
@@ -100,7 +100,7 @@ class Chat:
             turns: all past turns, of which the context selects.
             observation: the present one.
         """
-        count = self.context.visible_turns(len(turns))
+        count = self._context.visible_turns(len(turns))
         layout = self._layout(count, bool(system))
         ids: list[int] = []
         if system:

@@ -17,11 +17,11 @@ from tsr_lightning.errors import require
 from tsr_lightning.policy.model_files import location
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 
-TURN_START, TURN_END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
-SYMBOLS = ("#", "_", "O", "√", "X", "P", "S", "G")  # of the grids; always in the vocabulary
-TAGS = ("<answer>", "</answer>", "<think>", "</think>", "||", " ||")
+_TURN_START, _TURN_END, _PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+_SYMBOLS = ("#", "_", "O", "√", "X", "P", "S", "G")  # of the grids; always in the vocabulary
+_TAGS = ("<answer>", "</answer>", "<think>", "</think>", "||", " ||")
 # a piece is a tag, a separator or a word with the space before it, or else a single character
-PIECE = r"</?[a-z_]+>| ?\|\|| ?\p{Lu}?\p{Ll}+|[\s\S]"
+_PIECE = r"</?[a-z_]+>| ?\|\|| ?\p{Lu}?\p{Ll}+|[\s\S]"
 CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
@@ -37,20 +37,20 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
     """A tokenizer of at most `size` entries for text like `texts`, whose order does not matter."""
     split = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECE), behavior="isolated"),
+            pre_tokenizers.Split(Regex(_PIECE), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(piece for piece, _ in split.pre_tokenize_str(text))
-    required = [piece for text in (*SYMBOLS, *TAGS, *_ROLES) for piece, _ in split.pre_tokenize_str(text)]
+    required = [piece for text in (*_SYMBOLS, *_TAGS, *_ROLES) for piece, _ in split.pre_tokenize_str(text)]
     byte_level = sorted(pre_tokenizers.ByteLevel.alphabet())
     by_frequency = sorted(counts, key=lambda piece: (-counts[piece], piece))
     # the remaining entries go to the same words with or without the space before them
     words = [piece for piece in by_frequency if _WORD.fullmatch(piece)]
     variants = [word.removeprefix(_SPACE) if word.startswith(_SPACE) else _SPACE + word for word in words]
-    specials = [TURN_START, TURN_END, PAD]
+    specials = [_TURN_START, _TURN_END, _PAD]
     pieces = list(dict.fromkeys([*byte_level, *required, *by_frequency, *variants]))[: size - len(specials)]
 
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
@@ -60,9 +60,9 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
     backend.add_special_tokens(specials)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        eos_token=TURN_END,
-        pad_token=PAD,
-        additional_special_tokens=[TURN_START],
+        eos_token=_TURN_END,
+        pad_token=_PAD,
+        additional_special_tokens=[_TURN_START],
         clean_up_tokenization_spaces=False,
     )
     tokenizer.chat_template = CHATML
