@@ -83,7 +83,7 @@ def _check_files(model: str) -> None:
     if (folder / _SHARDS).is_file():
         weights = set(json.loads((folder / _SHARDS).read_text(encoding="utf-8"))["weight_map"].values())
     for name in sorted(weights):
-        remedy = "save the weights there as safetensors, the only format that is read"
+        remedy = "save the weights there as safetensors, the only format supported"
         require_file((folder / name).is_file(), name, remedy)
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
     require_file(has_tokenizer, "tokenizer.json", "save the tokenizer there")
