@@ -297,7 +297,7 @@ def test_an_adapter_on_bfloat16_is_float32(folder):
 def test_a_tokenizer_larger_than_the_embedding_is_refused(folder):
     larger = make_tokenizer(["Turn <answer> more words in here"])
     larger.add_tokens([f"<extra_{i}>" for i in range(50)])
-    with pytest.raises(ConfigError, match="whose tokenizer has"):
+    with pytest.raises(ConfigError, match="its tokenizer has 329 entries and its embedding 273"):
         Policy(PolicySpec(folder), larger, critic=False)
 
 
