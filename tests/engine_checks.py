@@ -102,7 +102,7 @@ def values_of(policy: Policy, contexts: Sequence[Ids]) -> list[float]:
     with as_transformers_has_it(policy.causal_lm):
         for some in batched(longest, ROWS):
             hidden = policy.causal_lm.base_model(input_ids=padded(some), use_cache=False).last_hidden_state
-            values += policy.value_of(hidden)
+            values += policy.values(hidden)
     return [values[places[ids]][len(ids) - 1].item() for ids in contexts]
 
 
@@ -112,7 +112,7 @@ def assert_alone(policy: Policy, contexts: Sequence[Ids]) -> None:
     for ids, value, together in zip(contexts, values_of(policy, contexts), logits_of(policy, contexts), strict=True):
         with as_transformers_has_it(policy.causal_lm):
             outputs = policy.causal_lm(input_ids=torch.tensor([ids]), output_hidden_states=True)
-            alone = policy.value_of(outputs.hidden_states[-1][0, -1])
+            alone = policy.values(outputs.hidden_states[-1][0, -1])
         torch.testing.assert_close(together, outputs.logits[0].double(), atol=LOGPROB / 2, rtol=1e-5)
         assert value == pytest.approx(alone.item(), abs=LOGPROB / 2)
 

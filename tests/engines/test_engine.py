@@ -380,13 +380,13 @@ def test_the_models_modes_are_as_they_were(policy: Policy) -> None:
 
 @both_attend
 def test_an_adapter_speaks_and_leaves_as_reference() -> None:
-    """The engine draws with the adapter on; within `as_reference` with the base's probabilities."""
+    """The engine draws with the adapter on; while it is disabled, with the base's probabilities."""
     policy = make_policy(LoRA(rank=4, target_modules=["q_proj", "v_proj"]))
     prompts = wave(6, seed=17)
     adapted = engine(policy).generate(prompts, 1.0)
     for family, expected in zip(adapted, reference(policy, prompts, 1.0), strict=True):
         assert_same(family, expected)
-    with policy.as_reference():
+    with policy.model.disable_adapter():
         plain = engine(policy).generate(prompts, 1.0)
         for family, expected in zip(plain, reference(policy, prompts, 1.0), strict=True):
             assert_same(family, expected)

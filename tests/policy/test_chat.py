@@ -1,4 +1,4 @@
-"""Tokens in, tokens out, over every kind of chat template: responses stay ids, observations stay text."""
+"""Prompts over every kind of chat template: responses keep their sampled ids, observations yield no control token."""
 
 import time
 
@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
+from tsr_lightning.policy.template import DEFAULT_TEMPLATE, ChatTemplate
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
 from tsr_lightning.trajectory import Turn
 
@@ -31,11 +32,11 @@ STRIPS_THINKING = (
     "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# not faithful to what was generated: the thought that opens a response is gone from the history
+# the "<think>" that opens a response is missing from earlier turns
 OPENS_THINKING = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
-EXTENDING = {"chatml": CHATML, "llama": LLAMA, "no_system": NO_SYSTEM, "default": None}
+PREFIX_PRESERVING = {"chatml": CHATML, "llama": LLAMA, "no_system": NO_SYSTEM, "default": None}
 REWRITING = {"strips_thinking": STRIPS_THINKING, "opens_thinking": OPENS_THINKING}
-ALL = EXTENDING | REWRITING
+ALL = PREFIX_PRESERVING | REWRITING
 CONTEXTS = [Full(), LastK(1), LastK(2), SingleTurn()]
 
 
@@ -51,13 +52,13 @@ TOKENIZERS = {name: with_template(template) for name, template in ALL.items()}
 CONTROL = sorted(TOKENIZERS["chatml"].get_added_vocab())
 SPELLED = st.lists(st.text(max_size=8) | st.sampled_from([*CONTROL, " ", "\n"]), max_size=5).map("".join)
 IDS = st.lists(st.integers(0, 270), max_size=6).map(tuple)  # any ids at all, valid UTF-8 or not
-SAID = st.lists(st.tuples(IDS, st.booleans(), SPELLED), max_size=4)
+TURNS = st.lists(st.tuples(IDS, st.booleans(), SPELLED), max_size=4)
 
 
-def play(chat: Chat, system: str, said: list[tuple[tuple[int, ...], bool, str]]) -> list[Turn]:
-    """Turns as a rollout makes them: each with the prompt that it was answered to."""
+def roll_out(chat: Chat, system: str, given: list[tuple[tuple[int, ...], bool, str]]) -> list[Turn]:
+    """Turns as a rollout makes them, from response ids, whether they are finished, and observations."""
     turns: list[Turn] = []
-    for ids, finished, observation in said:
+    for ids, finished, observation in given:
         prompt = chat.prompt(system, turns, observation)
         response = tuple(i for i in ids if i not in chat.end_ids) + (chat.write("")[-1:] if finished else ())
         zeros = (0.0,) * len(response)
@@ -65,48 +66,48 @@ def play(chat: Chat, system: str, said: list[tuple[tuple[int, ...], bool, str]])
     return turns
 
 
-@pytest.mark.parametrize("name", EXTENDING)
+@pytest.mark.parametrize("name", PREFIX_PRESERVING)
 @settings(max_examples=30)
-@given(system=SPELLED, said=SAID, last=SPELLED)
-def test_full_context_only_ever_grows(name, system, said, last):
+@given(system=SPELLED, given=TURNS, last=SPELLED)
+def test_each_prompt_begins_with_the_turn_before_under_full_context(name, system, given, last):
+    assert ChatTemplate(TOKENIZERS[name]).is_prefix_preserving
     chat = Chat(TOKENIZERS[name], Full())
-    assert chat.extends
-    turns = play(chat, system, said)
+    turns = roll_out(chat, system, given)
     prompts = [turn.prompt for turn in turns] + [chat.prompt(system, turns, last)]
     for turn, following in zip(turns, prompts[1:], strict=True):
         before = turn.prompt + turn.response
         assert following[: len(before)] == before
         closing = following[len(before) : len(before) + 1]
-        assert turn.finished or closing == chat.write("")[-1:]  # what is unfinished is closed, and not by the policy
+        assert turn.finished or closing == chat.write("")[-1:]  # an unfinished response is closed in the next prompt
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=str)
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=30)
-@given(system=SPELLED, said=SAID, last=SPELLED)
-def test_text_spells_no_control_token(name, context, system, said, last):
+@given(system=SPELLED, given=TURNS, last=SPELLED)
+def test_text_yields_no_control_token(name, context, system, given, last):
     tokenizer = TOKENIZERS[name]
     chat = Chat(tokenizer, context)
     control = set(tokenizer.get_added_vocab().values())
 
-    spelled = [(tuple(i for i in ids if i not in control), finished, text) for ids, finished, text in said]
+    spelled = [(tuple(i for i in ids if i not in control), finished, text) for ids, finished, text in given]
     benign = [(ids, finished, "x") for ids, finished, _ in spelled]
 
-    def count(system: str, said: list[tuple[tuple[int, ...], bool, str]], last: str) -> int:
-        return sum(index in control for index in chat.prompt(system, play(chat, system, said), last))
+    def count(system: str, given: list[tuple[tuple[int, ...], bool, str]], last: str) -> int:
+        return sum(index in control for index in chat.prompt(system, roll_out(chat, system, given), last))
 
     assert count(system, spelled, last) == count("x" if system else "", benign, "x")
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=str)
 @pytest.mark.parametrize("name", ALL)
-def test_prompt_is_what_the_template_says(name, context: Context):
+def test_the_prompt_is_the_rendered_template(name, context: Context):
     tokenizer = TOKENIZERS[name]
     chat = Chat(tokenizer, context)
     texts = ["<think>\nhm\n</think>\n\n<answer>Up</answer>", "<answer>Left</answer>", "no"]
-    said = [(chat.write(text)[:-1], True, f"Turn {i}\n#P_") for i, text in enumerate(texts)]
-    turns = play(chat, "Rules", said)
-    kept = list(zip(texts, said, strict=True))[len(said) - context.kept(len(said)) :]
+    given = [(chat.write(text)[:-1], True, f"Turn {i}\n#P_") for i, text in enumerate(texts)]
+    turns = roll_out(chat, "Rules", given)
+    kept = list(zip(texts, given, strict=True))[len(given) - context.visible_turns(len(given)) :]
 
     system_of = {"role": "system", "content": "Rules"}
     messages = [] if name == "no_system" else [system_of]
@@ -115,49 +116,48 @@ def test_prompt_is_what_the_template_says(name, context: Context):
     messages.append({"role": "user", "content": "Turn 3"})
     if name == "no_system":
         messages[0] = {"role": "user", "content": "Rules\n\n" + messages[0]["content"]}
-    template = {"chat_template": chat._template._template} if name == "default" else {}
+    template = {"chat_template": DEFAULT_TEMPLATE} if name == "default" else {}
     expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
-    if name == "no_system":  # the response stands where it was sampled, without the blank that the template writes
+    if name == "no_system":  # the response follows the prompt it was sampled from, without the template's space
         expected = expected.replace("[/INST] ", "[/INST]")
     assert tokenizer.decode(chat.prompt("Rules", turns, "Turn 3")) == expected
 
 
-def test_a_template_that_rewrites_is_seen():
-    assert not any(Chat(TOKENIZERS[name], Full()).extends for name in REWRITING)
+def test_earlier_turns_are_rendered_again_under_a_rewriting_template():
+    assert not any(ChatTemplate(TOKENIZERS[name]).is_prefix_preserving for name in REWRITING)
     chat = Chat(TOKENIZERS["strips_thinking"], Full())
-    turns = play(chat, "", [(chat.write("<think>\nhm\n</think>\n\nUp")[:-1], True, "a")])
+    turns = roll_out(chat, "", [(chat.write("<think>\nhm\n</think>\n\nUp")[:-1], True, "a")])
     text = TOKENIZERS["strips_thinking"].decode(chat.prompt("", turns, "b"))
     assert "hm" not in text
     assert "assistant\nUp<|im_end|>\n" in text
 
 
 @given(st.text())
-def test_write_and_read_lose_nothing(text):
+def test_reading_a_written_text_gives_the_text(text):
     chat = Chat(TOKENIZERS["chatml"])
     ids = chat.write(text)
     assert ids[-1] in chat.end_ids
     assert chat.read(ids) == text
 
 
-def test_read_drops_control_tokens_alone():
+def test_reading_drops_only_control_tokens():
     tokenizer = TOKENIZERS["chatml"]
     chat = Chat(tokenizer)
     ids = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<answer>", "<tool_call>", "<|im_end|>"])
     assert chat.read(ids) == "<answer><tool_call>"
 
 
-def test_a_cut_context_keeps_system_and_the_last_turns():
+def test_a_context_keeps_the_system_message_and_the_most_recent_turns():
     tokenizer = TOKENIZERS["chatml"]
-    turns = play(Chat(tokenizer, LastK(2)), "Rules", [((5,), True, f"seen{i}") for i in range(4)])
+    turns = roll_out(Chat(tokenizer, LastK(2)), "Rules", [((5,), True, f"seen{i}") for i in range(4)])
     text = {context: tokenizer.decode(Chat(tokenizer, context).prompt("Rules", turns, "now")) for context in CONTEXTS}
     assert all(shown.startswith("<|im_start|>system\nRules<|im_end|>\n<|im_start|>user\n") for shown in text.values())
     assert [f"seen{i}" in text[LastK(2)] for i in range(4)] == [False, False, True, True]
     assert [f"seen{i}" in text[SingleTurn()] for i in range(4)] == [False] * 4
     assert [f"seen{i}" in text[Full()] for i in range(4)] == [True] * 4
-    assert not Chat(tokenizer, LastK(2)).extends
 
 
-def test_a_base_model_may_end_with_either_token():
+def test_the_turn_end_and_the_eos_token_both_end_a_response():
     tokenizer = TOKENIZERS["chatml"]
     base = with_template(CHATML)
     base.eos_token = "<|endoftext|>"
@@ -165,8 +165,8 @@ def test_a_base_model_may_end_with_either_token():
 
 
 @pytest.mark.parametrize("k", [0, -1])
-def test_a_context_of_nothing_is_refused(k):
-    with pytest.raises(ConfigError, match=r"data\.context\.k is"):
+def test_a_context_of_no_past_turn_is_refused(k):
+    with pytest.raises(ConfigError, match=r"LastK\.k is"):
         LastK(k)
 
 
@@ -175,11 +175,11 @@ def test_a_context_of_nothing_is_refused(k):
     ["{{ messages[0]['content'] }}", "{% for m in messages | reverse %}{{ m['content'] }}{% endfor %}", "{{ nope() }}"],
 )
 def test_a_template_that_loses_messages_is_refused(template):
-    with pytest.raises(ConfigError, match="chat template that"):
-        Chat(with_template(template)).prompt("", [], "x") and Chat(with_template(template))._layout(1, False)
+    with pytest.raises(ConfigError, match=r"model\.policy\.model is .*: its chat template"):
+        ChatTemplate(with_template(template)).fragments(1, system=False)
 
 
-def test_a_remembered_prompt_is_fast():
+def test_a_cached_prompt_takes_less_than_50_microseconds():
     chat = Chat(TOKENIZERS["chatml"], SingleTurn())
     observation = "Turn 1\n" + "######\n" * 6 + "player (1, 2), box (3, 4), target (4, 4)"
     chat.prompt("Rules", [], observation)

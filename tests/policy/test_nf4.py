@@ -1,4 +1,4 @@
-"""NF4, LoRA and PPO on a CPU through the Trainer: what is frozen stays, and what is trained is what it should be."""
+"""NF4, LoRA and PPO on a CPU through the Trainer: frozen weights do not change, and gradients are exact."""
 
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,16 @@ EPOCHS, UPDATES = 2, 2
 CHECKPOINTS = '{"class_path": "ModelCheckpoint", "init_args": {"save_last": true, "save_on_train_epoch_end": true}}'
 
 
-class Watching(Callback):
-    """Keeps what happened in which order, and redoes every update on a copy that has never been in evaluation mode."""
+class Recorder(Callback):
+    """Records the order of events, and repeats every update on a copy that has never been in evaluation mode."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self.frozen: dict[str, Tensor] = {}
         self.started: dict[str, Tensor] = {}
         self.expected: dict[str, Tensor] = {}
-        self.gradients: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []  # theirs, and the copy's
-        self.deviations: list[float] = []  # of the ratio from 1, in every update
+        self.gradients: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []  # the policy's and the copy's
+        self.deviations: list[float] = []  # of each update's ratio from 1
         self.groups: list[Group] = []
 
     def on_fit_start(self, trainer: Trainer, agent: Agent) -> None:
@@ -91,72 +91,71 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def agent(args: tuple[object, ...], folder: Path) -> Agent:
     with in_folder(folder):
-        callbacks = f'[{{"class_path": "{__name__}.Watching"}}, {CHECKPOINTS}]'
+        callbacks = f'[{{"class_path": "{__name__}.Recorder"}}, {CHECKPOINTS}]'
         steps = ("--data.updates.minibatches", UPDATES, "--trainer.max_epochs", EPOCHS)
         every = ("--trainer.check_val_every_n_epoch", "1", "--trainer.num_sanity_val_steps", "-1")
         return tsr("fit", *args, "--trainer.callbacks", callbacks, *steps, *every).model
 
 
 @pytest.fixture(scope="module")
-def seen(agent: Agent) -> Watching:
-    return next(callback for callback in agent.trainer.callbacks if isinstance(callback, Watching))
+def recorder(agent: Agent) -> Recorder:
+    return next(callback for callback in agent.trainer.callbacks if isinstance(callback, Recorder))
 
 
-def test_generates_updates_validates_and_updates(agent: Agent, seen: Watching):
-    assert seen.events == ["validation", *(["rollout", "update", "update", "validation"] * EPOCHS)]
+def test_rollouts_updates_and_validations_alternate(agent: Agent, recorder: Recorder):
+    assert recorder.events == ["validation", *(["rollout", "update", "update", "validation"] * EPOCHS)]
     layers = [module for module in agent.policy.modules() if isinstance(module, Linear4bit)]
     assert len(layers) == 7
 
 
-def test_gradients_are_those_of_a_copy_that_never_saw_eval(seen: Watching):
-    assert len(seen.gradients) == EPOCHS * UPDATES
-    for mine, theirs in seen.gradients:
-        assert mine.keys() == theirs.keys() == seen.started.keys()
+def test_evaluation_does_not_change_later_gradients(recorder: Recorder):
+    assert len(recorder.gradients) == EPOCHS * UPDATES
+    for mine, theirs in recorder.gradients:
+        assert mine.keys() == theirs.keys() == recorder.started.keys()
         assert any(gradient.any() for name, gradient in mine.items() if "lora" in name)
         assert all(mine[name].any() for name in mine if "value_head" in name)
         for name in mine:
             assert torch.equal(mine[name], theirs[name]), name
 
 
-def test_the_base_does_not_change_by_a_bit_and_the_rest_does(agent: Agent, seen: Watching):
+def test_training_changes_all_trainable_tensors_and_no_frozen_one(agent: Agent, recorder: Recorder):
     after = frozen(agent.policy)
-    assert after.keys() == seen.frozen.keys()
-    for name, tensor in seen.frozen.items():
+    assert after.keys() == recorder.frozen.keys()
+    for name, tensor in recorder.frozen.items():
         assert torch.equal(tensor, after[name]), name
     trained = agent.policy.trainable_state()
-    assert all(not torch.equal(tensor, trained[name]) for name, tensor in seen.started.items())
+    assert all(not torch.equal(tensor, trained[name]) for name, tensor in recorder.started.items())
 
 
-def test_the_first_ratio_of_every_rollout_is_one(seen: Watching):
-    first, later = seen.deviations[::UPDATES], seen.deviations[1::UPDATES]
+def test_the_first_ratio_after_every_rollout_is_one(recorder: Recorder):
+    first, later = recorder.deviations[::UPDATES], recorder.deviations[1::UPDATES]
     assert max(first) < 1e-6
     assert min(later) > 1e-4
 
 
 @torch.no_grad()
-def test_the_reference_is_the_base_model(agent: Agent, seen: Watching, base: Path):
-    played = [
-        (trajectory, training_sequences(trajectory)) for group in seen.groups for trajectory in group.trajectories
-    ]
-    estimates = agent.estimates(played, 4096)
+def test_the_reference_is_the_base_model(agent: Agent, recorder: Recorder, base: Path):
+    trajectories = [trajectory for group in recorder.groups for trajectory in group.trajectories]
+    rollout = [(trajectory, training_sequences(trajectory)) for trajectory in trajectories]
+    estimates = agent.estimates(rollout, 4096)
     quantisation = agent.policy.causal_lm.config.quantization_config
     plain = logits_without_repacking(
         AutoModelForCausalLM.from_pretrained(base, quantization_config=quantisation, dtype=torch.float32)
     )
-    for (_, rows), estimate in zip(played, estimates, strict=True):
-        said = [
+    for (_, rows), estimate in zip(rollout, estimates, strict=True):
+        expected = [
             plain(input_ids=row.ids[None])
             .logits[0, :-1]
             .log_softmax(-1)
             .gather(1, row.ids[1:, None])[:, 0][row.mask[1:]]
             for row in rows
         ]
-        torch.testing.assert_close(estimate.reference, torch.cat(said), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(estimate.reference, torch.cat(expected), atol=1e-5, rtol=1e-5)
     assert any((estimate.reference - estimate.logprobs).abs().max() > 1e-3 for estimate in estimates)
 
 
 def logits_without_repacking(model: Any) -> Any:
-    """Plain transformers on a CPU with such instructions would compute in bfloat16."""
+    """On a CPU with AVX512-BF16, plain transformers would compute in bfloat16."""
     for module in model.modules():
         if isinstance(module, Linear4bit):
             module.support_avx512bf16_for_cpu = False
@@ -166,7 +165,7 @@ def logits_without_repacking(model: Any) -> Any:
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
 @pytest.mark.parametrize("merge", [False, True])
-def test_exports_say_what_the_agent_says(merge: bool, agent: Agent, args, base: Path, folder: Path):
+def test_exports_have_the_logits_of_the_agent(merge: bool, agent: Agent, args, base: Path, folder: Path):
     with in_folder(folder):
         [checkpoint] = folder.rglob("last.ckpt")
         tsr("export", *args, "--ckpt_path", checkpoint, "--output", f"out-{merge}", "--merge", str(merge).lower())
@@ -182,5 +181,5 @@ def test_exports_say_what_the_agent_says(merge: bool, agent: Agent, args, base: 
     ours = agent.policy.eval().causal_lm(input_ids=ids).logits
     theirs = logits_without_repacking(model)(input_ids=ids).logits
     torch.testing.assert_close(theirs, ours, atol=2e-5, rtol=1e-4)
-    with agent.policy.as_reference():
+    with agent.policy.model.disable_adapter():
         assert not torch.allclose(agent.policy.causal_lm(input_ids=ids).logits, theirs, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Exported and embedded folders play in plain transformers and peft, in a process without this project."""
+"""Exported and embedded folders generate the same in plain transformers and peft, without this project."""
 
 import json
 import subprocess
@@ -19,7 +19,8 @@ from tsr_lightning.policy.chat import Chat, SingleTurn
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch, location
+from tsr_lightning.policy.model_files import location
+from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import load_tokenizer, make_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
@@ -27,15 +28,15 @@ from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Sample
 
 BUDGET = 12
-PLAYS = """
+SCRIPT = """
 import importlib, json, sys
 
-class Without:
+class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("tsr_lightning", "callbacks"):
             raise ModuleNotFoundError(name)
 
-sys.meta_path.insert(0, Without())
+sys.meta_path.insert(0, Blocker())
 for name in ("tsr_lightning", "callbacks"):
     try:
         importlib.import_module(name)
@@ -69,8 +70,8 @@ json.dump(found, sys.stdout)
 """
 
 
-def played(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: str) -> tuple[list[Any], list[Any]]:
-    """The conversations of greedy episodes, and what our engine made of each: prompt, response and text."""
+def greedy_episodes(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: str) -> tuple[list[Any], list[Any]]:
+    """Conversations of greedy episodes, and the prompt, response and text of each by this project's engine."""
     data = yaml.safe_load((ROOT / "configs" / f"{task}.yaml").read_text(encoding="utf-8"))["data"]
     env = make_env(data["env"], **data["env_kwargs"])
     chat = Chat(tokenizer, SingleTurn())
@@ -84,8 +85,8 @@ def played(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: str) -> tup
     return conversations, expected
 
 
-def moved(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> Policy:
-    """A policy that training has moved away from where it began."""
+def trained(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> Policy:
+    """A policy with noise added to every trainable tensor, as if it had been trained."""
     policy = Policy(spec, tokenizer, critic=False)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -96,13 +97,13 @@ def moved(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> Policy:
 
 @pytest.fixture(scope="module")
 def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of every case, what plain transformers made of it in one process, and what our engine had made of it."""
+    """Of every case, the generations of plain transformers in a process of its own, and those of our engine."""
     folder = tmp_path_factory.mktemp("plain")
     cases: dict[str, Any] = {}
     expected: dict[str, Any] = {}
 
     def add(name: str, task: str, policy: Policy, tokenizer: PreTrainedTokenizerFast, where: Path, base: str | None):
-        conversations, expected[name] = played(policy, tokenizer, task)
+        conversations, expected[name] = greedy_episodes(policy, tokenizer, task)
         cases[name] = {"folder": str(where), "base": base, "conversations": conversations, "budget": BUDGET}
 
     for task in ("sokoban", "frozen_lake", "webshop"):
@@ -112,11 +113,11 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
 
     spec = PolicySpec("embedded/sokoban")
     tokenizer = load_tokenizer(spec, ())
-    whole = moved(spec, tokenizer)
+    whole = trained(spec, tokenizer)
     export(whole, tokenizer, folder / "whole")
     add("all weights", "sokoban", whole, tokenizer, folder / "whole", None)
 
-    adapted = moved(PolicySpec(spec.model, LoRA(rank=4, alpha=8)), tokenizer)
+    adapted = trained(PolicySpec(spec.model, LoRA(rank=4, alpha=8)), tokenizer)
     export(adapted, tokenizer, folder / "adapter")
     add("adapter", "sokoban", adapted, tokenizer, folder / "adapter", location(spec.model))
     export(adapted, tokenizer, folder / "merged", merged=True)
@@ -126,25 +127,25 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     sizes = Scratch(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128, max_position_embeddings=512
     )
-    fresh = moved(PolicySpec(sizes), make_tokenizer(texts))
+    fresh = trained(PolicySpec(sizes), make_tokenizer(texts))
     export(fresh, make_tokenizer(texts), folder / "new")
     add("a new model", "sokoban", fresh, make_tokenizer(texts), folder / "new", None)
 
     config = Qwen2Config(
         **{"vocab_size": len(tokenizer), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
         **{"num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512},
-        **{"bos_token_id": None, "eos_token_id": 0, "pad_token_id": None},  # and not where responses ended in training
+        **{"bos_token_id": None, "eos_token_id": 0, "pad_token_id": None},  # not those that end responses in training
     )
     torch.manual_seed(1)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "qwen2")
     tokenizer.save_pretrained(folder / "qwen2")
-    other = moved(PolicySpec(str(folder / "qwen2")), tokenizer)
+    other = trained(PolicySpec(str(folder / "qwen2")), tokenizer)
     export(other, tokenizer, folder / "of qwen2")
     add("a Qwen2 with a tokenizer that is not Qwen's", "sokoban", other, tokenizer, folder / "of qwen2", None)
 
     (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-I", "-c", PLAYS, str(folder / "cases.json")], capture_output=True, text=True, timeout=240
+        [sys.executable, "-I", "-c", SCRIPT, str(folder / "cases.json")], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), expected
@@ -158,7 +159,7 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
         "a Qwen2 with a tokenizer that is not Qwen's",
     ],
 )
-def test_greedy_play_is_the_same(name: str, found_and_expected: tuple[dict[str, Any], dict[str, Any]]):
+def test_greedy_generations_are_the_same(name: str, found_and_expected: tuple[dict[str, Any], dict[str, Any]]):
     found, expected = (side[name] for side in found_and_expected)
     assert len(expected) >= 3
     assert found == expected

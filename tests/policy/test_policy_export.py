@@ -1,4 +1,4 @@
-"""What is exported plays in plain peft and transformers: the same logits."""
+"""Exports have the same logits in plain peft and transformers."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel, Qwen2Config
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.policy.architecture import renamed
+from tsr_lightning.policy.architecture import as_seed_oss
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
@@ -57,7 +57,7 @@ def logits(model: PreTrainedModel | PeftModel) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
 @pytest.mark.parametrize("quantisation", [None, EXACT, NF4()], ids=str)
-def test_adapter_plays_in_peft(folder, quantisation, tmp_path):
+def test_an_adapter_has_the_same_logits_in_peft(folder, quantisation, tmp_path):
     policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), quantisation))
     export(policy, TOKENIZER, tmp_path)
     config = policy.causal_lm.config.quantization_config if quantisation else None
@@ -68,7 +68,7 @@ def test_adapter_plays_in_peft(folder, quantisation, tmp_path):
 
 
 @pytest.mark.parametrize("quantisation", [None, EXACT], ids=str)
-def test_merged_plays_in_plain_transformers(folder, quantisation, tmp_path):
+def test_a_merged_model_has_the_same_logits_in_transformers(folder, quantisation, tmp_path):
     policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), quantisation))
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     export(policy, TOKENIZER, tmp_path, merged=True)
@@ -76,18 +76,18 @@ def test_merged_plays_in_plain_transformers(folder, quantisation, tmp_path):
     assert not any(isinstance(module, Linear4bit) for module in plain.modules())
     assert plain.dtype == torch.float32
     torch.testing.assert_close(logits(plain), logits(policy.causal_lm), atol=2e-5, rtol=1e-4)
-    for name, tensor in policy.state_dict().items():  # training goes on as if nothing had been exported
+    for name, tensor in policy.state_dict().items():  # exporting does not change the policy
         assert torch.equal(tensor, before[name]), name
 
 
-def test_merged_from_bfloat16_arithmetic_differs_by_its_rounding_alone(folder, tmp_path):
+def test_a_model_merged_from_bfloat16_arithmetic_differs_by_rounding(folder, tmp_path):
     policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), NF4()))
     export(policy, TOKENIZER, tmp_path, merged=True)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path)
     torch.testing.assert_close(logits(plain), logits(policy.causal_lm), atol=0.05, rtol=0.05)
 
 
-def test_all_weights_play_in_plain_transformers(folder, tmp_path):
+def test_a_policy_without_adapter_has_the_same_logits_in_transformers(folder, tmp_path):
     policy = trained(PolicySpec(folder))
     export(policy, TOKENIZER, tmp_path)
     torch.testing.assert_close(
@@ -95,7 +95,7 @@ def test_all_weights_play_in_plain_transformers(folder, tmp_path):
     )
 
 
-def test_the_tokenizer_lies_beside_it(folder, tmp_path):
+def test_the_tokenizer_is_exported_with_the_weights(folder, tmp_path):
     export(trained(PolicySpec(folder, LoRA(rank=4))), TOKENIZER, tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = "<|im_start|>user\nTurn 1: ####_P √<|im_end|>\n"
@@ -105,7 +105,7 @@ def test_the_tokenizer_lies_beside_it(folder, tmp_path):
 
 
 @pytest.mark.parametrize("key_value_heads", [2, 1])
-def test_the_other_name_of_a_qwen2_is_the_same_function_of_the_same_weights(key_value_heads: int):
+def test_qwen2_and_seed_oss_compute_the_same_function(key_value_heads: int):
     config = Qwen2Config(
         **{"vocab_size": len(TOKENIZER), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
         **{"num_key_value_heads": key_value_heads, "intermediate_size": 128, "max_position_embeddings": 64},
@@ -115,15 +115,15 @@ def test_the_other_name_of_a_qwen2_is_the_same_function_of_the_same_weights(key_
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))  # biases too, which begin at 0
-    other = renamed(model.config)
+    other = as_seed_oss(model.config)
     assert other is not None
     same = AutoModelForCausalLM.from_config(other)
     same.load_state_dict(model.state_dict())
     assert torch.equal(logits(same), logits(model))
 
 
-def test_a_tokenizer_that_cannot_be_read_back_is_told(tmp_path: Path):
-    """A sliding window has no other name."""
+def test_a_tokenizer_that_autotokenizer_changes_warns(tmp_path: Path):
+    """A Qwen2 model with a sliding window cannot be written as Seed-OSS."""
     config = Qwen2Config(
         **{"vocab_size": len(TOKENIZER), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
         **{"num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 64},
@@ -132,11 +132,11 @@ def test_a_tokenizer_that_cannot_be_read_back_is_told(tmp_path: Path):
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "windowed")
     TOKENIZER.save_pretrained(tmp_path / "windowed")
     policy = trained(PolicySpec(str(tmp_path / "windowed")))
-    with pytest.warns(UserWarning, match="qwen2 model by rules of its own.*load it with PreTrainedTokenizerFast"):
+    with pytest.warns(UserWarning, match="changes the tokenizer of a qwen2 model, so load it with PreTrained"):
         export(policy, TOKENIZER, tmp_path / "out")
 
 
-def test_an_adapter_on_a_base_in_no_file_is_exported_merged_only(tmp_path: Path):
+def test_an_adapter_on_a_new_model_is_only_exported_merged(tmp_path: Path):
     policy = trained(PolicySpec(SCRATCH, LoRA(rank=4, alpha=8)))
     with pytest.raises(ConfigError, match="export it merged"):
         export(policy, TOKENIZER, tmp_path)

@@ -1,5 +1,6 @@
-"""Three views of one base, on small models of several architectures with random weights."""
+"""Policy, reference and critic on small models of several architectures with random weights."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ ARCHITECTURES: dict[str, PretrainedConfig] = {
     "gemma2, soft-capped": Gemma2Config(**SIZES, head_dim=16, final_logit_softcapping=3.0),
     "cohere, scaled": CohereConfig(**SIZES, logit_scale=0.25),
 }
-PLAIN_HEADS = {"qwen2", "llama", "gpt2"}
+LINEAR_HEADS = {"qwen2", "llama", "gpt2"}
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +80,8 @@ def spec_of(named: tuple[str, str], adapter: LoRA | None = None, checkpointing: 
     return PolicySpec(folder, adapter, gradient_checkpointing=checkpointing)
 
 
-def shaken(policy: Policy, scale: float = 0.1) -> Policy:
-    """A policy as after training: every trainable tensor moved."""
+def perturbed(policy: Policy, scale: float = 0.1) -> Policy:
+    """The policy with noise added to every trainable tensor, as if it had been trained."""
     torch.manual_seed(1)
     state = policy.trainable_state()
     with torch.no_grad():
@@ -90,7 +91,7 @@ def shaken(policy: Policy, scale: float = 0.1) -> Policy:
 
 
 def rows(length: int = 12) -> tuple[Tensor, Tensor]:
-    """Ids and mask of three rows, two of which begin alike: a hole between trained spans, one token, none."""
+    """Ids and masks of three sequences: two sampled spans, one sampled token, none. The first two share a prefix."""
     ids = torch.randint(0, len(TOKENIZER) - 3, (3, length), generator=torch.Generator().manual_seed(2))
     mask = torch.zeros(3, length, dtype=torch.bool)
     mask[0, 3:6] = mask[0, 8:11] = True
@@ -104,7 +105,7 @@ def batch(ids: Tensor, mask: Tensor) -> Packed:
 
 
 def naive(policy: Policy, ids: Tensor, mask: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """From all the logits of the whole model, one token at a time."""
+    """Log-probabilities and entropies from the logits of the whole model, one token at a time."""
     logprobs, entropies = [], []
     logits = policy.causal_lm(input_ids=ids).logits
     for row, position in mask.nonzero().tolist():
@@ -116,12 +117,12 @@ def naive(policy: Policy, ids: Tensor, mask: Tensor, temperature: float) -> tupl
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=4, alpha=8)], ids=["all weights", "lora"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
-def test_outputs_are_those_of_all_logits(named, adapter, checkpointing, monkeypatch):
+def test_outputs_match_those_of_the_whole_models_logits(named, adapter, checkpointing, monkeypatch):
     name, _ = named
-    monkeypatch.setattr("tsr_lightning.policy.model._CHUNK", 3 * len(TOKENIZER))  # seven tokens in chunks of three
+    monkeypatch.setattr("tsr_lightning.policy.causal_lm._CHUNK_LOGITS", 3 * len(TOKENIZER))  # of seven tokens
     spec = spec_of(named, adapter, checkpointing)
-    policy = shaken(Policy(spec, TOKENIZER, critic=True), 0.05).train()
-    assert policy.head_is_plain == (name in PLAIN_HEADS)
+    policy = perturbed(Policy(spec, TOKENIZER, critic=True), 0.05).train()
+    assert policy._lm.has_linear_head == (name in LINEAR_HEADS)
     ids, mask = rows()
     outputs = policy.outputs(batch(ids, mask), 0.7, entropies=True)
     logprobs, entropies = naive(policy, ids, mask, 0.7)
@@ -135,8 +136,8 @@ def test_outputs_are_those_of_all_logits(named, adapter, checkpointing, monkeypa
         torch.testing.assert_close(mine, other, atol=1e-4, rtol=1e-4)
 
 
-def test_values_read_the_same_hidden_state_as_the_token(named):
-    policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True))
+def test_values_come_from_the_hidden_state_before_each_token(named):
+    policy = perturbed(Policy(spec_of(named), TOKENIZER, critic=True))
     ids, mask = rows()
     values = policy.outputs(batch(ids, mask), 1.0).values
     assert policy.value_head is not None
@@ -147,9 +148,9 @@ def test_values_read_the_same_hidden_state_as_the_token(named):
     assert len({round(value, 4) for value in values.tolist()}) > 3
 
 
-def test_company_changes_nothing(named):
-    """A row says by itself what it says packed among others that share its beginning."""
-    policy = shaken(Policy(spec_of(named), TOKENIZER, critic=True)).train()
+def test_batch_composition_does_not_change_outputs(named):
+    """A sequence has the same outputs alone as packed among others that share its prefix."""
+    policy = perturbed(Policy(spec_of(named), TOKENIZER, critic=True)).train()
     ids, mask = rows()
     together = policy.outputs(batch(ids, mask), 1.0, entropies=True)
     alone = [policy.outputs(batch(ids[i, None], mask[i, None]), 1.0, entropies=True) for i in range(len(ids))]
@@ -158,9 +159,9 @@ def test_company_changes_nothing(named):
         torch.testing.assert_close(getattr(together, name), apart, atol=1e-5, rtol=1e-4)
 
 
-def test_logits_are_never_there_at_once(named, monkeypatch):
-    """Chunks of three of the seven sampled tokens go through the head, with and without gradients."""
-    monkeypatch.setattr("tsr_lightning.policy.model._CHUNK", 3 * len(TOKENIZER))
+def test_logits_are_computed_in_chunks(named, monkeypatch):
+    """Seven sampled tokens in chunks of three, with and without gradients."""
+    monkeypatch.setattr("tsr_lightning.policy.causal_lm._CHUNK_LOGITS", 3 * len(TOKENIZER))
     policy = Policy(spec_of(named), TOKENIZER, critic=False).train()
     sizes = []
     policy.causal_lm.get_output_embeddings().register_forward_hook(lambda _, __, out: sizes.append(out.shape[-2]))
@@ -175,8 +176,8 @@ def test_logits_are_never_there_at_once(named, monkeypatch):
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
-def test_mixed_precision_trains_near_float32(named, adapter, checkpointing):
-    policy = shaken(Policy(spec_of(named, adapter, checkpointing), TOKENIZER, critic=True)).train()
+def test_gradients_under_autocast_are_close_to_float32(named, adapter, checkpointing):
+    policy = perturbed(Policy(spec_of(named, adapter, checkpointing), TOKENIZER, critic=True)).train()
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     found = []
     for enabled in (False, True):
@@ -189,8 +190,8 @@ def test_mixed_precision_trains_near_float32(named, adapter, checkpointing):
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
-def test_a_batch_without_a_trained_token_has_a_gradient_of_zero(named, checkpointing):
-    """What a rank says that has nothing to train on, while the others do."""
+def test_a_batch_without_sampled_tokens_has_zero_gradients(named, checkpointing):
+    """As on a rank that has nothing to train on while the others do."""
     policy = Policy(spec_of(named, LoRA(rank=4), checkpointing), TOKENIZER, critic=True).train()
     ids, mask = rows()
     outputs = policy.outputs(batch(ids, torch.zeros_like(mask)), 1.0, entropies=True)
@@ -199,58 +200,55 @@ def test_a_batch_without_a_trained_token_has_a_gradient_of_zero(named, checkpoin
     assert all(p.grad is not None and not p.grad.any() for p in policy.parameters() if p.requires_grad)
 
 
-def test_training_mode_is_as_evaluation(folder):
-    """The model's own dropout is off: log-probabilities of an update must be those of the rollout."""
+def test_training_mode_gives_the_logprobs_of_evaluation_mode(folder):
+    """The model's own dropout is off: an update's log-probabilities must equal the rollout's."""
     policy = Policy(PolicySpec(folder), TOKENIZER, critic=False)
     args = (batch(*rows()), 1.0)
     torch.testing.assert_close(policy.train().outputs(*args).logprobs, policy.eval().outputs(*args).logprobs)
 
 
-def test_a_value_gradient_stays_in_the_head_unless_asked(folder):
-    policy = shaken(Policy(PolicySpec(folder, LoRA()), TOKENIZER, critic=True))
+def test_the_critics_gradient_stays_out_of_the_model(folder):
+    policy = perturbed(Policy(PolicySpec(folder, LoRA()), TOKENIZER, critic=True))
     policy.outputs(batch(*rows()), 1.0).values.sum().backward()
     assert all(p.grad is None or not p.grad.any() for p in policy.model.parameters())
     assert policy.value_head is not None
     assert policy.value_head.weight.grad.any()
-    policy.outputs(batch(*rows()), 1.0, detach_value=False).values.sum().backward()
-    assert any(p.grad is not None and p.grad.any() for p in policy.model.parameters())
 
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
-def test_reference_is_the_start_and_policy_is_not(named, adapter):
+def test_the_reference_keeps_the_starting_weights(named, adapter):
     ids, mask = rows()
     base = Policy(spec_of(named), TOKENIZER, critic=False).outputs(batch(ids, mask), 1.0).logprobs
     policy = Policy(spec_of(named, adapter), TOKENIZER, critic=True, keep_reference=True)
     torch.testing.assert_close(policy.outputs(batch(ids, mask), 1.0).logprobs, base)
-    shaken(policy)
+    perturbed(policy)
     trained = policy.outputs(batch(ids, mask), 1.0).logprobs
-    with policy.as_reference() as reference:
-        outputs = reference.outputs(batch(ids, mask), 1.0)
+    outputs = policy.reference.outputs(batch(ids, mask), 1.0)
     torch.testing.assert_close(outputs.logprobs, base)
     assert not outputs.logprobs.requires_grad
     assert not outputs.values.any()
     assert (trained - base).abs().max() > 0.01
     torch.testing.assert_close(policy.outputs(batch(ids, mask), 1.0).logprobs, trained)
-    trained.sum().backward()  # a reference in between harms no gradient
+    trained.sum().backward()  # the reference changes no gradient
     assert all(p.grad is not None for p in policy.model.parameters() if p.requires_grad)
 
 
-def test_all_weights_have_no_reference_unless_kept():
+def test_a_reference_without_adapter_must_be_kept():
     policy = Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False)
-    with pytest.raises(RuntimeError, match="keep_reference"), policy.as_reference():
-        pass
+    with pytest.raises(RuntimeError, match="keep_reference"):
+        _ = policy.reference
 
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "lora"])
-def test_trainable_state_carries_all_that_training_changes(folder, adapter):
+def test_trainable_state_restores_a_trained_policy(folder, adapter):
     def fresh() -> Policy:
         return Policy(PolicySpec(folder, adapter), TOKENIZER, critic=True, keep_reference=True)
 
-    trained, resumed = shaken(fresh()), fresh()
-    with trained.as_reference():  # peft turns requires_grad off here
+    trained, resumed = perturbed(fresh()), fresh()
+    with trained.model.disable_adapter() if adapter else nullcontext():  # peft switches requires_grad off
         state = {name: tensor.clone() for name, tensor in trained.trainable_state().items()}
     assert {"value_head.weight", "value_head.bias"} <= state.keys()
-    assert all("reference" not in name for name in state)
+    assert all(name.startswith(("model.", "value_head.")) for name in state)
     assert adapter is None or all("lora_" in name for name in state if not name.startswith("value_head."))
     resumed.load_trainable_state(state)
     for mine, other in zip(trained.state_dict().items(), resumed.state_dict().items(), strict=True):
@@ -269,7 +267,7 @@ def test_a_state_of_another_model_is_refused(folder):
             policy.load_trainable_state(other.trainable_state())
 
 
-def test_fresh_weights_depend_on_the_seed_alone(folder):
+def test_fresh_weights_depend_only_on_the_seed(folder):
     for spec in (PolicySpec(SCRATCH), PolicySpec(folder, LoRA(rank=4))):
         states = []
         for seed, noise in ((3, 0), (3, 1), (4, 0)):
@@ -286,8 +284,6 @@ def test_the_small_model_has_about_a_million_parameters():
     assert 0.8e6 < sum(p.numel() for p in policy.parameters()) < 1.2e6
     assert policy.causal_lm.config.tie_word_embeddings
     assert policy.context_length == 1024
-    assert policy.eos_id == TOKENIZER.eos_token_id
-    assert policy.pad_id == TOKENIZER.pad_token_id
 
 
 def test_an_adapter_on_bfloat16_is_float32(folder):
@@ -301,12 +297,12 @@ def test_an_adapter_on_bfloat16_is_float32(folder):
 def test_a_tokenizer_larger_than_the_embedding_is_refused(folder):
     larger = make_tokenizer(["Turn <answer> more words in here"])
     larger.add_tokens([f"<extra_{i}>" for i in range(50)])
-    with pytest.raises(ConfigError, match="whose tokenizer has"):
+    with pytest.raises(ConfigError, match="its tokenizer has 329 entries and its embedding 273"):
         Policy(PolicySpec(folder), larger, critic=False)
 
 
-def test_an_exported_model_is_loaded_as_it_was(tmp_path: Path):
-    policy = shaken(Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False))
+def test_export_and_load_keep_the_weights(tmp_path: Path):
+    policy = perturbed(Policy(PolicySpec(SCRATCH), TOKENIZER, critic=False))
     export(policy, TOKENIZER, tmp_path)
     again = Policy(PolicySpec(str(tmp_path)), TOKENIZER, critic=False, seed=9)
     for name, tensor in policy.trainable_state().items():

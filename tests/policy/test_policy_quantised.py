@@ -1,4 +1,4 @@
-"""NF4 with LoRA on a CPU: the base stays as it is to the last bit, and evaluation leaves no trace in the gradients."""
+"""NF4 with LoRA on a CPU: the base does not change by a bit, and evaluation does not change later gradients."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,13 +57,12 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Tensor
 
 
 @torch.no_grad()
-def play(policy: Policy) -> None:
-    """What a rollout and a validation do: evaluation mode, no gradient, a cache, batches of several sizes."""
+def evaluate(policy: Policy) -> None:
+    """Generates and scores as a rollout and a validation do: evaluation mode, no gradients, several batch sizes."""
     policy.eval()
     ids = rows().ids[:12].view(3, 4)
     policy.causal_lm.generate(input_ids=ids, attention_mask=ids * 0 + 1, max_new_tokens=4, do_sample=False)
-    with policy.as_reference():
-        policy.outputs(rows(), 1.0)
+    policy.reference.outputs(rows(), 1.0)
 
 
 def optimizer_of(policy: Policy) -> torch.optim.Optimizer:
@@ -75,7 +74,7 @@ def frozen_bits(policy: Policy) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in state.items() if name not in policy.trainable_state()}
 
 
-def test_the_base_is_in_four_bits(build):
+def test_linear_layers_are_quantised_to_4_bits(build):
     policy = build()
     layers = [module for module in policy.modules() if isinstance(module, Linear4bit)]
     assert len(layers) == 2 * 7
@@ -88,7 +87,7 @@ def test_base_weights_do_not_change_by_a_bit(build):
     before, start = frozen_bits(policy), {name: t.clone() for name, t in policy.trainable_state().items()}
     optimizer = optimizer_of(policy)
     for _ in range(3):
-        play(policy)
+        evaluate(policy)
         update(policy, optimizer)
     after = frozen_bits(policy)
     assert before.keys() == after.keys()
@@ -98,39 +97,38 @@ def test_base_weights_do_not_change_by_a_bit(build):
     assert all(not torch.equal(start[name], tensor) for name, tensor in policy.trainable_state().items())
 
 
-def test_gradients_are_those_of_a_copy_that_never_saw_eval(build):
-    played, untouched = build(), build()
-    optimizers = optimizer_of(played), optimizer_of(untouched)
+def test_evaluation_does_not_change_later_gradients(build):
+    evaluated, untouched = build(), build()
+    optimizers = optimizer_of(evaluated), optimizer_of(untouched)
     for _ in range(3):
-        play(played)
-        mine, other = update(played, optimizers[0]), update(untouched, optimizers[1])
-        assert mine.keys() == other.keys() == played.trainable_state().keys()
+        evaluate(evaluated)
+        mine, other = update(evaluated, optimizers[0]), update(untouched, optimizers[1])
+        assert mine.keys() == other.keys() == evaluated.trainable_state().keys()
         for name in mine:
             assert torch.equal(mine[name], other[name]), name
 
 
-def test_evaluation_says_what_training_says(build):
+def test_evaluation_mode_gives_the_logprobs_of_training_mode(build):
     policy = build()
-    play(policy)
+    evaluate(policy)
     train, evaluation = policy.train().outputs(rows(), 1.0), policy.eval().outputs(rows(), 1.0)
     torch.testing.assert_close(train.logprobs, evaluation.logprobs)
-    with torch.no_grad():  # rollouts: another kernel of bitsandbytes may be taken
+    with torch.no_grad():  # as in a rollout, where bitsandbytes may take another kernel
         torch.testing.assert_close(train.logprobs, policy.outputs(rows(), 1.0).logprobs)
 
 
-def test_reference_is_the_quantised_base(build):
+def test_the_reference_is_the_quantised_base(build):
     policy = build()
-    with torch.no_grad():  # with gradients other operators are taken
+    with torch.no_grad():  # with gradients other operators run
         base = policy.outputs(rows(), 1.0).logprobs  # B of LoRA is zero at first
     update(policy, optimizer_of(policy))
-    with policy.as_reference():
-        assert torch.equal(policy.outputs(rows(), 1.0).logprobs, base)
+    assert torch.equal(policy.reference.outputs(rows(), 1.0).logprobs, base)
     assert not torch.equal(policy.outputs(rows(), 1.0).logprobs, base)
 
 
 def test_recomputed_activations_give_the_same_gradients(build, monkeypatch):
-    """Under gradient checkpointing too, every layer is handed what tells it which tokens belong together. Both go
-    transformers' way here: four bits round anew what another order of sums has moved."""
+    """Gradient checkpointing hands every layer the segments of the packed sequence too. Both policies use transformers'
+    own forward pass here: 4-bit rounding would amplify another order of summation."""
     monkeypatch.setattr(packed_forward, "is_supported", lambda body: False)
     kept = build()
     spec = replace(kept.spec, gradient_checkpointing=True)

@@ -1,4 +1,4 @@
-"""What a policy's configuration says, and every mistake in it as one sentence before a weight is read."""
+"""A policy's configuration: parsing, and one sentence for each mistake before any weights are loaded."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,10 @@ from jsonargparse import ArgumentParser
 from transformers import BertConfig, BloomConfig
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.checks import check
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, check, context_length, model_identity
+from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, context_length, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer, make_tokenizer
 
 SCRATCH = Scratch(
@@ -30,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     ("text", "spec"),
     [
         ("{model: embedded/sokoban}", PolicySpec("embedded/sokoban")),
-        ("{model: {layers: 2}}", PolicySpec(Scratch(num_hidden_layers=2))),
+        ("{model: {num_hidden_layers: 2}}", PolicySpec(Scratch(num_hidden_layers=2))),
         ("{model: {}, dtype: bfloat16}", PolicySpec(Scratch(), dtype="bfloat16")),
         (
             "{model: a/b, adapter: {rank: 4, target_modules: [q_proj]}, quantisation: {compute_dtype: float32}}",
@@ -39,14 +40,14 @@ def folder(tmp_path: Path) -> Path:
         ("{model: a/b, adapter: {}, quantisation: null}", PolicySpec("a/b", LoRA())),
     ],
 )
-def test_yaml_says_it(text, spec):
+def test_yaml_builds_the_spec(text, spec):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--policy", type=PolicySpec)
     parsed = parser.parse_args([f"--policy={text}"])
     assert parser.instantiate(parsed).policy == spec
 
 
-def test_what_is_sound_passes(folder):
+def test_a_valid_spec_passes(folder):
     check(PolicySpec(Scratch()))
     check(PolicySpec(str(folder)))
     check(PolicySpec(str(folder), LoRA(target_modules=["q_proj", "mlp.down_proj"]), NF4()))
@@ -55,21 +56,21 @@ def test_what_is_sound_passes(folder):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (PolicySpec(Scratch(num_hidden_layers=0)), r"model\.layers is 0: give"),
-        (PolicySpec(Scratch(num_attention_heads=3)), r"heads is 3 with a hidden_size of 128: .* multiple of 6"),
+        (PolicySpec(Scratch(num_hidden_layers=0)), r"model\.num_hidden_layers is 0: give"),
+        (PolicySpec(Scratch(num_attention_heads=3)), r"hidden_size is 128: .* multiple of 6 for 3 heads"),
         (PolicySpec(Scratch(), LoRA(rank=0)), "rank is 0: give"),
         (PolicySpec(Scratch(), LoRA(alpha=0)), "alpha is 0: give"),
         (PolicySpec(Scratch(), LoRA(dropout=1.0)), r"dropout is 1\.0: give"),
-        (PolicySpec(Scratch(), LoRA(target_modules=[])), "target_modules is empty: name"),
-        (PolicySpec(Scratch(), LoRA(), NF4()), "quantisation is NF4 for a new model"),
-        (PolicySpec("somewhere", None, NF4()), "adapter is null while .* give a LoRA adapter"),
-        (PolicySpec("embedded/chess"), "embedded/chess, which is not embedded: choose from"),
-        (PolicySpec("nobody/no-such-model"), "neither a folder here nor a model that the Hugging Face hub"),
+        (PolicySpec(Scratch(), LoRA(target_modules=[])), r"target_modules is \[\]: name"),
+        (PolicySpec(Scratch(), LoRA(), NF4()), r"quantisation is NF4\(.*: a new model"),
+        (PolicySpec("somewhere", None, NF4()), r"quantisation is NF4\(.* give model\.policy\.adapter a LoRA"),
+        (PolicySpec("embedded/chess"), "is 'embedded/chess': not an embedded model, choose from"),
+        (PolicySpec("nobody/no-such-model"), "neither a folder here nor a model in the cache or on the"),
         (PolicySpec("./no/such/folder"), "neither a folder here nor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_wrong_is_one_sentence(spec, sentence):
+def test_a_mistake_is_refused_with_one_sentence(spec, sentence):
     with pytest.raises(ConfigError, match=sentence) as caught:
         check(spec)
     assert str(caught.value).startswith("model.policy.")
@@ -79,7 +80,7 @@ def test_what_is_wrong_is_one_sentence(spec, sentence):
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_an_incomplete_folder_is_refused(folder, file):
     (folder / file).unlink()
-    with pytest.raises(ConfigError, match=f"a folder without {file}: "):
+    with pytest.raises(ConfigError, match=f"the folder has no {file}, so "):
         check(PolicySpec(str(folder)))
 
 
@@ -87,41 +88,41 @@ def test_a_missing_shard_is_refused(folder):
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    with pytest.raises(ConfigError, match="a folder without model-00002-of-00002"):
+    with pytest.raises(ConfigError, match="the folder has no model-00002-of-00002"):
         check(PolicySpec(str(folder)))
 
 
-def test_a_model_of_another_kind_is_refused(folder):
+def test_a_model_that_is_not_causal_is_refused(folder):
     BertConfig().save_pretrained(folder)
-    check(PolicySpec(str(folder)))  # which can be made a causal one
+    check(PolicySpec(str(folder)))  # BERT has a causal variant
     (folder / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(ConfigError, match="of type t5: name a causal"):
+    with pytest.raises(ConfigError, match="type is t5, so name a causal"):
         check(PolicySpec(str(folder)))
     (folder / "config.json").write_text('{"model_type": "no such"}')
-    with pytest.raises(ConfigError, match=r"config\.json transformers cannot read"):
+    with pytest.raises(ConfigError, match=r"transformers cannot read its config\.json"):
         check(PolicySpec(str(folder)))
     (folder / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config\.json transformers cannot read"):
+    with pytest.raises(ConfigError, match=r"transformers cannot read its config\.json"):
         check(PolicySpec(str(folder)))
 
 
-def test_a_layer_that_is_not_there_is_refused(folder):
-    with pytest.raises(ConfigError, match=r"names qproj, which is no layer .* choose from .*q_proj"):
+def test_an_unknown_target_module_is_refused(folder):
+    with pytest.raises(ConfigError, match=r"qproj is not a layer .* choose from .*q_proj"):
         check(PolicySpec(str(folder), LoRA(target_modules=["k_proj", "qproj"])))
 
 
-def test_attention_that_cannot_be_replaced_is_refused(folder):
+def test_a_model_whose_attention_cannot_be_replaced_is_refused(folder):
     BloomConfig(n_layer=1, hidden_size=16, n_head=2).save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"bloom model, whose attention cannot be replaced: .* such as Qwen"):
         check(PolicySpec(str(folder), LoRA(target_modules=["dense"])))
 
 
-def test_dropout_is_warned_of():
+def test_dropout_of_the_adapter_warns():
     with pytest.warns(UserWarning, match=r"dropout is 0\.1"):
         check(PolicySpec(Scratch(), LoRA(dropout=0.1)))
 
 
-def test_context_length(folder):
+def test_context_length_comes_from_the_configuration(folder):
     assert context_length(PolicySpec(Scratch(max_position_embeddings=77))) == 77
     assert context_length(PolicySpec(str(folder))) == 64
     (folder / "config.json").write_text('{"model_type": "gpt2", "n_positions": 99}')
@@ -130,7 +131,7 @@ def test_context_length(folder):
     assert context_length(PolicySpec(str(folder))) > 10**9
 
 
-def test_identity_tells_models_apart_and_nothing_else(folder, tmp_path):
+def test_identity_depends_on_model_and_adapter_alone(folder, tmp_path):
     of = lambda *args, **kwargs: model_identity(PolicySpec(*args, **kwargs))  # noqa: E731
     ours = of(str(folder), LoRA(rank=4, target_modules=["q_proj", "k_proj"]))
     assert all(isinstance(value, str | int) for value in ours.values())
@@ -154,7 +155,7 @@ def test_identity_tells_models_apart_and_nothing_else(folder, tmp_path):
     assert of(moved, LoRA(rank=4, target_modules=["q_proj", "k_proj"])) == ours
 
 
-def test_tokenizers_come_from_where_the_model_comes(folder):
+def test_only_a_new_models_tokenizer_is_made_from_text(folder):
     made = load_tokenizer(PolicySpec(Scratch()), ["Turn 1"])
     loaded = load_tokenizer(PolicySpec(str(folder)), ["something else"])
     assert made.get_vocab() == loaded.get_vocab()

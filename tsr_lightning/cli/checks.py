@@ -9,7 +9,7 @@ from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.make import check_env_spec
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.chat import Chat
-from tsr_lightning.policy.spec import check as check_policy
+from tsr_lightning.policy.checks import check as check_policy
 from tsr_lightning.policy.spec import context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.strategies import Expert

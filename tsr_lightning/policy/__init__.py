@@ -1,6 +1,6 @@
-"""The language model: its loading, its three views, its text, its files."""
+"""The language model: loading, policy, reference and critic, chat formatting, export."""
 
 import logging
 
-# bitsandbytes warns at import of an optional kernel package that nothing here needs
+# at import bitsandbytes warns of a missing optional kernel package, which is not needed here
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -1,16 +1,16 @@
-"""The configuration of small models: Qwen2's layers, under a name whose tokenizer transformers leaves alone.
+"""Configurations of small models: Qwen2's layers as the model type Seed-OSS.
 
-For a configuration of type qwen2 AutoTokenizer (transformers 5) rebuilds the tokenizer by the rules of Qwen's own
-vocabulary, whatever tokenizer.json and tokenizer_config.json say. Seed-OSS (ByteDance 2025) has the same layers, biases
-and names of weights, and no tokenizer of its own: the same weights are the same function under both names, and
-AutoTokenizer reads tokenizer.json as it is.
+For the model type qwen2, AutoTokenizer of transformers 5 rebuilds the tokenizer by the rules of Qwen's own vocabulary,
+whatever tokenizer.json and tokenizer_config.json contain. Seed-OSS (ByteDance 2025) has the same layers, biases and
+weight names, and no tokenizer rules: the same weights compute the same function under both types, and AutoTokenizer
+reads tokenizer.json unchanged.
 """
 
 from transformers import PretrainedConfig, PreTrainedTokenizerFast, Qwen2Config, SeedOssConfig
 
 from tsr_lightning.policy.spec import Scratch
 
-_SHARED = (
+_COMMON_KEYS = (
     "vocab_size",
     "hidden_size",
     "intermediate_size",
@@ -32,7 +32,7 @@ _SHARED = (
 
 
 def small_config(sizes: Scratch, tokenizer: PreTrainedTokenizerFast) -> SeedOssConfig:
-    """Of a new small model."""
+    """The configuration of a new small model."""
     return SeedOssConfig(
         vocab_size=len(tokenizer),
         hidden_size=sizes.hidden_size,
@@ -52,14 +52,14 @@ def small_config(sizes: Scratch, tokenizer: PreTrainedTokenizerFast) -> SeedOssC
     )
 
 
-def renamed(config: PretrainedConfig) -> SeedOssConfig | None:
-    """The same model by the other name; None for any but a Qwen2 model that attends to all of its context."""
+def as_seed_oss(config: PretrainedConfig) -> SeedOssConfig | None:
+    """The same model as Seed-OSS; None unless it is a Qwen2 model without a sliding window."""
     if type(config) is not Qwen2Config or config.use_sliding_window:
         return None
-    described = config.to_dict()
+    values = config.to_dict()
     return SeedOssConfig(
-        **{key: described[key] for key in _SHARED},
-        head_dim=described.get("head_dim") or described["hidden_size"] // described["num_attention_heads"],
+        **{key: values[key] for key in _COMMON_KEYS},
+        head_dim=values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"],
         residual_dropout=0.0,
         architectures=["SeedOssForCausalLM"],
     )

@@ -1,4 +1,4 @@
-"""The policy as the engine sees it: packed tokens in, hidden states out. Knows no trie and no search."""
+"""The policy as the engine runs it: packed tokens in, hidden states out. Knows no cache and no search."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,11 @@ from tsr_lightning.policy.model import Policy
 
 
 class InferencePolicy:
-    """Plays as a policy does now; what trains the policy changes the player."""
+    """Runs the policy's current weights for generation.
+
+    Args:
+        policy: not copied, so that an update of it takes effect here.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -29,17 +33,17 @@ class InferencePolicy:
         return count
 
     def version(self) -> object:
-        """Every change of a weight in place counts up its tensor's version."""
-        weights = tuple((id(weight), weight._version) for weight in self._policy.parameters())
-        return weights, self._policy.is_reference
+        """Changes whenever a weight does: PyTorch counts the in-place changes of each tensor."""
+        return tuple((id(weight), weight._version) for weight in self._policy.parameters())
 
     def precision(self) -> object:
+        """The autocast type of the device, or None without autocast."""
         device = self.device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """Without gradients, and in evaluation mode."""
+        """Disables gradients and sets evaluation mode; each module's mode is restored afterwards."""
         was_training = {module: module.training for module in self._policy.modules()}
         self._policy.eval()
         try:
@@ -68,8 +72,8 @@ class InferencePolicy:
         return self._policy.logits(hidden)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """The critic's: [N, H] -> [N], float32."""
-        return self._policy.value_of(hidden)
+        """The critic's values: [N, H] -> [N] float32."""
+        return self._policy.values(hidden)
 
     @property
     def _model(self) -> PreTrainedModel:

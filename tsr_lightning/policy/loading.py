@@ -1,7 +1,4 @@
-"""From a spec to a Hugging Face causal language model, adapter included; the same weights for the same seed.
-
-Knows transformers, peft and bitsandbytes, and nothing of training.
-"""
+"""Loads a Hugging Face causal language model and its adapter. Knows transformers, peft and bitsandbytes."""
 
 import warnings
 from collections.abc import Iterator
@@ -20,10 +17,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 from tsr_lightning.modeling import attention, packed_forward
 from tsr_lightning.policy.architecture import small_config
-from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, location
+from tsr_lightning.policy.model_files import location
+from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
 from tsr_lightning.rng import Key
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -32,7 +30,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def load_model(
     spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, *, seed: int, device: torch.device
 ) -> PreTrainedModel | PeftModel:
-    """The model on `device`; what is initialised depends on `seed` alone, and the global generator is left alone."""
+    """Loads the model on `device`. Fresh weights depend only on `seed`; the global generators keep their state."""
     with _seeded(Key(seed).fold_in("weights"), device):
         if isinstance(spec.model, Scratch):
             base = _from_scratch(spec.model, spec, tokenizer)
@@ -40,18 +38,18 @@ def load_model(
             base = _from_files(spec.model, spec, device)
     attention.install(base)
     packed_forward.install(base)
-    if spec.quantisation is None:  # what is quantised was loaded where it belongs
+    if spec.quantisation is None:  # quantised weights were loaded on the device
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight
     assert isinstance(embedding, Tensor)
-    if len(tokenizer) > len(embedding):
-        raise ConfigError(
-            f"model.policy.model is {spec.model}, whose tokenizer has {len(tokenizer)} entries and whose embedding has "
-            f"{len(embedding)}: put the tokenizer that belongs to it into its folder"
-        )
-    with warnings.catch_warnings():  # transformers renamed checkpointing within version 5; the old names work in all
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.filterwarnings("ignore", "fan_in_fan_out")  # of GPT-2's layers, which peft sets right by itself
+    remedy = (
+        f"its tokenizer has {len(tokenizer)} entries and its embedding {len(embedding)}, so put the model's own "
+        "tokenizer into its folder"
+    )
+    require(len(tokenizer) <= len(embedding), "model.policy.model", spec.model, remedy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # transformers 5 renamed checkpointing; the old names still work
+        warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft corrects it for GPT-2's transposed layers
         if spec.gradient_checkpointing:
             base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if spec.adapter is None:
@@ -66,29 +64,25 @@ def _from_scratch(sizes: Scratch, spec: PolicySpec, tokenizer: PreTrainedTokeniz
 
 
 def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTrainedModel:
-    where = location(model)
-    config = AutoConfig.from_pretrained(where)
-    # Dropout would make an update's log-probabilities differ from the rollout's by chance.
+    source = location(model)
+    config = AutoConfig.from_pretrained(source)
+    # with dropout an update's log-probabilities would differ at random from the rollout's
     config.update({key: 0.0 for key, value in config.to_dict().items() if "drop" in key and isinstance(value, float)})
     quantised: dict[str, Any] = {}
     if spec.quantisation:
         quantised = {"quantization_config": _nf4_config(spec.quantisation), "device_map": {"": device}}
     base = AutoModelForCausalLM.from_pretrained(
-        where,
-        config=config,
-        dtype=_DTYPES[spec.dtype],
-        use_safetensors=True,
-        **quantised,
+        source, config=config, dtype=_DTYPES[spec.dtype], use_safetensors=True, **quantised
     )
-    _settle(base)
+    _prevent_repacking(base)
     return base
 
 
-def _settle(base: nn.Module) -> None:
-    """Keeps bitsandbytes from changing base weights later.
+def _prevent_repacking(base: nn.Module) -> None:
+    """Stops bitsandbytes from changing base weights in the first forward pass.
 
-    On a CPU with AVX512-BF16 it repacks a layer at its first forward in eval mode, and every later gradient is wrong;
-    on every machine it casts a layer's bias at its first forward.
+    On a CPU with AVX512-BF16 a forward pass in evaluation mode repacks the weights, which makes all later gradients
+    wrong. On every machine the first forward pass casts the biases.
     """
     for module in base.modules():
         if isinstance(module, bitsandbytes.nn.Linear4bit):
@@ -118,7 +112,7 @@ def _lora_config(adapter: LoRA) -> LoraConfig:
 
 @contextmanager
 def _seeded(key: Key, device: torch.device) -> Iterator[None]:
-    """The global generators of torch at `key`, and afterwards as they were."""
+    """Seeds torch's global generators with `key`, and restores them afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(key.value)
         yield

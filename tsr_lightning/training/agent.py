@@ -22,7 +22,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.inference import InferencePolicy
-from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.model import Policy, Reference
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.training.evaluation import EvalBatch, EvalResult
@@ -149,12 +149,12 @@ class Agent(LightningModule):
         rows = [row for _, own in played for row in own]
         ends = [i for i, (trajectory, _) in enumerate(played) if needs.final_values and trajectory.final_prompt]
         asked = [*rows, *(_end(played[i][0]) for i in ends)]
-        seen = self._outputs(asked, micro_batch_tokens) if needs.logprobs or needs.values else list(map(_unseen, asked))
+        forward = needs.logprobs or needs.values
+        seen = self._outputs(self.policy, asked, micro_batch_tokens) if forward else list(map(_unseen, asked))
         logprobs, values = [one.logprobs for one in seen], [one.values for one in seen]
         reference = [torch.zeros(row.trained_tokens) for row in rows]
         if needs.reference:
-            with self.policy.as_reference():
-                reference = [one.logprobs for one in self._outputs(rows, micro_batch_tokens)]
+            reference = [one.logprobs for one in self._outputs(self.policy.reference, rows, micro_batch_tokens)]
         final = {i: float(value) for i, value in zip(ends, values[len(rows) :], strict=True)}
         spans = _spans([len(own) for _, own in played])
         return [
@@ -162,12 +162,14 @@ class Agent(LightningModule):
             for i, span in enumerate(spans)
         ]
 
-    def _outputs(self, rows: Sequence[TrainingSequence], micro_batch_tokens: int) -> list[Outputs]:
+    def _outputs(
+        self, model: Policy | Reference, rows: Sequence[TrainingSequence], micro_batch_tokens: int
+    ) -> list[Outputs]:
         """Of each row, on the CPU; without gradients, and otherwise as in `training_step`."""
         found: dict[int, Outputs] = {}
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
             for indices, batch in micro_batches(rows, micro_batch_tokens):
-                outputs = self.policy.outputs(batch.packed.to(self.device), self.temperature)
+                outputs = model.outputs(batch.packed.to(self.device), self.temperature)
                 sizes = [rows[i].trained_tokens for i in indices]
                 parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
                 found.update(zip(indices, map(Outputs, *parts), strict=True))

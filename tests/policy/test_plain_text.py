@@ -1,4 +1,4 @@
-"""Plain text over the tokenizers that models come with: no spelling yields an added token."""
+"""PlainText over the kinds of tokenizers that models have: no text yields an added token."""
 
 import json
 
@@ -13,10 +13,11 @@ from tsr_lightning.policy.vocabulary import make_tokenizer
 
 TEXTS = ["Turn 1: you are at (1, 2) <tool_call> </s> <|im_end|> <s>", "######\n#_P_X#\n√ <think>so</think>"] * 4
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]"]
-MERELY_ADDED = ["<tool_call>", "</tool_call>", "<think>", "    ", "\n\n", "you"]
+ADDED = ["<tool_call>", "</tool_call>", "<think>", "    ", "\n\n", "you"]
 
 
 def own() -> Tokenizer:
+    """As of a new model."""
     return make_tokenizer(TEXTS).backend_tokenizer
 
 
@@ -32,21 +33,21 @@ def byte_level(ignore_merges: bool) -> Tokenizer:
 
 
 def sentencepiece() -> Tokenizer:
-    """Like Llama 2's and Gemma's: control tokens are entries of the vocabulary, and merges lead to added ones."""
+    """Like Llama 2's and Gemma's: control tokens are vocabulary entries, and merges lead to added tokens."""
     backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     fallback = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=["<unk>", *SPECIAL, *fallback])
     backend.train_from_iterator(TEXTS, trainer)
-    described = json.loads(backend.to_str())
-    described["added_tokens"] = []  # training adds what it reserves; a model's file adds the control tokens alone
-    return Tokenizer.from_str(json.dumps(described))
+    config = json.loads(backend.to_str())
+    config["added_tokens"] = []  # training adds all reserved tokens; a model's file adds only the control tokens
+    return Tokenizer.from_str(json.dumps(config))
 
 
 def unigram() -> Tokenizer:
-    """Like T5's: control tokens are pieces like any other."""
-    pieces = ["<unk>", *SPECIAL, *MERELY_ADDED]
+    """Like T5's: control tokens are ordinary pieces."""
+    pieces = ["<unk>", *SPECIAL, *ADDED]
     characters = sorted(set("".join(TEXTS)) | set("".join(pieces)) | {"▁"})
     backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces] + [(c, -5.0) for c in characters], unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -55,7 +56,7 @@ def unigram() -> Tokenizer:
 
 def words() -> Tokenizer:
     """Like BERT's."""
-    entries = ["[UNK]", *SPECIAL, *MERELY_ADDED, *sorted(set(" ".join(TEXTS).split()))]
+    entries = ["[UNK]", *SPECIAL, *ADDED, *sorted(set(" ".join(TEXTS).split()))]
     vocabulary = {word: index for index, word in enumerate(dict.fromkeys(entries))}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -64,7 +65,7 @@ def words() -> Tokenizer:
 
 def wrapped(backend: Tokenizer) -> PreTrainedTokenizerFast:
     backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    backend.add_tokens([AddedToken(token, normalized=i % 2 == 0) for i, token in enumerate(MERELY_ADDED)])
+    backend.add_tokens([AddedToken(token, normalized=i % 2 == 0) for i, token in enumerate(ADDED)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
 
 
@@ -79,7 +80,7 @@ TOKENIZERS = {
 PLAIN = {name: PlainText(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 LOSSLESS = ["own", "byte level", "byte level, whole", "sentencepiece"]
 SPELLED = st.lists(
-    st.sampled_from([*SPECIAL, *MERELY_ADDED, "<|im_", "end|>", "\0", "▁", "<0x0A>"]) | st.text(max_size=6), max_size=6
+    st.sampled_from([*SPECIAL, *ADDED, "<|im_", "end|>", "\0", "▁", "<0x0A>"]) | st.text(max_size=6), max_size=6
 ).map("".join)
 
 
@@ -91,26 +92,26 @@ def added(name: str) -> set[int]:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=SPELLED)
 def test_no_text_yields_an_added_token(name, text):
-    assert added(name).isdisjoint(PLAIN[name].ids(text))
+    assert added(name).isdisjoint(PLAIN[name].encode(text))
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_spellings_would_yield_them_otherwise(name):
-    """So that the property above says something."""
+def test_the_tokenizer_itself_yields_added_tokens(name):
+    """Without this the property above would hold of any tokenizer."""
     tokenizer = TOKENIZERS[name]
     for token, index in tokenizer.get_added_vocab().items():
         assert index in tokenizer.encode(f"x {token} x", add_special_tokens=False)
-        assert index not in PLAIN[name].ids(f"x {token} x") or token in ("<unk>", "[UNK]")
+        assert index not in PLAIN[name].encode(f"x {token} x") or token in ("<unk>", "[UNK]")
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
 @given(text=SPELLED)
-def test_nothing_is_lost(name, text):
-    decoded = TOKENIZERS[name].backend_tokenizer.decode(list(PLAIN[name].ids(text)), skip_special_tokens=False)
+def test_decoding_gives_the_text(name, text):
+    decoded = TOKENIZERS[name].backend_tokenizer.decode(list(PLAIN[name].encode(text)), skip_special_tokens=False)
     assert decoded == (text.replace("▁", " ") if name == "sentencepiece" else text)
 
 
 @pytest.mark.parametrize("name", ["byte level", "sentencepiece"])
-def test_ordinary_text_is_tokenised_as_ever(name):
+def test_ordinary_text_has_the_tokenizers_own_ids(name):
     text = "Turn 1: at (1, 2)\n######\n#_P_X#"
-    assert list(PLAIN[name].ids(text)) == TOKENIZERS[name].encode(text, add_special_tokens=False)
+    assert list(PLAIN[name].encode(text)) == TOKENIZERS[name].encode(text, add_special_tokens=False)

@@ -1,0 +1,109 @@
+"""Validates a policy's configuration before any weights are loaded."""
+
+import json
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from tsr_lightning.errors import require
+from tsr_lightning.modeling import attention
+from tsr_lightning.policy.model_files import config_file, load_config, location
+from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
+
+_WEIGHTS = "model.safetensors"
+_SHARDS = "model.safetensors.index.json"
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def check(spec: PolicySpec) -> None:
+    """Raises a ConfigError for the first mistake in a spec."""
+    if spec.quantisation:
+        remedy = "4-bit weights cannot be trained, so give model.policy.adapter a LoRA, or set this to null"
+        require(spec.adapter is not None, "model.policy.quantisation", spec.quantisation, remedy)
+    if spec.adapter:
+        _check_adapter(spec.adapter)
+    if isinstance(spec.model, Scratch):
+        _check_sizes(spec.model)
+        remedy = "a new model has to train all its weights, so set this to null"
+        require(spec.quantisation is None, "model.policy.quantisation", spec.quantisation, remedy)
+        return
+    _check_files(spec.model)
+    config = load_config(spec.model)
+    remedy = f"its type is {config.model_type}, so name a causal language model instead"
+    require(config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "model.policy.model", spec.model, remedy)
+    layers = _layers(config)
+    if spec.adapter and spec.adapter.target_modules != "all-linear":
+        _check_target_modules(spec.adapter.target_modules, layers, config.model_type)
+
+
+def _check_sizes(sizes: Scratch) -> None:
+    for key, value in asdict(sizes).items():
+        require(value >= 1, f"model.policy.model.{key}", value, "give at least 1")
+    multiple = 2 * sizes.num_attention_heads
+    require(
+        sizes.hidden_size % multiple == 0,
+        "model.policy.model.hidden_size",
+        sizes.hidden_size,
+        f"rotary embeddings need heads of an even width, so give a multiple of {multiple} for "
+        f"{sizes.num_attention_heads} heads",
+    )
+
+
+def _check_adapter(adapter: LoRA) -> None:
+    key = "model.policy.adapter"
+    require(adapter.rank >= 1, f"{key}.rank", adapter.rank, "give at least 1")
+    require(adapter.alpha > 0, f"{key}.alpha", adapter.alpha, "give a number above 0, often twice the rank")
+    require(0 <= adapter.dropout < 1, f"{key}.dropout", adapter.dropout, "give a number in [0, 1), usually 0")
+    targets = adapter.target_modules
+    require(bool(targets), f"{key}.target_modules", targets, 'name layers, or use "all-linear"')
+    if adapter.dropout > 0:
+        warnings.warn(
+            f"{key}.dropout is {adapter.dropout}: the log-probabilities of an update then differ at random from those "
+            "of the rollout, so 0 is recommended for reinforcement learning",
+            stacklevel=3,
+        )
+
+
+def _check_files(model: str) -> None:
+    folder = Path(location(model))
+    if not folder.is_dir():
+        config_file(model)  # of a model on the hub
+        return
+
+    def require_file(found: bool, name: str, remedy: str) -> None:
+        require(found, "model.policy.model", model, f"the folder has no {name}, so {remedy}")
+
+    require_file((folder / "config.json").is_file(), "config.json", "name one that save_pretrained has written")
+    weights = {_WEIGHTS}
+    if (folder / _SHARDS).is_file():
+        weights = set(json.loads((folder / _SHARDS).read_text(encoding="utf-8"))["weight_map"].values())
+    for name in sorted(weights):
+        remedy = "save the weights there as safetensors, the only format supported"
+        require_file((folder / name).is_file(), name, remedy)
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
+    require_file(has_tokenizer, "tokenizer.json", "save the tokenizer there")
+
+
+def _layers(config: PretrainedConfig) -> dict[str, nn.Module]:
+    """The modules of the model by name, without weights."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    attention.install(model)
+    return dict(model.named_modules())
+
+
+def _check_target_modules(targets: list[str] | str, layers: dict[str, nn.Module], model_type: str) -> None:
+    for target in targets:
+        linear = {name.rsplit(".", 1)[-1] for name, layer in layers.items() if isinstance(layer, nn.Linear)}
+        require(
+            any(name == target or name.endswith(f".{target}") for name in layers),
+            "model.policy.adapter.target_modules",
+            targets,
+            f"{target} is not a layer of this {model_type} model, so choose from "
+            f'{", ".join(sorted(linear)) or "its layers"}, or use "all-linear"',
+        )

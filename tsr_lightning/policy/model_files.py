@@ -1,0 +1,72 @@
+"""Where a model's files are: in this package, in a folder, in the hub's local cache, or on the Hugging Face hub."""
+
+import re
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from huggingface_hub import constants, try_to_load_from_cache
+from transformers import AutoConfig, PretrainedConfig
+from transformers.utils import cached_file
+
+from tsr_lightning.errors import ConfigError, require
+
+_KEY = "model.policy.model"
+_EMBEDDED = Path(__file__).parent / "embedded"
+_PREFIX = "embedded/"
+_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_SECONDS = 5  # for the hub to answer; its own client retries for half a minute
+
+
+def location(model: str) -> str:
+    """What transformers loads a named model from: a folder, or its name on the hub."""
+    if not model.startswith(_PREFIX):
+        return model
+    folder = _EMBEDDED / model.removeprefix(_PREFIX)
+    names = ", ".join(sorted(f"{_PREFIX}{path.parent.name}" for path in _EMBEDDED.glob("*/config.json")))
+    require((folder / "config.json").is_file(), _KEY, model, f"not an embedded model, choose from {names or 'none'}")
+    return str(folder)
+
+
+def load_config(model: str) -> PretrainedConfig:
+    """The configuration of a named model."""
+    path = config_file(model)
+    try:
+        return AutoConfig.from_pretrained(path.parent)
+    except (ValueError, KeyError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{_KEY} is {model!r}: transformers cannot read its config.json ({reason})") from error
+
+
+def config_file(model: str) -> Path:
+    """The config.json of a named model, downloaded if it is only on the hub."""
+    folder = Path(location(model))
+    if folder.is_dir():
+        return folder / "config.json"
+    cached = try_to_load_from_cache(model, "config.json") if _REPOSITORY.fullmatch(model) else None
+    found = cached if isinstance(cached, str) else _download_config(model)
+    remedy = (
+        "neither a folder here nor a model in the cache or on the Hugging Face hub, so check the spelling, download it "
+        "first, or use embedded/sokoban"
+    )
+    require(found is not None, _KEY, model, remedy)
+    return Path(str(found))
+
+
+def _download_config(model: str) -> str | None:
+    try:
+        return cached_file(model, "config.json") if _REPOSITORY.fullmatch(model) and _hub_is_reachable() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _hub_is_reachable() -> bool:
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        with urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_SECONDS):
+            return True
+    except HTTPError:
+        return True  # an error status is an answer
+    except OSError:
+        return False
