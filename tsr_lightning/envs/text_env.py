@@ -161,9 +161,16 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
     # What follows from it
 
     @property
+    def episode(self) -> Episode[StateT]:
+        """The current episode."""
+        if self._episode is None:
+            raise ResetNeeded("there is no episode yet: call reset() or set_state() first")
+        return self._episode
+
+    @property
     def state(self) -> StateT:
         """The task's current state."""
-        return self.get_state().state
+        return self.episode.state
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begins the episode that `seed` names."""
@@ -176,7 +183,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays a turn."""
-        before = self.get_state()
+        before = self.episode
         if self.has_ended():
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         answer = self.read(action, min(self.actions_per_turn, self.remaining()))
@@ -198,9 +205,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
 
     def get_state(self) -> Episode[StateT]:
         """The whole episode, immutable."""
-        if self._episode is None:
-            raise ResetNeeded("there is no episode yet: call reset() or set_state() first")
-        return self._episode
+        return self.episode
 
     def set_state(self, state: Episode[StateT], /) -> None:
         """Restores what `get_state` returned."""
@@ -208,19 +213,19 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
 
     def reseed(self, key: Key, /) -> None:
         """Draws all further noise from `key`."""
-        self._episode = self.get_state()._replace(key=key, draws=0)
+        self._episode = self.episode._replace(key=key, draws=0)
 
     def remaining(self) -> int:
         """Actions that can still be played: those left, or those that the turns left can hold, if fewer."""
-        episode = self.get_state()
+        episode = self.episode
         return min(self.max_actions - episode.actions, (self.max_turns - episode.turns) * self.actions_per_turn)
 
     def has_ended(self) -> bool:
         """Whether the episode is terminated or truncated."""
-        return self.get_state().terminated or not self.remaining()
+        return self.episode.terminated or not self.remaining()
 
     def _observation(self, reward: float | None, problem: str) -> str:
-        episode = self.get_state()
+        episode = self.episode
         return format_turn(
             self.prompt_style,
             turn=episode.turns + 1,

@@ -156,7 +156,7 @@ class WebShopEnv(TextEnv[WebShopState]):
     def play(self, state: WebShopState, actions: tuple[str, ...], noise: Draws) -> TurnResult[WebShopState]:
         (action,) = actions
         # the sample that a random listing (`<r>`) shows; nothing else is random
-        draw = (noise.key.value + self.get_state().turns) % (1 << 64)
+        draw = (noise.key.value + self.episode.turns) % (1 << 64)
         page = act(self._task(state).shop, state.page, action, draw=draw)
         if page is None:  # as in the original, this costs nothing but its turn
             return TurnResult(state, effective=False, problem=f"{action[:40]!a} is not on this page")
