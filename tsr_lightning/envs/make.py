@@ -81,8 +81,7 @@ def _import(id: str, module: str) -> None:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(
-            f"data.env is {id!r}: of the module {module!r} there is no {error.name!r}; "
-            "install it or put its folder on PYTHONPATH."
+            f"data.env is {id!r}: there is no module {error.name!r}; install it or put its folder on PYTHONPATH."
         ) from error
 
 
