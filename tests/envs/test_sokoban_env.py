@@ -54,7 +54,7 @@ def brief(**settings: Any) -> SokobanEnv:
     return SokobanEnv(**{"prompt_style": "brief", **settings})
 
 
-def say(*actions: str) -> str:
+def answer(*actions: str) -> str:
     return f"<answer>{' || '.join(actions)}</answer>"
 
 
@@ -106,9 +106,10 @@ def test_the_papers_prompt() -> None:
 def test_observations_by_hand(levels_file: Path) -> None:
     env = brief(levels=levels_file)
     assert env.reset(seed=1)[0] == "P 1 1\nX 1 2\nX 2 3\nO 1 4\nO 2 4\n######\n#PX_O#\n#__XO#\n#____#\n######\n10 left"
-    env.step(say("Down", "Right"))
+    env.step(answer("Down", "Right"))
     assert (
-        env.step(say("Right"))[0] == "P 2 3\nX 1 2\n√ 2 4\nO 1 4\nO 2 4\n######\n#_X_O#\n#__P√#\n#____#\n######\n6 left"
+        env.step(answer("Right"))[0]
+        == "P 2 3\nX 1 2\n√ 2 4\nO 1 4\nO 2 4\n######\n#_X_O#\n#__P√#\n#____#\n######\n6 left"
     )
     grid = "######\n#_X_O#\n#__P√#\n#____#\n######"
     state = env.get_state()
@@ -133,22 +134,22 @@ def test_observations_by_hand(levels_file: Path) -> None:
 def test_rewards_by_hand_and_a_turn_stops_when_solved(levels_file: Path) -> None:
     env = brief(levels=levels_file)
     env.reset(seed=0)
-    _, reward, terminated, truncated, info = env.step(say("Right", "Up"))  # a walk and a wall
+    _, reward, terminated, truncated, info = env.step(answer("Right", "Up"))  # a walk and a wall
     assert (round(reward, 9), terminated, truncated) == (-0.2, False, False)
     assert info == {"success": False, "action_is_valid": True, "action_is_effective": True}
-    _, reward, _, _, info = env.step(say("Up", "Down"))
+    _, reward, _, _, info = env.step(answer("Up", "Down"))
     assert (round(reward, 9), info["action_is_effective"]) == (-0.2, False)
-    _, reward, _, _, _ = env.step(say("Right"))  # a push, onto no target
+    _, reward, _, _, _ = env.step(answer("Right"))  # a push, onto no target
     assert round(reward, 9) == -0.1
     assert env.remaining() == 4  # five actions are played, and two turns of two are left
-    observation, reward, terminated, truncated, info = env.step(say("Right", "Left"))
+    observation, reward, terminated, truncated, info = env.step(answer("Right", "Left"))
     assert (round(reward, 9), terminated, truncated) == (10.9, True, False)  # 1 for the box, 10 for all, -0.1
     assert info == {"success": True, "action_is_valid": True, "action_is_effective": True}
     assert "#___P√#" in observation  # Left was not played
     assert env.score() == 1
     assert env.legal_actions() == []
     with pytest.raises(ResetNeeded):
-        env.step(say("Left"))
+        env.step(answer("Left"))
 
 
 def test_a_box_pushed_off_its_target_costs_its_reward(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_a_box_pushed_off_its_target_costs_its_reward(tmp_path: Path) -> None:
     path.write_text("########\n#@*  $.#\n########\n")
     env = brief(levels=path)
     env.reset(seed=0)
-    assert round(env.step(say("Right"))[1], 9) == -1.1
+    assert round(env.step(answer("Right"))[1], 9) == -1.1
 
 
 @pytest.mark.parametrize(
@@ -183,17 +184,17 @@ def test_the_last_action_truncates(levels_file: Path) -> None:
     env = brief(levels=levels_file, max_turns=50, actions_per_turn=3, max_actions=4)
     env.reset(seed=2)
     assert env.remaining() == 4
-    assert not env.step(say("Up", "Down", "Up", "Down"))[3]  # the fourth is not played
+    assert not env.step(answer("Up", "Down", "Up", "Down"))[3]  # the fourth is not played
     assert env.remaining() == 1
-    _, reward, terminated, truncated, _ = env.step(say("Right", "Right", "Right"))
+    _, reward, terminated, truncated, _ = env.step(answer("Right", "Right", "Right"))
     assert (round(reward, 9), terminated, truncated) == (-0.1, False, True)
 
 
 def test_a_solution_with_the_last_action_terminates(levels_file: Path) -> None:
     env = brief(levels=levels_file, max_turns=2, max_actions=3)
     env.reset(seed=0)
-    env.step(say("Right", "Right"))
-    assert env.step(say("Right"))[2:4] == (True, False)
+    env.step(answer("Right", "Right"))
+    assert env.step(answer("Right"))[2:4] == (True, False)
 
 
 def test_a_state_is_exact_immutable_and_can_be_pickled() -> None:
@@ -216,10 +217,10 @@ def test_the_state_key_leaves_out_the_budget(levels_file: Path) -> None:
     env = brief(levels=levels_file)
     env.reset(seed=0)
     key = env.state_key()
-    env.step(say("Right", "Left"))
+    env.step(answer("Right", "Left"))
     assert env.state_key() == key
     assert fingerprint(env.state_key()) == fingerprint(key)
-    env.step(say("Right"))
+    env.step(answer("Right"))
     assert env.state_key() != key
     env.reset(seed=2)
     assert env.state_key() != key
@@ -266,7 +267,7 @@ def test_the_oracle_plans_around_the_noise_of_its_key() -> None:
                 key = Key(seed).fold_in("noise", env.remaining())
                 response = env.oracle(noise, key)
                 assert response == env.oracle(noise, key)
-                assert response != say()
+                assert response != answer()
                 _, _, terminated, truncated, info = env.step(response)
                 assert info["action_is_valid"]
                 assert info["action_is_effective"]
@@ -282,7 +283,7 @@ def test_the_oracle_plays_on_in_a_lost_state(levels_file: Path) -> None:
     env = brief(levels=levels_file)
     env.reset(seed=2)
     assert env.score() == 0
-    assert env.oracle() == say("Up", "Down")  # the first that change the board, as nothing is drawn without a key
+    assert env.oracle() == answer("Up", "Down")  # the first that change the board, as nothing is drawn without a key
     responses = {env.oracle(key=Key(number)) for number in range(40)}
     assert len(responses) > 4
     with pytest.raises(ConfigError, match=r"noise is 0\.5: give a key"):
@@ -333,7 +334,7 @@ def test_a_player_walled_in_by_boxes_has_legal_actions(tmp_path: Path) -> None:
     env.reset(seed=0)
     # into the corner: two boxes in a row to each side
     env.set_state(env.episode._replace(state=env.state._replace(player=7)))
-    assert env.legal_actions() == [say(name) for name in ("Up", "Down", "Left", "Right")]
-    assert env.oracle() == say("Up", "Up")
+    assert env.legal_actions() == [answer(name) for name in ("Up", "Down", "Left", "Right")]
+    assert env.oracle() == answer("Up", "Up")
     assert env.score() == 0
     assert env.step(env.oracle())[4] == {"success": False, "action_is_valid": True, "action_is_effective": False}

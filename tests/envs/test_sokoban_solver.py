@@ -28,7 +28,7 @@ def plain_search(layout: Layout, player: int, boxes: Boxes) -> int | None:
     return None
 
 
-def wander(layout: Layout, player: int, boxes: Boxes, key: Key, actions: int) -> tuple[int, Boxes]:
+def random_walk(layout: Layout, player: int, boxes: Boxes, key: Key, actions: int) -> tuple[int, Boxes]:
     for place in range(actions):
         player, boxes = act(layout, player, boxes, layout.steps[key.bits(place) % 4])
     return player, boxes
@@ -38,7 +38,7 @@ def wander(layout: Layout, player: int, boxes: Boxes, key: Key, actions: int) ->
 @pytest.mark.parametrize("seed", range(25))
 def test_table_and_search_find_shortest_solutions(seed: int, boxes: int) -> None:
     level = generate(Key(seed).fold_in("solver"), Difficulty(boxes=boxes))
-    for state in ((level.player, level.boxes), wander(*level, Key(seed), actions=8)):
+    for state in ((level.player, level.boxes), random_walk(*level, Key(seed), actions=8)):
         shortest = plain_search(level.layout, *state)
         assert solution_length(level.layout, *state) == shortest
         found = plan(level.layout, *state)

@@ -42,14 +42,14 @@ def brief(**settings: Any) -> WebShopEnv:
     return env
 
 
-def say(action: str) -> str:
+def answer(action: str) -> str:
     return f"<answer>{action}</answer>"
 
 
 def play(env: WebShopEnv, *actions: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
     for action in actions[:-1]:
-        env.step(say(action))
-    return env.step(say(actions[-1]))
+        env.step(answer(action))
+    return env.step(answer(actions[-1]))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -120,20 +120,20 @@ def test_an_empty_page_offers_no_next_page() -> None:
 
 def test_the_compact_rendering() -> None:
     env = brief(observation="compact")
-    asked = GOAL.instruction
-    assert env.reset(seed=0)[0] == f"{asked}\nsearch\n9 left"
-    assert env.step(say("search[shirt]"))[0] == (
-        f"{asked}\npage 1, 1 found\nMen's Linen Shirt $19.5 to $24.0 [b0shirt001]\nback to search, next >\n8 left"
+    goal = GOAL.instruction
+    assert env.reset(seed=0)[0] == f"{goal}\nsearch\n9 left"
+    assert env.step(answer("search[shirt]"))[0] == (
+        f"{goal}\npage 1, 1 found\nMen's Linen Shirt $19.5 to $24.0 [b0shirt001]\nback to search, next >\n8 left"
     )
     assert play(env, "click[b0shirt001]", "click[xx-large]")[0] == (
-        f"{asked}\nMen's Linen Shirt $19.5 to $24.0\ncolor: navy, dark navy x, white\nsize: large, [xx-large], x[l]\n"
+        f"{goal}\nMen's Linen Shirt $19.5 to $24.0\ncolor: navy, dark navy x, white\nsize: large, [xx-large], x[l]\n"
         "back to search, < prev, description, features, reviews, buy now\n6 left"
     )
-    assert play(env, "click[description]")[0] == (f"{asked}\nA shirt for warm days.\nback to search, < prev\n5 left")
+    assert play(env, "click[description]")[0] == (f"{goal}\nA shirt for warm days.\nback to search, < prev\n5 left")
     assert play(env, "click[nonsense]")[0].startswith(
         "No valid action provided previously: 'click[nonsense]' is not on this page.\n"
     )
-    assert play(env, "click[< prev]", "click[buy now]")[0] == f"{asked}\nbought\n2 left"
+    assert play(env, "click[< prev]", "click[buy now]")[0] == f"{goal}\nbought\n2 left"
 
 
 def test_the_originals_prompt_and_rewards() -> None:
@@ -160,7 +160,7 @@ def test_rewards_and_both_measures_of_success(kind: str, half: float, full: floa
     assert (info["success"], info["score"], info["bought"], env.score()) == (False, 4 / 5, True, half)
     assert info["detail"]["r_option"] == 1 / 2
     with pytest.raises(ResetNeeded, match="the episode has ended"):
-        env.step(say("search[shirt]"))
+        env.step(answer("search[shirt]"))
     assert env.legal_actions() == []
 
 
@@ -169,25 +169,25 @@ def test_an_unreadable_response_costs_a_penalty_and_an_absent_action_a_turn() ->
     observation, reward, *_, info = env.step("I want a shirt.")
     assert observation.startswith("No valid action provided previously: no <answer>...</answer> in the response.\n")
     assert (reward, info["action_is_valid"], info["action_is_effective"]) == (-0.1, False, False)
-    observation, reward, *_, info = env.step(say("buy"))
+    observation, reward, *_, info = env.step(answer("buy"))
     assert observation.startswith("No valid action provided previously: 'buy' is no action.\n")
     assert (reward, info["action_is_valid"]) == (-0.1, False)
-    _, reward, terminated, truncated, info = env.step(say("click[buy now]"))  # as in the original: nothing happens
+    _, reward, terminated, truncated, info = env.step(answer("click[buy now]"))  # as in the original: nothing happens
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert (info["action_is_valid"], info["action_is_effective"]) == (False, False)
     with pytest.raises(ResetNeeded):
-        env.step(say("search[shirt]"))
+        env.step(answer("search[shirt]"))
 
 
 def test_the_first_of_several_actions_is_played() -> None:
     env = brief()
-    assert env.step(say("search[mug] || click[b0mug00000]"))[4]["action_is_valid"]
+    assert env.step(answer("search[mug] || click[b0mug00000]"))[4]["action_is_valid"]
     assert env.state.page.kind == "search_results"
     # a value may hold the separator itself
     env = brief(market=Stall(shop_of(replace(SHIRT, options=(("color", ("red || blue",)),)))))
     play(env, *PATH[:2], "click[red || blue]")
     assert env.state.page.options == (("color", "red || blue"),)
-    assert say("click[red || blue]") in env.legal_actions()
+    assert answer("click[red || blue]") in env.legal_actions()
 
 
 def test_choosing_an_option_twice_is_not_effective() -> None:
@@ -199,20 +199,20 @@ def test_choosing_an_option_twice_is_not_effective() -> None:
 def test_legal_actions_click_or_search() -> None:
     env = brief()
     assert env.legal_actions() == [
-        say(f"search[{GOAL.instruction.lower()}]"),
-        say("search[find me machine wash men's shirts]"),
+        answer(f"search[{GOAL.instruction.lower()}]"),
+        answer("search[find me machine wash men's shirts]"),
     ]
     play(env, *PATH[:2])
     buttons = ["back to search", "< prev", "description", "features", "reviews", "buy now"]
     values = ["navy", "dark navy x", "white", "large", "xx-large"]  # and no x[l], which no response can name
-    assert env.legal_actions() == [say(f"click[{name}]") for name in buttons + values]
+    assert env.legal_actions() == [answer(f"click[{name}]") for name in buttons + values]
 
 
 def test_searches_leave_out_brackets_and_line_breaks_of_the_instruction() -> None:
     env = brief(market=Stall(shop_of(*PRODUCTS), replace(GOAL, instruction="a [red]\nshirt with color: [x]")))
-    assert env.legal_actions() == [say("search[a red shirt with color: x]"), say("search[a red shirt]")]
+    assert env.legal_actions() == [answer("search[a red shirt with color: x]"), answer("search[a red shirt]")]
     env = brief(market=Stall(shop_of(*PRODUCTS), replace(GOAL, instruction="[]")))
-    assert env.legal_actions() == [say("search[anything]")]
+    assert env.legal_actions() == [answer("search[anything]")]
 
 
 def test_a_state_is_small_exact_and_can_be_pickled() -> None:
@@ -238,15 +238,15 @@ def test_random_listings_are_drawn_from_the_branchs_key() -> None:
         env.set_state(state)
         if key is not None:
             env.reseed(Key(key))
-        return env.step(say("search[<r>]"))[0]
+        return env.step(answer("search[<r>]"))[0]
 
     assert listed(1) == listed(1) != listed(2)
     assert listed(None) == listed(None)
     first = listed(1)
     env.reseed(Key(2))  # what is shown stays
-    assert say("click[next >]") in env.legal_actions()
+    assert answer("click[next >]") in env.legal_actions()
     assert all(
-        name in env.legal_actions() for name in (say(f"click[{m.asin.lower()}]") for m in MUGS if m.asin in first)
+        name in env.legal_actions() for name in (answer(f"click[{m.asin.lower()}]") for m in MUGS if m.asin in first)
     )
 
 

@@ -1,4 +1,4 @@
-"""What search asks of an environment: a `gymnasium.Env` with text in and text out whose state can be restored.
+"""The contract between search and environments: a `gymnasium.Env` of text whose state can be restored.
 
 `text_env.TextEnv` is a base class that has most of it. Knows no torch and no language model.
 """
@@ -43,7 +43,7 @@ class Branchable(Protocol):
     def reseed(self, key: Key, /) -> None:
         """Draws all further noise from `key` alone: a branch must not see the real episode's future.
 
-        Noise that the state holds drawn in advance is drawn anew; score and state key stay as they are.
+        Noise that the state has drawn in advance is replaced; score and state key stay as they are.
         """
         ...
 

@@ -24,7 +24,7 @@ class PromptStyle:
     system: str  # {rules} {symbols} {actions} {limit}
     turn: str  # {reward} {warning} {turn} {state} {left}
     reward: str  # {reward}: of the last turn; "" leaves it out
-    marks: tuple[re.Pattern[str], ...]  # what stands around an answer: see `find_answer`
+    marks: tuple[re.Pattern[str], ...]  # the tags around an answer: see `find_answer`
     reply: str  # {actions}: an answer that `find_answer` finds
     form: str  # what an answer must look like, for a warning
     terse: bool  # rules and states in as few tokens as possible
@@ -78,8 +78,8 @@ def find_answer(text: str, prompt_style: PromptStyle) -> str | None:
     """The text between the last two marks of the last place where all marks follow each other; None without one.
 
     Without marks the whole response is the answer. With marks A, B and C it is the group of the last match of
-    `A.*?B(.*?)C`, found in linear time: that pattern looks for B and C anew behind every A, but where one of them is
-    missing behind the first A, it is missing behind the later ones too.
+    `A.*?B(.*?)C`, found in linear time: that pattern searches B and C again after every A, but where one of them is
+    missing after the first A, it is missing after the later ones too.
     """
     if not prompt_style.marks:
         return text

@@ -1,9 +1,7 @@
-"""A base for text environments: budgets, states, rewards of unreadable responses and observations, written once.
+"""A base for text environments: states, budgets, format penalties and observations.
 
-    class Guess(TextEnv[tuple[int, int]]): ...
-
-A subclass says what its task is: `instructions`, `initial_state`, `read`, `play`, `show` and `score`. Where they apply,
-it adds `noise_key` and `play`'s noise, `state_key`, `legal_actions`, `oracle`, `extra_info` and `render_state`.
+A subclass defines its task: `instructions`, `initial_state`, `read`, `play`, `show` and `score`; where they apply,
+also `noise_key`, `state_key`, `extra_info` and `render_state`, and the optional `legal_actions` and `oracle`.
 """
 
 from abc import ABC, abstractmethod
@@ -81,7 +79,8 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         max_turns: turns before the episode is truncated; an unreadable response uses one up.
         actions_per_turn: actions that a turn plays; further ones in the response are ignored.
         max_actions: actions before the episode is truncated; None for all that the turns allow.
-        prompt_style: one of `prompt_styles`.
+        prompt_style: "paper" (RAGEN's prompt), "brief" (the same in few tokens) or "bare" (brief without the rules);
+            see `text.py`.
         format_penalty: reward of a turn whose response cannot be read, at most 0.
         render_mode: "ansi" for the state as text, or None.
     """
@@ -120,7 +119,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         self.action_space = spaces.Text(_LONGEST_RESPONSE, min_length=0, charset=CHARSET)
         self._episode: Episode[StateT] | None = None
 
-    # What a task says
+    # What a task defines
 
     @abstractmethod
     def initial_state(self, seed: int) -> StateT:
@@ -158,7 +157,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         """The state in render mode `ansi`."""
         return self.show(state)
 
-    # What follows from it
+    # What is the same for all tasks
 
     @property
     def episode(self) -> Episode[StateT]:

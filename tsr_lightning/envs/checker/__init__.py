@@ -60,7 +60,7 @@ def check_branchable(
     """Raises a BranchabilityError if the environment breaks the contract.
 
     Args:
-        env: a registered id, `package.module:Env-v0`, a function that makes the environment, or the environment. A mere
+        env: a registered id, `package.module:Env-v0`, a function that makes the environment, or the environment. An
             object without a spec cannot be made again, here or in another process: those checks are skipped.
         kwargs: arguments of an environment given by id.
         seeds: of the episodes.
@@ -82,7 +82,7 @@ def check_branchable(
     differing = []
     for snapshot in snapshots:
         check_state_record(snapshot)
-        # noise before restoring: it tells a shared generator from a state that is not restored
+        # noise before restoring: it distinguishes a shared generator from a state that is not restored
         differing.append(check_noise(snapshot, keys))
         check_restore(snapshot)
         check_other_env(snapshot)

@@ -1,7 +1,7 @@
 """Checks of `state_key`: equal for states that go on the same, and only for them. Search prunes by it.
 
 States of one episode with equal keys and budgets are compared. The same responses under the same reseed must give the
-same rewards, ends, flags of info, legal actions and keys. Observations may tell the history and are not compared;
+same rewards, ends, flags of info, legal actions and keys. Observations may show the history and are not compared;
 neither are scores where the returns so far differ, which a score may count.
 """
 
@@ -16,7 +16,7 @@ from tsr_lightning.envs.checker.snapshots import Snapshot
 BRANCHING = (6, 3)  # legal responses tried at the snapshot, and after each of them
 PAIRS = 3  # compared among the states of one key
 SCRIPTS, LENGTH = 2, 3  # random responses that both states of a pair play
-KEYS = 16  # that tell a difference from noise
+KEYS = 16  # that distinguish a difference from noise
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class LakeState(NamedTuple):
 
 
 class TextFrozenLake(TextEnv[LakeState]):
-    """Walk over a slippery lake to the goal, up to `actions_per_turn` actions a turn.
+    """Walk over a slippery lake to the goal. A turn stops at a hole or a goal.
 
     The reward is 1 at the goal, else 0. The defaults are the paper's (its released `CoordFrozenLake`).
 
@@ -38,14 +38,9 @@ class TextFrozenLake(TextEnv[LakeState]):
         size: cells a side of a random lake.
         frozen: probability that one of its cells is no hole.
         success_rate: probability of moving as intended; both perpendicular moves share the rest equally. 1: no slip.
-        max_turns: turns before the episode is truncated; an unreadable response uses one up.
-        actions_per_turn: the most actions that a turn plays; a turn stops at a hole or a goal.
-        max_actions: actions before the episode is truncated.
-        observation: "grid", "coordinates" or "both".
-        prompt_style: "paper" (RAGEN's prompt), "brief" (the same in few tokens), or "bare" (brief without the rules).
-        format_penalty: reward of a turn whose response cannot be read, at most 0.
+        max_turns, actions_per_turn, max_actions, prompt_style, format_penalty, render_mode: as in `TextEnv`.
+        observation: the state as a symbol "grid", as "coordinates", or as "both".
         desc: a fixed lake in gymnasium's letters (S, F, H, G); `size` and `frozen` then have no effect.
-        render_mode: "ansi" or None.
     """
 
     def __init__(

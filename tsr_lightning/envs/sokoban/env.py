@@ -28,16 +28,10 @@ class SokobanEnv(TextEnv[Board]):
         boxes: boxes of a generated level.
         min_solution: the fewest moves of a shortest solution.
         max_solution: the most moves of a shortest solution.
-        max_turns: turns before the episode is truncated; an unreadable response uses one up.
-        actions_per_turn: actions that a turn plays; further ones in the response are ignored.
-        max_actions: actions before the episode is truncated.
-        observation: the state as a symbol grid, as coordinates, or as both.
-        prompt_style: `paper` is RAGEN's prompt, `brief` says the same in a fraction of the tokens, `bare` leaves
-            the rules out too.
-        format_penalty: reward of a turn whose response cannot be read, at most 0.
+        max_turns, actions_per_turn, max_actions, prompt_style, format_penalty, render_mode: as in `TextEnv`.
+        observation: the state as a symbol "grid", as "coordinates", or as "both".
         levels: a file of levels (text or .gz) to play instead of generated ones; the seed picks the level, modulo their
             number. `size`, `boxes`, `min_solution` and `max_solution` then have no effect.
-        render_mode: `ansi` for the grid as text.
     """
 
     def __init__(
@@ -138,7 +132,7 @@ class SokobanEnv(TextEnv[Board]):
         """A response that plays the next turn of a shortest solution.
 
         Each action is, with probability `noise`, a random one that changes the board, drawn from `key`; the rest is
-        planned anew. The same holds for every action where no solution is known (without a key: the first one).
+        planned again. The same holds for every action where no solution is known (without a key: the first one).
         """
         noise_has_key(noise, key)
         layout, player, boxes = self.state

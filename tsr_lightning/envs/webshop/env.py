@@ -75,21 +75,18 @@ class WebShopEnv(TextEnv[WebShopState]):
         difficulty: of generated shops, by the names of `product_generator.Difficulty`; or a list, one for each shop.
         catalogue_seed: of generated shops.
         shops: the number of generated shops; None gives every instance a shop of its own.
-        max_turns: turns before the episode is truncated; a turn plays one action, and an unreadable response uses one
-            up.
+        max_turns, render_mode: as in `TextEnv`.
         reward: "binary" is 1 for a purchase that matches the goal in everything and 0 for any other, "raw" is the
             original's partial reward.
         observation: the page as the original's text mode shows it ("text"), with its actions as RAGEN lists them
             ("actions"), or in few tokens and with the chosen options marked ("compact").
-        prompt_style: "paper" is RAGEN's prompt, "brief" says the same in few tokens, "bare" leaves the rules out too;
-            "original" is the page alone, and the whole response is the action (see AS_ORIGINAL).
+        prompt_style: as in `TextEnv`, or "original": the page alone, and the whole response is the action.
         format_penalty: reward of a turn whose response cannot be read, at most 0. An action that is not on the page
             only uses up its turn, as in the original.
         nouns: finds the nouns by which titles are compared: "rule", "spacy" (the original's; needs spaCy and its
             model), "auto" (spaCy where it is installed) or "alphabetic" (every word).
         shows_attributes: whether products have a page of attributes (the original's `show_attrs`).
         market: your own shops and goals; `data` to `shops` and `shows_attributes` then have no effect.
-        render_mode: "ansi" for the page as text, or None.
     """
 
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = SHOP_WORDINGS
