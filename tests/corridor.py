@@ -1,4 +1,4 @@
-"""A user's own environment: an ordinary small one, with no solver. Tests copy it to where a user keeps it."""
+"""A user's environment, written without `TextEnv` and without an oracle. Tests copy it to where a user keeps it."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -12,7 +12,7 @@ END, TURNS = 5, 3
 
 
 class Corridor(gymnasium.Env[str, str]):
-    """Every letter r, l of a response is a step right, left; the door is at the right end, and a step may slip."""
+    """Each letter r or l of a response is a step right or left; the door is at the right end, and a step may slip."""
 
     instructions = "Say r to go right and l to go left. The door is at the right end."
     metadata = {"render_modes": []}  # noqa: RUF012  (gymnasium's)
@@ -27,7 +27,7 @@ class Corridor(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         number = int(self.np_random.integers(2**31)) if seed is None else seed
         self.place, self.turn, self.key, self.drawn = number % 3, 0, Key(number), 0
-        return self._say(), {}
+        return self._observation(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         before = self.place
@@ -40,7 +40,7 @@ class Corridor(gymnasium.Env[str, str]):
         success = self.place == END
         reward = float(success) + 0.01 * (self.place - before)
         info = {"success": success, "action_is_valid": bool(moves), "action_is_effective": self.place != before}
-        return self._say(), reward, success, self.turn == TURNS and not success, info
+        return self._observation(), reward, success, self.turn == TURNS and not success, info
 
     def get_state(self) -> Hashable:
         return (self.place, self.turn, self.key, self.drawn)
@@ -63,7 +63,7 @@ class Corridor(gymnasium.Env[str, str]):
     def legal_actions(self) -> list[str]:
         return ["r", "l"]
 
-    def _say(self) -> str:
+    def _observation(self) -> str:
         return "." * self.place + "P" + "." * (END - self.place) + f" {TURNS - self.turn} left"
 
 

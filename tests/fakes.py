@@ -1,4 +1,4 @@
-"""A small noisy world, a speaker and a scripted policy: fakes of a few lines for what search only knows by contract."""
+"""Fakes of the contracts that search depends on: a small noisy environment, a chat format and a scripted engine."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ from tsr_lightning.trajectory import Turn
 
 GOAL, TURNS = 9, 6
 MOVES = {"a": 1, "b": 2, "c": -1, "d": 0}
-SAYS = ("aabbcdx", "abbbcdd")  # the first letters that a policy chooses from: in a context of even, of odd length
-WORDS = 3  # the most letters that a turn says, unless it is cut
+LETTERS = ("aabbcdx", "abbbcdd")  # first letters of a response, for prompts of even and of odd length
+MAX_LETTERS = 3  # of a response
 
 
 class Walk:
-    """Walk from 0..3 to exactly 9 in six turns; a turn costs 0.01, what is no action 0.1 more.
+    """Walk from 0..3 to exactly 9 in six turns; a turn costs 0.01, an invalid one 0.1 more.
 
     Args:
-        slip: probability that a move goes one further.
+        slip: probability that a move goes one step further.
     """
 
     instructions = "walk"
@@ -32,7 +32,7 @@ class Walk:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         self.place, self.turn, self.key, self.drawn = (seed or 0) % 4, 0, Key(seed or 0), 0
-        return self._say(), {}
+        return self._observation(), {}
 
     def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
         move = MOVES.get(action[:1])
@@ -48,7 +48,7 @@ class Walk:
             "action_is_valid": move is not None,
             "action_is_effective": self.place != before,
         }
-        return self._say(), reward, success, self.turn >= TURNS and not success, info
+        return self._observation(), reward, success, self.turn >= TURNS and not success, info
 
     def get_state(self) -> Hashable:
         return (self.place, self.turn, self.key, self.drawn)
@@ -71,7 +71,7 @@ class Walk:
     def legal_actions(self) -> list[str]:
         return list(MOVES)
 
-    def _say(self) -> str:
+    def _observation(self) -> str:
         return f"{self.place},{TURNS - self.turn};"
 
 
@@ -85,7 +85,7 @@ class Guided(Walk):
 
 
 class Letters:
-    """A letter is a token."""
+    """A chat format with one token per letter."""
 
     def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]:
         text = system + "".join(turn.observation + self.read(turn.response) for turn in turns) + observation
@@ -99,28 +99,28 @@ class Letters:
 
 
 class Scripted:
-    """Says up to three letters drawn by its key, the likely ones by the context; or one of the given answers.
+    """An engine that draws up to three letters by the seed, depending on the prompt; or one of the given answers.
 
     Args:
-        answers: all that it may say, each as likely as the others.
+        answers: the responses to choose from, uniformly.
     """
 
     def __init__(self, answers: Sequence[str] = ()) -> None:
         self.answers = answers
-        self.calls: list[str] = []  # what was asked of it, in order
+        self.calls: list[str] = []  # names of the methods called, in order
         self.costs = Costs()
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         self.calls.append("generate")
-        said = [[self.say(p.ids, Key(key), p.max_new_tokens) for key in p.keys] for p in prompts]
-        self.costs += Costs(tokens_generated=sum(len(response.ids) for family in said for response in family))
-        return said
+        groups = [[self.respond(p.ids, Key(key), p.max_new_tokens) for key in p.keys] for p in prompts]
+        self.costs += Costs(tokens_generated=sum(len(response.ids) for group in groups for response in group))
+        return groups
 
-    def say(self, ids: Sequence[int], key: Key, room: int) -> Response:
-        choices = self.answers or SAYS[len(ids) % 2]
+    def respond(self, ids: Sequence[int], key: Key, room: int) -> Response:
+        choices = self.answers or LETTERS[len(ids) % 2]
         text = choices[int(key.uniform() * len(choices))]
         if not self.answers:
-            text += "." * int(key.uniform(1) * WORDS)
+            text += "." * int(key.uniform(1) * MAX_LETTERS)
         return Response(tuple(map(ord, text[:room])), (-1.0,) * len(text[:room]), len(text) <= room)
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""The easiest task there is: one turn, and a response that begins with a character of an even number wins."""
+"""A one-turn task: a response that begins with a character of even code wins."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -10,7 +10,7 @@ from tsr_lightning.rng import Key
 
 
 class Parity(gymnasium.Env[str, str]):
-    """A quarter of what an untrained policy says wins."""
+    """An untrained policy wins in a quarter of the episodes."""
 
     instructions = ""
     metadata = {"render_modes": []}  # noqa: RUF012  (gymnasium's)
@@ -18,33 +18,33 @@ class Parity(gymnasium.Env[str, str]):
     action_space = gymnasium.spaces.Text(64, min_length=0, charset=CHARSET)
 
     def __init__(self) -> None:
-        self.seed, self.said = 0, 0
+        self.seed, self.code = 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        self.seed, self.said = (seed or 0) % 1000, 0
+        self.seed, self.code = (seed or 0) % 1000, 0
         return f"go {self.seed}", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.said = ord(action[0]) if action else 1
-        success = self.said % 2 == 0
+        self.code = ord(action[0]) if action else 1
+        success = self.code % 2 == 0
         info = {"success": success, "action_is_valid": bool(action), "action_is_effective": True}
         return "gone", float(success), True, False, info
 
     def get_state(self) -> Hashable:
-        return (self.seed, self.said)
+        return (self.seed, self.code)
 
     def set_state(self, state: Any) -> None:
-        self.seed, self.said = state
+        self.seed, self.code = state
 
     def reseed(self, key: Key) -> None:
         """Nothing is random."""
 
     def score(self) -> float:
-        return float(self.said > 0 and self.said % 2 == 0)
+        return float(self.code > 0 and self.code % 2 == 0)
 
     def state_key(self) -> Hashable:
-        return (self.seed, self.said)
+        return (self.seed, self.code)
 
     def remaining(self) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""`check_branchable` passes every registered environment, and rejects the mutants, each for what is wrong with it."""
+"""`check_branchable` passes every registered environment and rejects mutants, each with the right diagnosis."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -15,6 +15,8 @@ import tsr_lightning.envs
 from tests.fakes import Walk
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
+from tsr_lightning.envs.frozen_lake.env import LakeState
+from tsr_lightning.envs.frozen_lake.maps import ENDS
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sokoban import SokobanEnv
 from tsr_lightning.rng import Key
@@ -23,17 +25,17 @@ OURS = sorted(id for id in registry if id.startswith("tsr/"))
 
 
 class Lake(TextFrozenLake):
-    """What the mutants are made from: a lake large enough for long episodes."""
+    """The correct environment behind the mutants: a lake large enough for long episodes."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"desc": ["SFFF", "FHFF", "FFFF", "FFFG"], "prompt_style": "brief", **kwargs})
 
 
-# ---- the five mutants of the contract, some in two guises
+# ---- mutants that break states, noise or limits
 
 
 class OneGeneratorForAll(Lake):
-    """Chance from a generator that all episodes and branches share."""
+    """Noise from a generator that all episodes and branches share."""
 
     chance = np.random.default_rng(0)
 
@@ -46,7 +48,7 @@ class OneGeneratorForAll(Lake):
 
 
 class GeneratorOutsideTheState(Lake):
-    """The same as most gymnasium environments do it: seeded by reset, and no part of the state."""
+    """Noise from a generator that reset seeds and the state leaves out, as in most gymnasium environments."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         super().reseed(Key(int(self.np_random.integers(1 << 63))))
@@ -56,8 +58,8 @@ class GeneratorOutsideTheState(Lake):
         pass
 
 
-class DeafToReseed(Lake):
-    """The branch is played under the real episode's noise."""
+class ReseedDoesNothing(Lake):
+    """A branch has the real episode's noise."""
 
     def reseed(self, key: Key, /) -> None:
         pass
@@ -66,19 +68,19 @@ class DeafToReseed(Lake):
 class Held:
     """Hashable, by identity, and not immutable."""
 
-    def __init__(self, moment: Any) -> None:
-        self.moment = moment
+    def __init__(self, episode: Any) -> None:
+        self.episode = episode
 
 
 class AliasedState(Lake):
-    """get_state returns what the environment goes on writing to."""
+    """get_state returns an object that the environment changes later."""
 
     held: Held | None = None
 
     def _hold(self) -> None:
         if self.held is None:
             self.held = Held(super().get_state())
-        self.held.moment = super().get_state()
+        self.held.episode = super().get_state()
 
     def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
         self.held = None
@@ -99,7 +101,7 @@ class AliasedState(Lake):
         return self.held
 
     def set_state(self, state: Any, /) -> None:
-        super().set_state(state.moment)
+        super().set_state(state.episode)
         self.held = state
 
 
@@ -114,7 +116,7 @@ class ForgottenTurns(Lake):
     """The turns played are not restored."""
 
     def set_state(self, state: Any, /) -> None:
-        super().set_state(state._replace(turns=0 if self._moment is None else self._moment.turns))
+        super().set_state(state._replace(turns=0 if self._episode is None else self._episode.turns))
 
 
 class ForgottenActions(Lake):
@@ -124,22 +126,22 @@ class ForgottenActions(Lake):
         super().__init__(max_turns=20)
 
     def set_state(self, state: Any, /) -> None:
-        super().set_state(state._replace(actions=0 if self._moment is None else self._moment.actions))
+        super().set_state(state._replace(actions=0 if self._episode is None else self._episode.actions))
 
 
 class SaltedHash(Lake):
-    """The situation is Python's own hash of a string."""
+    """The state key is Python's own hash of a string."""
 
     def state_key(self) -> Hashable:
         return hash(str(super().state_key()))
 
 
 @pytest.mark.parametrize(
-    ("mutant", "said"),
+    ("mutant", "message"),
     [
-        (OneGeneratorForAll, "shared noise: a seed gave two episodes, so chance comes from somewhere else"),
+        (OneGeneratorForAll, "shared noise: a seed gave two episodes, so there is noise from elsewhere"),
         (GeneratorOutsideTheState, "shared noise: set_state and reseed with equal keys gave two futures"),
-        (DeafToReseed, "reseed: it does nothing"),
+        (ReseedDoesNothing, "reseed: it does nothing"),
         (AliasedState, "aliased state: later steps changed a state that get_state had returned"),
         (ListForAState, "state: unhashable type: 'list'"),
         (ForgottenTurns, r"counters: a turn or step limit is not restored .* remaining \d+ instead of \d+"),
@@ -147,36 +149,36 @@ class SaltedHash(Lake):
         (SaltedHash, "another process: state_key is .* salted hash"),
     ],
 )
-def test_a_mutant_is_rejected_for_what_is_wrong_with_it(mutant: type[Lake], said: str) -> None:
-    with pytest.raises(BranchabilityError, match=said) as rejected:
+def test_a_mutant_is_rejected_with_its_diagnosis(mutant: type[Lake], message: str) -> None:
+    with pytest.raises(BranchabilityError, match=message) as rejected:
         check_branchable(mutant, noisy=True)
     assert "seed" in str(rejected.value)
 
 
-def test_what_the_mutants_are_made_from_passes() -> None:
+def test_the_environment_behind_the_mutants_passes() -> None:
     report = check_branchable(Lake, noisy=True)
     assert (report.environment, report.seeds, report.noisy, report.skipped) == ("Lake", (0, 1, 2, 3, 4, 5), True, ())
-    assert report.moments >= 12
+    assert report.snapshots >= 12
     assert report.steps > 500
 
 
-# ---- and others
+# ---- mutants that break the rest of the contract
 
 
 class HalfReseeded(Lake):
-    """Something of the old noise stays."""
+    """The new noise depends on the old one."""
 
     def reseed(self, key: Key, /) -> None:
-        super().reseed(Key(key.value ^ self.get_state().key))
+        super().reseed(Key(key.value ^ self.episode.key.value))
 
 
 class SharedBetweenObjects(Lake):
-    """Exact alone, but all such environments count their draws together."""
+    """Exact alone, but all environments of this class count their draws together."""
 
     drawn = 0
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._moment = self.get_state()
+        self._episode = self.get_state()
         stepped = super().step(action)
         SharedBetweenObjects.drawn = super().get_state().draws
         return stepped
@@ -197,8 +199,8 @@ class SharedBetweenObjects(Lake):
         SharedBetweenObjects.drawn = 0
 
 
-class StatesKeptAtHome(Lake):
-    """A state is a number, under which this object, and no other one, remembers it."""
+class StatesAreIndices(Lake):
+    """A state is an index into a list that only this object has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,28 +214,27 @@ class StatesKeptAtHome(Lake):
         super().set_state(self.kept[state])
 
 
-class ToldScore(Lake):
+class ScoreInObservation(Lake):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         observation, *rest = super().step(action)
         return f"{observation}\nYou will win with {self.score():.4f}", *rest  # type: ignore[return-value]
 
 
-class ScoreThatPlays(Lake):
-    """Asking for the score uses up a draw."""
+class ScoreUsesNoise(Lake):
+    """score() uses up a draw."""
 
     def score(self) -> float:
         score = super().score()
-        moment = self.get_state()
-        self._moment = moment._replace(draws=moment.draws + 1)
+        self._episode = self.episode._replace(draws=self.episode.draws + 1)
         return score
 
 
-class HighScore(Lake):
+class ScoreAbove1(Lake):
     def score(self) -> float:
         return 10 * super().score()
 
 
-class ModestScore(Lake):
+class SuccessScoresBelow1(Lake):
     def score(self) -> float:
         return 0.9 * super().score()
 
@@ -243,12 +244,12 @@ class EndlessBudget(Lake):
         return 10
 
 
-class SetForASituation(Lake):
+class SetForAStateKey(Lake):
     def state_key(self) -> Hashable:
-        return frozenset(self.get_state().rows)
+        return frozenset(self.state.rows)
 
 
-class NoSuccess(Lake):
+class InfoWithoutSuccess(Lake):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         *rest, info = super().step(action)
         del info["success"]
@@ -256,60 +257,60 @@ class NoSuccess(Lake):
 
 
 class BareNames(Lake):
-    """Legal actions that cannot be said."""
+    """Legal actions without the form of an answer."""
 
     def legal_actions(self) -> list[str]:
         return ["Left", "Up"]
 
 
-class OtherLakeEachTime(Lake):
+class AnotherLakeEachTime(Lake):
     def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
         return super().reset(seed=None)
 
 
 @pytest.mark.parametrize(
-    ("mutant", "said"),
+    ("mutant", "message"),
     [
-        (HalfReseeded, "reseed: the noise of before shows after it"),
+        (HalfReseeded, "reseed: the old noise shows after it"),
         (SharedBetweenObjects, "shared noise: playing branches changed the real episode"),
-        (StatesKeptAtHome, r"another environment: set_state raised IndexError"),
-        (ToldScore, r"score: 0\.\d+ stands in the observation"),
-        (ScoreThatPlays, "score: asking for it"),
-        (HighScore, r"score: .* is not in \[0, 1\]"),
-        (ModestScore, r"score: it is 0\.9, not 1, in a success"),
+        (StatesAreIndices, r"another environment: set_state raised IndexError"),
+        (ScoreInObservation, r"score: 0\.\d+ is in the observation"),
+        (ScoreUsesNoise, r"score: calling it, state_key\(\)"),
+        (ScoreAbove1, r"score: .* is not in \[0, 1\]"),
+        (SuccessScoresBelow1, r"score: it is 0\.9, not 1, in a success"),
         (EndlessBudget, "budget: remaining.* went from 10 to 10"),
-        (SetForASituation, "state_key: .* not made of numbers, strings and tuples alone"),
-        (NoSuccess, "contract: info lacks success"),
+        (SetForAStateKey, "state_key: .* not made of numbers, strings and tuples alone"),
+        (InfoWithoutSuccess, "contract: info lacks success"),
         (BareNames, "contract: .* calls '(Left|Up)' invalid"),
     ],
 )
-def test_what_else_breaks_the_contract(mutant: type[Lake], said: str) -> None:
-    with pytest.raises(BranchabilityError, match=said):
+def test_other_mutants_are_rejected_with_their_diagnosis(mutant: type[Lake], message: str) -> None:
+    with pytest.raises(BranchabilityError, match=message):
         check_branchable(mutant, noisy=True)
 
 
-def test_a_seed_must_name_one_beginning() -> None:
-    with pytest.raises(BranchabilityError, match="reset: a seed gave two beginnings"):
-        check_branchable(lambda: OtherLakeEachTime(desc=None))
+def test_a_seed_must_name_one_initial_state() -> None:
+    with pytest.raises(BranchabilityError, match="reset: a seed gave two initial states"):
+        check_branchable(lambda: AnotherLakeEachTime(desc=None))
 
 
-def test_an_environment_said_to_be_exact_is_held_to_it() -> None:
+def test_noise_in_an_environment_declared_exact_is_rejected() -> None:
     with pytest.raises(BranchabilityError, match="reseed: two keys gave two futures"):
         check_branchable(Lake, noisy=False)
 
 
-def test_a_wrapped_limit_is_refused() -> None:
+def test_a_wrapped_limit_is_rejected() -> None:
     limited = gymnasium.wrappers.TimeLimit(gymnasium.make("tsr/FrozenLake-v0"), 3)
     with pytest.raises(BranchabilityError, match="max_episode_steps=3"):
         check_branchable(limited)
 
 
-def test_what_lacks_a_method_is_refused() -> None:
+def test_missing_methods_are_rejected() -> None:
     with pytest.raises(BranchabilityError, match="FrozenLakeEnv has no instructions, get_state, set_state"):
         check_branchable(lambda: gymnasium.make("FrozenLake-v1", max_episode_steps=-1))
 
 
-def test_a_mere_object_is_checked_as_far_as_it_goes() -> None:
+def test_of_an_object_without_a_spec_some_checks_are_skipped() -> None:
     report = check_branchable(Lake(), noisy=True)
     assert report.skipped == (
         "another environment: only this one object is given",
@@ -317,16 +318,16 @@ def test_a_mere_object_is_checked_as_far_as_it_goes() -> None:
     )
 
 
-def test_an_object_with_a_spec_is_checked_to_the_end() -> None:
+def test_of_an_object_with_a_spec_no_check_is_skipped() -> None:
     assert check_branchable(gymnasium.make("tsr/FrozenLake-v0", size=5)).skipped == ()
 
 
-def test_a_function_without_a_name_is_not_looked_for_elsewhere() -> None:
+def test_of_a_lambda_the_check_in_another_process_is_skipped() -> None:
     (skipped,) = check_branchable(lambda: Lake(success_rate=0.5)).skipped
     assert skipped.startswith("another process:")
 
 
-def test_an_environment_of_ones_own_by_dotted_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_environment_is_found_by_its_dotted_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pond.py").write_text(
         "import gymnasium\n"
         "from tsr_lightning.envs.frozen_lake import TextFrozenLake\n\n\n"
@@ -342,25 +343,25 @@ def test_an_environment_of_ones_own_by_dotted_path(tmp_path: Path, monkeypatch: 
         registry.pop("ponds/Pond-v0", None)
 
 
-# ---- noise that reseed does not replace, scores, caches, counters and keys, each named for what it is
+# ---- mutants that are harder to diagnose: noise that survives reseed, caches, counters and keys
 
 
 class DrawnInAdvance(Lake):
     """The noise of the next turn is drawn in advance and kept in the state, where reseed leaves it."""
 
-    ahead = 0
+    ahead = Key(0)
 
     def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
         begun = super().reset(**kwargs)
-        self.ahead = Key(super().get_state().key).fold_in("first").value
+        self.ahead = super().get_state().key.fold_in("first")
         return begun
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         stream = super().get_state().key
-        self._moment = super().get_state()._replace(key=self.ahead, draws=0)
+        self._episode = super().get_state()._replace(key=self.ahead, draws=0)
         stepped = super().step(action)
-        self.ahead = Key(stream).fold_in("ahead").value
-        self._moment = super().get_state()._replace(key=Key(stream).fold_in("stream").value, draws=0)
+        self.ahead = stream.fold_in("ahead")
+        self._episode = super().get_state()._replace(key=stream.fold_in("stream"), draws=0)
         return stepped
 
     def get_state(self) -> Any:
@@ -371,18 +372,18 @@ class DrawnInAdvance(Lake):
         self.ahead = state[1]
 
     def reseed(self, key: Key, /) -> None:
-        self._moment = super().get_state()._replace(key=key.value, draws=0)
+        self._episode = super().get_state()._replace(key=key, draws=0)
 
 
-class DrawnInAdvanceAndAnew(DrawnInAdvance):
-    """Correct: reseed draws anew what is kept."""
+class DrawnInAdvanceAndReseeded(DrawnInAdvance):
+    """Correct: reseed replaces the noise that was drawn in advance."""
 
     def reseed(self, key: Key, /) -> None:
         super().reseed(key)
-        self.ahead = key.fold_in("first").value
+        self.ahead = key.fold_in("first")
 
 
-class DeafAfterReset(Lake):
+class ReseedDoesNothingAtFirst(Lake):
     """reseed does nothing before the first turn."""
 
     def reseed(self, key: Key, /) -> None:
@@ -390,28 +391,28 @@ class DeafAfterReset(Lake):
             super().reseed(key)
 
 
-class SeesTheNoise(Lake):
+class ScoreKnowsTheNoise(Lake):
     """The score knows the next draw."""
 
     def score(self) -> float:
-        moment, score = self.get_state(), super().score()
-        return score if score == 1 else score * Key(moment.key).uniform(moment.draws)
+        score = super().score()
+        return score if score == 1 else score * self.episode.key.uniform(self.episode.draws)
 
 
-class NotANumber(Lake):
+class ScoreIsNan(Lake):
     def score(self) -> float:
         return float("nan")
 
 
-class WrongAtReset(Lake):
-    """The score at the beginning, and only there."""
+class BadScoreAtReset(Lake):
+    """A bad score in the initial state alone."""
 
     def score(self) -> float:
         return super().score() if self.get_state().turns else -1.0
 
 
-class ToldAtReset(Lake):
-    """The first observation tells the score."""
+class ScoreInFirstObservation(Lake):
+    """The first observation contains the score."""
 
     def __init__(self) -> None:
         super().__init__(desc=None)
@@ -422,45 +423,45 @@ class ToldAtReset(Lake):
 
 
 class StaleScore(Lake):
-    """The score is remembered, and set_state does not forget it."""
+    """The score is cached, and set_state does not clear the cache."""
 
-    remembered: float | None = None
+    cached: float | None = None
 
     def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
-        self.remembered = None
+        self.cached = None
         return super().reset(**kwargs)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.remembered = None
+        self.cached = None
         return super().step(action)
 
     def score(self) -> float:
-        if self.remembered is None:
-            self.remembered = super().score()
-        return self.remembered
+        if self.cached is None:
+            self.cached = super().score()
+        return self.cached
 
 
 class StaleCell(Lake):
-    """The next step goes on from where the last one ended, wherever set_state went."""
+    """The next step continues from the cell of the last one, whatever set_state restored."""
 
     last: int | None = None
 
     def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
         begun = super().reset(**kwargs)
-        self.last = self.get_state().cell
+        self.last = self.state.cell
         return begun
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         from_here, self.last = self.last, None
-        if from_here is not None and not self._over(self.get_state()._replace(cell=from_here)):
-            self._moment = self.get_state()._replace(cell=from_here)
+        if from_here is not None and "".join(self.state.rows)[from_here] not in ENDS:
+            self._episode = self.episode._replace(state=self.state._replace(cell=from_here))
         stepped = super().step(action)
-        self.last = self.get_state().cell
+        self.last = self.state.cell
         return stepped
 
 
 class HiddenStepCounter(Lake):
-    """The n-th step since the reset slips as number n says, and n is no part of the state."""
+    """The n-th step since the reset slips as number n says, and the state leaves out n."""
 
     stepped = 0
 
@@ -470,32 +471,32 @@ class HiddenStepCounter(Lake):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.stepped += 1
-        self._moment = self.get_state()._replace(draws=2 * self.stepped)
+        self._episode = self.episode._replace(draws=2 * self.stepped)
         return super().step(action)
 
 
-class Living(Held):
+class NotCopyable(Held):
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError("cannot pickle 'generator' object")
 
 
-class StateThatLives(Lake):
+class StateWithALiveObject(Lake):
     def get_state(self) -> Any:
-        return Living(super().get_state())
+        return NotCopyable(super().get_state())
 
     def set_state(self, state: Any, /) -> None:
-        super().set_state(state.moment)
+        super().set_state(state.episode)
 
 
 class WithoutTheCell(Lake):
-    """The situation leaves out where the player stands."""
+    """The state key leaves out the player's cell."""
 
     def state_key(self) -> Hashable:
-        return self.get_state().rows
+        return self.state.rows
 
 
 class WithoutTheBoxes(SokobanEnv):
-    """The situation leaves out where the boxes stand."""
+    """The state key leaves out the boxes."""
 
     def state_key(self) -> Any:
         return super().state_key()[:-1]
@@ -513,54 +514,54 @@ class WithTheBudget(SokobanEnv):
 
 class WithTheNoise(Lake):
     def state_key(self) -> Hashable:
-        return super().state_key(), self.get_state().key
+        return super().state_key(), self.episode.key.value
 
 
 @pytest.mark.parametrize(
-    ("mutant", "said"),
+    ("mutant", "message"),
     [
-        (DrawnInAdvance, "reseed: the noise of before shows after it, so a branch sees what .* draws in advance"),
-        (DeafAfterReset, r"reseed: it is not heeded here: .* after the reset\)"),
-        (SeesTheNoise, "score: reseed changes it, so it knows the noise to come"),
-        (NotANumber, r"score: nan is not in \[0, 1\]"),
-        (WrongAtReset, r"score: -1\.0 is not in \[0, 1\]"),
-        (ToldAtReset, r"score: 0\.\d+ stands in the observation"),
-        (StaleScore, "restore: set_state does not bring a moment back exactly, perhaps for a cache gone stale: score"),
-        (StaleCell, "restore: set_state .*does not bring a moment back exactly, perhaps for a cache gone stale"),
-        (HiddenStepCounter, "counters: something counts the steps outside the state"),
-        (StateThatLives, "state: it cannot be copied .*cannot pickle 'generator' object"),
-        (WithoutTheCell, "state_key: it is one and the same after .* put into it what makes them differ"),
-        (WithoutTheBoxes, "state_key: it is one and the same after .* put into it what makes them differ"),
+        (DrawnInAdvance, "reseed: the old noise shows after it, so a branch sees what .* drawn in advance"),
+        (ReseedDoesNothingAtFirst, r"reseed: it has no effect here: .* after the reset\)"),
+        (ScoreKnowsTheNoise, "score: reseed changes it, so it knows the noise to come"),
+        (ScoreIsNan, r"score: nan is not in \[0, 1\]"),
+        (BadScoreAtReset, r"score: -1\.0 is not in \[0, 1\]"),
+        (ScoreInFirstObservation, r"score: 0\.\d+ is in the observation"),
+        (StaleScore, "restore: set_state does not restore the state exactly, perhaps for a stale cache: score"),
+        (StaleCell, "restore: set_state .*does not restore the state exactly, perhaps for a stale cache"),
+        (HiddenStepCounter, "counters: something counts steps outside the state"),
+        (StateWithALiveObject, "state: it cannot be copied .*cannot pickle 'generator' object"),
+        (WithoutTheCell, "state_key: it is equal after .* add to it what makes them differ"),
+        (WithoutTheBoxes, "state_key: it is equal after .* add to it what makes them differ"),
         (WithTheTurn, r"state_key: it went from .* which info calls not effective: leave the turn and the budget out"),
         (WithTheBudget, r"state_key: it went from .* which info calls not effective: leave the turn and the budget"),
         (WithTheNoise, "state_key: reseed changes it, so it holds the noise"),
     ],
 )
-def test_what_is_hard_to_see_is_named_for_what_it_is(mutant: type[Any], said: str) -> None:
-    with pytest.raises(BranchabilityError, match=said):
+def test_subtle_mutants_are_rejected_with_their_diagnosis(mutant: type[Any], message: str) -> None:
+    with pytest.raises(BranchabilityError, match=message):
         check_branchable(mutant)
 
 
-# ---- what looks wrong and is right
+# ---- correct environments that look wrong
 
 
 class ManyNumbers(Lake):
     """Numbers that share digits with scores, a table that holds scores, and nan."""
 
     def score(self) -> float:
-        return 1.0 if super().score() == 1.0 and self._letter(self.get_state()) == "G" else 1 / (41 + self.remaining())
+        return 1.0 if "".join(self.state.rows)[self.state.cell] == "G" else 1 / (41 + self.remaining())
 
-    def _say(self, *, reward: float | None, problem: str) -> str:
+    def show(self, state: LakeState) -> str:
         table = " ".join(f"{1 / number:.6f}" for number in range(41, 60))
-        return f"{super()._say(reward=reward, problem=problem)}\n-0.024242 {table}"
+        return f"{super().show(state)}\n-0.024242 {table}"
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         *rest, info = super().step(action)
         return *rest, {**info, "distance": float("nan")}  # type: ignore[return-value]
 
 
-class TellsTheWay(Lake):
-    """The observation tells the cells visited, which are no part of the situation."""
+class ObservationHasHistory(Lake):
+    """The observation has the visited cells, which the state key leaves out."""
 
     visited: tuple[int, ...] = ()
 
@@ -569,7 +570,7 @@ class TellsTheWay(Lake):
         return super().reset(**kwargs)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.visited = (*self.visited, super().get_state().cell)
+        self.visited = (*self.visited, self.state.cell)
         observation, *rest = super().step(action)
         return f"{observation}\nbefore: {self.visited}", *rest  # type: ignore[return-value]
 
@@ -582,21 +583,21 @@ class TellsTheWay(Lake):
 
 
 @pytest.mark.parametrize(
-    "right",
+    "env",
     [
-        DrawnInAdvanceAndAnew,
+        DrawnInAdvanceAndReseeded,
         ManyNumbers,
-        TellsTheWay,
-        lambda: Lake(success_rate=1.0),  # whose score is 1 at the beginning
-        lambda: Lake(success_rate=0.99),  # in which chance hardly shows
+        ObservationHasHistory,
+        lambda: Lake(success_rate=1.0),  # whose score is 1 in the initial state
+        lambda: Lake(success_rate=0.99),  # whose noise hardly shows
         lambda: Lake(max_turns=9, max_actions=5),  # a budget of two parts
         lambda: Lake(desc=None, size=3, prompt_style="paper"),
         Corridor,
         lambda: Walk(),
     ],
 )
-def test_what_looks_wrong_and_is_right_passes(right: Any) -> None:
-    check_branchable(right)
+def test_correct_environments_that_look_wrong_pass(env: Any) -> None:
+    check_branchable(env)
 
 
 # ---- every registered environment
@@ -608,7 +609,7 @@ def test_the_package_registers_environments() -> None:
 
 
 @pytest.mark.parametrize("id", OURS)
-def test_every_registered_environment_can_be_branched(id: str) -> None:
+def test_every_registered_environment_is_branchable(id: str) -> None:
     assert check_branchable(id).skipped == ()
 
 

@@ -1,4 +1,4 @@
-"""The lake itself: maps, gymnasium's dynamics under keyed draws, values, and the oracle that follows from them."""
+"""The lake: maps, gymnasium's dynamics under keyed draws, values, and the oracle."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
-from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, ice, land, likeliest
+from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, dynamics, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import Rows, given_lake, random_lake, reachable, start_cell
 from tsr_lightning.envs.frozen_lake.score import best_actions, chances
 from tsr_lightning.errors import ConfigError
@@ -26,7 +26,7 @@ CHI_SQUARE = {1: 10.83, 2: 13.82, 6: 22.46}
 
 
 def distribution(rows: Rows, success_rate: float, cell: int, action: int) -> dict[int, float]:
-    """gymnasium's own: by cell, the probability of ending there."""
+    """gymnasium's own: the probability of ending on a cell, by cell."""
     table = FrozenLakeEnv(desc=list(rows), is_slippery=True, success_rate=success_rate).P
     chance: Counter[int] = Counter()
     for probability, then, _, _ in table[cell][action]:
@@ -41,7 +41,7 @@ def chi_square(counts: Counter[int], expected: dict[int, float]) -> float:
 
 
 def steps_to_goal(rows: Rows) -> int:
-    """Breadth-first, on ice that does not slip."""
+    """Breadth-first, without slip."""
     frontier = deque([(start_cell(rows), 0)])
     seen = {start_cell(rows)}
     while frontier:
@@ -53,12 +53,12 @@ def steps_to_goal(rows: Rows) -> int:
             if then not in seen and "".join(rows)[then] != "H":
                 seen.add(then)
                 frontier.append((then, steps + 1))
-    raise AssertionError("no way")
+    raise AssertionError("no path")
 
 
 class TestMaps:
     @given(value=st.integers(0, 2**64 - 1), size=st.integers(2, 7), frozen=st.floats(0.6, 1.0))
-    def test_a_lake_has_one_start_one_goal_and_a_way(self, value: int, size: int, frozen: float) -> None:
+    def test_a_lake_has_one_start_one_goal_and_a_path(self, value: int, size: int, frozen: float) -> None:
         rows = random_lake(Key(value), size=size, frozen=frozen)
         letters = "".join(rows)
         assert len(rows) == size
@@ -67,10 +67,10 @@ class TestMaps:
         assert reachable(rows)
         assert rows == random_lake(Key(value), size=size, frozen=frozen)
 
-    def test_holes_starts_and_goals_follow_the_law(self) -> None:
+    def test_holes_starts_and_goals_have_the_stated_distribution(self) -> None:
         lakes = [random_lake(Key(i), size=4, frozen=0.9) for i in range(2000)]
         letters = "".join("".join(rows) for rows in lakes)
-        # 14 cells of 16 can be holes, a tenth of them; lakes without a way, which have more holes, are left out
+        # 14 cells of 16 can be holes, a tenth of them; lakes without a path, which have more holes, are left out
         assert 0.09 * 14 / 16 < letters.count("H") / len(letters) < 0.1 * 14 / 16
         starts = Counter(start_cell(rows) for rows in lakes)
         goals = Counter("".join(rows).index("G") for rows in lakes)
@@ -78,7 +78,7 @@ class TestMaps:
         assert set(starts) == set(goals) == set(range(16))
         assert all(85 < count < 165 for count in (starts | goals).values())
 
-    def test_another_process_makes_the_same_lakes(self) -> None:
+    def test_another_process_draws_the_same_lakes(self) -> None:
         code = (
             "import json; from tsr_lightning.rng import Key; "
             "from tsr_lightning.envs.frozen_lake.maps import random_lake; "
@@ -89,24 +89,24 @@ class TestMaps:
         here = [list(random_lake(Key(i), size=6, frozen=0.8)) for i in range(20)]
         assert json.loads(done.stdout) == here
 
-    def test_a_lake_that_never_comes_out_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"frozen is 0\.05 with size 12: none of 3 random lakes"):
+    def test_a_lake_that_hardly_ever_has_a_path_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"frozen is 0\.05: none of 3 random lakes of size 12"):
             random_lake(Key(0), size=12, frozen=0.05, tries=3)
 
     @pytest.mark.parametrize(
-        ("desc", "said"),
+        ("desc", "remedy"),
         [
             (["SF", "G"], "rows of one length"),
             ([], "rows of one length"),
-            (["SF", "XG"], "letter 'X'"),
+            (["SF", "XG"], "use the letters S start"),
             (["FF", "FG"], "one start S"),
             (["SS", "FG"], "one start S"),
             (["SF", "FF"], "a goal G"),
             (["SH", "HG"], "cannot be reached"),
         ],
     )
-    def test_a_lake_by_hand_is_checked(self, desc: list[str], said: str) -> None:
-        with pytest.raises(ConfigError, match=said):
+    def test_a_given_lake_is_validated(self, desc: list[str], remedy: str) -> None:
+        with pytest.raises(ConfigError, match=remedy):
             given_lake(desc)
 
 
@@ -119,17 +119,18 @@ class TestSlip:
     ) -> None:
         env = TextFrozenLake(desc=list(CLASSIC), success_rate=success_rate, prompt_style="brief")
         env.reset(seed=0)
-        state = env.get_state()._replace(cell=cell)
+        episode = env.get_state()
+        state = episode._replace(state=episode.state._replace(cell=cell))
         counts: Counter[int] = Counter()
         for index in range(4000):
             env.set_state(state)
             env.reseed(Key(action).fold_in("slip", cell, index))
             env.step(env.legal_actions()[action])
-            counts[env.get_state().cell] += 1
+            counts[env.state.cell] += 1
         expected = distribution(CLASSIC, success_rate, cell, action)
         assert chi_square(counts, expected) < CHI_SQUARE.get(len(expected) - 1, 1e-9)
 
-    def test_the_second_action_of_a_turn_slips_on_its_own(self) -> None:
+    def test_each_action_of_a_turn_slips_independently(self) -> None:
         open_lake = ("FFFFF", "FFFFF", "FFSFF", "FFFFF", "FFFFG")
         env = TextFrozenLake(desc=list(open_lake), prompt_style="brief")
         env.reset(seed=0)
@@ -139,7 +140,7 @@ class TestSlip:
             env.set_state(state)
             env.reseed(Key(index))
             env.step("<answer>Up || Left</answer>")
-            counts[env.get_state().cell] += 1
+            counts[env.state.cell] += 1
         joint: Counter[int] = Counter()
         for then, p in distribution(open_lake, 0.8, 12, 3).items():
             for last, q in distribution(open_lake, 0.8, then, 0).items():
@@ -147,7 +148,7 @@ class TestSlip:
         assert len(joint) == 7  # 3 × 3 ways; up then down, left then right and right then left all come back
         assert chi_square(counts, dict(joint)) < CHI_SQUARE[6]
 
-    def test_a_branch_does_not_know_how_the_real_episode_slips(self) -> None:
+    def test_a_branch_slips_independently_of_the_real_episode(self) -> None:
         env = TextFrozenLake(desc=["FFF", "FSF", "FFG"], prompt_style="brief")
         left = env.legal_actions() if env.reset(seed=0) else []
         table: Counter[tuple[bool, bool]] = Counter()
@@ -155,11 +156,11 @@ class TestSlip:
             env.reset(seed=seed)
             state = env.get_state()
             env.step(left[0])
-            real = env.get_state().cell == 3
+            real = env.state.cell == 3
             env.set_state(state)
             env.reseed(Key(seed))
             env.step(left[0])
-            table[real, env.get_state().cell == 3] += 1
+            table[real, env.state.cell == 3] += 1
         n = table.total()
         kept = {side: sum(count for pair, count in table.items() if pair[side]) / n for side in (0, 1)}
         chi = 0.0
@@ -170,8 +171,8 @@ class TestSlip:
         assert chi < CHI_SQUARE[1]
         assert kept == pytest.approx({0: 0.8, 1: 0.8}, abs=0.02)
 
-    def test_every_number_below_one_lands_somewhere(self) -> None:
-        lake = ice(CLASSIC, 1 / 3)
+    def test_every_number_below_one_gives_a_cell(self) -> None:
+        lake = dynamics(CLASSIC, 1 / 3)
         assert land(lake.outcomes[6][2], 0.0) == 10  # Right slips down first, in gymnasium's order
         assert land(lake.outcomes[6][2], 1 - 2**-53) == 2  # and up last
         with pytest.raises(ValueError, match="no number"):
@@ -181,7 +182,7 @@ class TestSlip:
 class TestValues:
     @pytest.mark.parametrize("success_rate", [1.0, 0.8, 1 / 3])
     @pytest.mark.parametrize("seed", range(4))
-    def test_they_equal_the_recursion(self, seed: int, success_rate: float) -> None:
+    def test_chances_equal_the_recursion(self, seed: int, success_rate: float) -> None:
         rows = random_lake(Key(seed), size=4, frozen=0.8)
         table = FrozenLakeEnv(desc=list(rows), is_slippery=True, success_rate=success_rate).P
 
@@ -195,19 +196,19 @@ class TestValues:
         known = chances(rows, success_rate, 10)
         assert known == [pytest.approx([value(cell, left) for cell in range(16)], abs=1e-12) for left in range(11)]
 
-    def test_a_lake_by_hand(self) -> None:
+    def test_chances_by_hand(self) -> None:
         # S G in a row of two, slip 0.8/0.1/0.1: up and down stay. One action 0.8, two 0.8 + 0.2 × 0.8.
         known = chances(("SG",), 0.8, 2)
         assert known == [[0.0, 1.0], [pytest.approx(0.8), 1.0], [pytest.approx(0.96), 1.0]]
 
-    def test_the_score_is_the_value_with_what_is_left(self) -> None:
+    def test_the_score_is_the_chance_with_the_budget_left(self) -> None:
         env = TextFrozenLake(desc=["SG"], max_actions=2, max_turns=2, actions_per_turn=1, prompt_style="brief")
         env.reset(seed=0)
         assert env.score() == pytest.approx(0.96)
         env.step("nothing")
-        assert env.score() == pytest.approx(0.8)  # a turn is gone, and its action with it
+        assert env.score() == pytest.approx(0.8)  # the turn is used up, and its action with it
 
-    def test_a_hole_scores_nothing_and_the_goal_one(self) -> None:
+    def test_a_hole_scores_0_and_the_goal_1(self) -> None:
         env = TextFrozenLake(desc=["HSG"], success_rate=1.0, prompt_style="brief")
         env.reset(seed=0)
         state = env.get_state()
@@ -219,7 +220,7 @@ class TestValues:
 
 
 def play_oracle(env: TextFrozenLake, noise: float = 0.0, key: Key | None = None) -> tuple[bool, int]:
-    """Whether it won, and the actions it took."""
+    """Whether it succeeded, and the number of actions."""
     done = False
     while not done:
         turn = env.get_state().turns
@@ -230,7 +231,7 @@ def play_oracle(env: TextFrozenLake, noise: float = 0.0, key: Key | None = None)
 
 class TestOracle:
     @pytest.mark.parametrize("desc", [CLASSIC, ("HFFG", "SFHF", "FFFF")], ids=["classic", "short"])
-    def test_it_wins_as_often_as_the_value_says(self, desc: Rows) -> None:
+    def test_its_success_rate_is_the_chance(self, desc: Rows) -> None:
         env = TextFrozenLake(desc=list(desc), max_turns=10, actions_per_turn=1, prompt_style="brief")
         env.reset(seed=0)
         state, value, n = env.get_state(), env.score(), 3000
@@ -242,31 +243,31 @@ class TestOracle:
         assert wins / n == pytest.approx(value, abs=2.6 * math.sqrt(value * (1 - value) / n))
 
     @pytest.mark.parametrize("seed", range(12))
-    def test_without_slip_it_takes_the_shortest_way(self, seed: int) -> None:
+    def test_without_slip_it_takes_a_shortest_path(self, seed: int) -> None:
         env = TextFrozenLake(success_rate=1.0, frozen=0.8)
         env.reset(seed=seed)
-        assert play_oracle(env) == (True, steps_to_goal(env.get_state().rows))
+        assert play_oracle(env) == (True, steps_to_goal(env.state.rows))
 
-    def test_it_heads_for_the_goal_where_the_actions_left_cannot_reach_it(self) -> None:
+    def test_it_goes_to_the_goal_even_if_the_actions_left_cannot_reach_it(self) -> None:
         env = TextFrozenLake(desc=["SFFFG"], max_actions=2, success_rate=1.0, prompt_style="brief")
         env.reset(seed=0)
         assert env.oracle() == "<answer>Right || Right</answer>"
 
-    def test_the_second_action_is_planned_from_the_likeliest_cell(self) -> None:
+    def test_the_second_action_is_planned_from_the_most_probable_cell(self) -> None:
         env = TextFrozenLake(desc=["SF", "FG"], prompt_style="brief")
         env.reset(seed=0)
         assert env.oracle() == "<answer>Down || Right</answer>"
         # with success 0.2 a move goes to its sides, 0.4 each; in a corridor both sides of Up and Down stay in it
-        assert likeliest(ice(("SFF", "FFG"), 0.8), 1, 1) == 4
-        assert likeliest(ice(("SFF", "FFG"), 0.2), 0, 1) == 0  # Down: to the left is the edge
+        assert likeliest(dynamics(("SFF", "FFG"), 0.8), 1, 1) == 4
+        assert likeliest(dynamics(("SFF", "FFG"), 0.2), 0, 1) == 0  # Down: to the left is the edge
 
-    def test_noise_is_a_random_action_with_its_probability(self) -> None:
+    def test_noise_is_the_probability_of_a_random_action(self) -> None:
         env = TextFrozenLake(desc=["SG"], actions_per_turn=1, prompt_style="brief")
         env.reset(seed=0)
-        said = Counter(env.oracle(0.4, Key(index)) for index in range(4000))
-        share = {action: said[f"<answer>{action}</answer>"] / 4000 for action in ACTIONS}
+        responses = Counter(env.oracle(0.4, Key(index)) for index in range(4000))
+        rates = {action: responses[f"<answer>{action}</answer>"] / 4000 for action in ACTIONS}
         # 0.6 + 0.4 / 4 for the best, 0.1 for each other one; sd below 0.008
-        assert share == pytest.approx({"Left": 0.1, "Down": 0.1, "Right": 0.7, "Up": 0.1}, abs=0.02)
+        assert rates == pytest.approx({"Left": 0.1, "Down": 0.1, "Right": 0.7, "Up": 0.1}, abs=0.02)
         assert env.oracle(0.4, Key(3)) == env.oracle(0.4, Key(3))
 
     def test_noise_needs_a_key(self) -> None:
@@ -275,6 +276,6 @@ class TestOracle:
         with pytest.raises(ConfigError, match=r"noise is 0\.1: give a key"):
             env.oracle(0.1)
 
-    def test_ties_of_the_value_are_broken_towards_the_goal(self) -> None:
+    def test_among_equal_values_the_action_towards_the_goal_is_best(self) -> None:
         # without slip and with time to spare, every action of row k keeps the value at 1
         assert best_actions(("SFG",), 1.0, 10)[10][:2] == [2, 2]

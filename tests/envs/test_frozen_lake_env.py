@@ -1,4 +1,4 @@
-"""The lake as an environment: what it says, what it counts, what it refuses."""
+"""The lake as an environment: observations, budgets, instances, and bad arguments."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ O_G
 """
 
 
-def firm(**kwargs: Any) -> TextFrozenLake:
-    """A lake that does not slip, begun."""
+def no_slip(**kwargs: Any) -> TextFrozenLake:
+    """A lake that does not slip, after a reset."""
     env = TextFrozenLake(
         **{"desc": DESC, "success_rate": 1.0, "prompt_style": "brief", "observation": "grid", **kwargs}
     )
@@ -34,8 +34,8 @@ def firm(**kwargs: Any) -> TextFrozenLake:
     return env
 
 
-class TestWords:
-    def test_the_paper_sees_both(self) -> None:
+class TestObservations:
+    def test_the_paper_shows_coordinates_and_grid(self) -> None:
         observation, _ = TextFrozenLake(desc=DESC).reset(seed=0)
         assert observation.startswith("Turn 1:\nState:\n" + PAPER_STATE)
         assert "You have 10 actions left." in observation
@@ -52,30 +52,30 @@ class TestWords:
         observation, _ = TextFrozenLake(desc=DESC, prompt_style="brief", observation="coordinates").reset(seed=0)
         assert observation == "P 0 0\nG 2 2\nO 0 2\nO 2 0\n10 left"
 
-    def test_no_hole_is_said_to_be_none(self) -> None:
+    def test_a_lake_without_holes_says_none(self) -> None:
         observation, _ = TextFrozenLake(desc=["SG"], observation="coordinates").reset(seed=0)
         assert "Holes: none" in observation
 
     def test_the_rules_name_symbols_actions_and_limits(self) -> None:
         rules = TextFrozenLake().instructions
-        for said in ("√: player on goal", "Left, Down, Right, Up", "up to 10 actions", "the first 2", "slippery"):
-            assert said in rules
+        for part in ("√: player on goal", "Left, Down, Right, Up", "up to 10 actions", "the first 2", "slippery"):
+            assert part in rules
         assert "slippery" not in TextFrozenLake(success_rate=1.0).instructions
 
-    def test_the_reward_is_told_in_the_papers_words_only(self) -> None:
-        assert firm(prompt_style="paper").step("?")[0].startswith("Reward:\n-0.1\nTurn 2:")
-        assert "Reward" not in firm().step("?")[0]
+    def test_only_the_paper_style_shows_the_reward(self) -> None:
+        assert no_slip(prompt_style="paper").step("?")[0].startswith("Reward:\n-0.1\nTurn 2:")
+        assert "Reward" not in no_slip().step("?")[0]
 
     def test_the_player_in_a_hole_and_on_the_goal(self) -> None:
-        env = firm(render_mode="ansi")
+        env = no_slip(render_mode="ansi")
         env.step("<answer>Right || Right</answer>")
         assert env.render() == "__X\n___\nO_G"
-        env = firm(render_mode="ansi")
+        env = no_slip(render_mode="ansi")
         env.step("<answer>Right || Down</answer>")
         env.step("<answer>Down || Right</answer>")
         assert env.render() == "__O\n___\nO_√"
 
-    def test_what_is_said_stays_in_the_space(self) -> None:
+    def test_observations_and_responses_are_in_their_spaces(self) -> None:
         env = TextFrozenLake(size=8, frozen=0.6)
         for seed in range(20):
             observation, _ = env.reset(seed=seed)
@@ -86,62 +86,62 @@ class TestWords:
 
 class TestTurns:
     def test_a_turn_plays_the_first_two_actions(self) -> None:
-        env = firm()
+        env = no_slip()
         _, reward, terminated, truncated, info = env.step("<answer>down || RIGHT || Down</answer>")
-        assert (env.get_state().cell, env.remaining()) == (4, 8)
+        assert (env.state.cell, env.remaining()) == (4, 8)
         assert (reward, terminated, truncated) == (0.0, False, False)
         assert info == {"success": False, "action_is_valid": True, "action_is_effective": True}
 
     def test_a_turn_stops_at_a_hole(self) -> None:
-        env = firm(actions_per_turn=3)
+        env = no_slip(actions_per_turn=3)
         _, reward, terminated, truncated, info = env.step("<answer>Right || Right || Left</answer>")
-        assert (env.get_state().actions, env.get_state().cell) == (2, 2)
+        assert (env.get_state().actions, env.state.cell) == (2, 2)
         assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
 
     def test_a_turn_stops_at_the_goal(self) -> None:
-        env = firm(actions_per_turn=5)
+        env = no_slip(actions_per_turn=5)
         _, reward, terminated, truncated, info = env.step("<answer>Right||Down||Down||Right||Up</answer>")
         assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
         assert env.get_state().actions == 4
 
-    def test_an_unreadable_answer_costs_a_penalty_and_a_turn(self) -> None:
-        env = firm()
+    def test_an_unreadable_response_costs_a_penalty_and_a_turn(self) -> None:
+        env = no_slip()
         observation, reward, _, _, info = env.step("<answer>Jump</answer>")
         assert observation.startswith("No valid action provided previously: 'Jump' is no action.\n")
-        assert (reward, env.get_state().cell, env.remaining()) == (-0.1, 0, 8)
+        assert (reward, env.state.cell, env.remaining()) == (-0.1, 0, 8)
         assert info == {"success": False, "action_is_valid": False, "action_is_effective": False}
         assert "No valid action" not in env.step("<answer>Down</answer>")[0]
 
-    def test_walking_into_the_edge_is_valid_and_without_effect(self) -> None:
-        *_, info = firm().step("<answer>Up || Left</answer>")
+    def test_walking_into_the_edge_is_valid_and_not_effective(self) -> None:
+        *_, info = no_slip().step("<answer>Up || Left</answer>")
         assert (info["action_is_valid"], info["action_is_effective"]) == (True, False)
 
-    def test_the_turns_run_out(self) -> None:
-        env = firm(max_turns=2)
+    def test_the_last_turn_truncates(self) -> None:
+        env = no_slip(max_turns=2)
         assert env.remaining() == 4
         assert env.step("<answer>Up</answer>")[2:4] == (False, False)
         assert env.step("?")[2:4] == (False, True)
         assert (env.remaining(), env.legal_actions()) == (0, [])
 
-    def test_the_actions_run_out(self) -> None:
-        env = firm(max_actions=3)
+    def test_the_last_action_truncates(self) -> None:
+        env = no_slip(max_actions=3)
         env.step("<answer>Up || Up</answer>")
         assert env.remaining() == 1
         _, _, terminated, truncated, _ = env.step("<answer>Up || Down</answer>")
-        assert (terminated, truncated, env.get_state().cell) == (False, True, 0)  # the fourth is not played
+        assert (terminated, truncated, env.state.cell) == (False, True, 0)  # the fourth is not played
 
-    def test_a_goal_with_the_last_action_is_no_truncation(self) -> None:
-        env = firm(desc=["SG"], max_turns=1)
+    def test_a_goal_with_the_last_action_terminates(self) -> None:
+        env = no_slip(desc=["SG"], max_turns=1)
         assert env.step("<answer>Right</answer>")[1:4] == (1.0, True, False)
 
-    def test_an_ended_episode_is_not_played_on(self) -> None:
-        env = firm(max_turns=1)
+    def test_a_step_after_the_end_is_refused(self) -> None:
+        env = no_slip(max_turns=1)
         env.step("?")
         with pytest.raises(ResetNeeded, match="has ended"):
             env.step("?")
 
-    def test_there_is_no_game_before_the_reset(self) -> None:
-        with pytest.raises(ResetNeeded, match="no game yet"):
+    def test_a_step_before_the_reset_is_refused(self) -> None:
+        with pytest.raises(ResetNeeded, match="no episode yet"):
             TextFrozenLake().step("?")
 
 
@@ -153,14 +153,14 @@ class TestInstances:
         assert one.reset()[0] == other.reset()[0]  # and what comes after it
         assert len({fingerprint(_key(one, seed)) for seed in range(50)}) > 45
 
-    def test_a_situation_is_the_same_with_another_budget_and_another_beginning(self) -> None:
-        env = firm()
+    def test_the_state_key_leaves_out_budget_and_start(self) -> None:
+        env = no_slip()
         env.step("<answer>Down || Up</answer>")
-        assert env.state_key() == firm().state_key()
+        assert env.state_key() == no_slip().state_key()
         env.step("<answer>Down</answer>")
-        assert env.state_key() == firm(desc=["FFH", "SFF", "HFG"]).state_key()
+        assert env.state_key() == no_slip(desc=["FFH", "SFF", "HFG"]).state_key()
 
-    def test_it_is_what_the_contracts_ask_for(self) -> None:
+    def test_it_implements_the_contracts(self) -> None:
         assert isinstance(TextFrozenLake(), Branchable)
         assert isinstance(TextFrozenLake(), HasOracle)
 
@@ -175,12 +175,12 @@ class TestInstances:
         ],
         ids=str,
     )
-    def test_it_can_be_branched_however_it_is_set(self, kwargs: dict[str, Any]) -> None:
+    def test_it_is_branchable_with_any_arguments(self, kwargs: dict[str, Any]) -> None:
         report = check_branchable("tsr/FrozenLake-v0", kwargs=kwargs, noisy=True)
         assert report.noisy
         assert report.skipped == ()
 
-    def test_firm_ice_has_no_noise(self) -> None:
+    def test_without_slip_there_is_no_noise(self) -> None:
         assert not check_branchable("tsr/FrozenLake-v0", kwargs={"success_rate": 1.0}, noisy=False).noisy
 
     def test_an_episode_through_gymnasiums_wrappers(self) -> None:
@@ -200,13 +200,13 @@ def _key(env: TextFrozenLake, seed: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "said"),
+    ("kwargs", "message"),
     [
-        ({"size": 1}, "size is 1: give a whole number of at least 2"),
+        ({"size": 1}, "TextFrozenLake.size is 1: give a whole number of at least 2"),
         ({"size": "4"}, "size is '4'"),
         ({"frozen": 1.5}, r"frozen is 1\.5: give a number from 0 to 1"),
         ({"success_rate": -0.1}, r"success_rate is -0\.1"),
-        ({"max_turns": 0}, "max_turns is 0"),
+        ({"max_turns": 0}, "TextFrozenLake.max_turns is 0"),
         ({"actions_per_turn": 2.0}, r"actions_per_turn is 2\.0"),
         ({"max_actions": True}, "max_actions is True"),
         ({"observation": "map"}, "observation is 'map': take one of grid, coordinates, both"),
@@ -216,6 +216,6 @@ def _key(env: TextFrozenLake, seed: int) -> Any:
     ],
     ids=str,
 )
-def test_a_bad_argument_is_one_sentence(kwargs: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_bad_argument_is_one_sentence(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         TextFrozenLake(**kwargs)

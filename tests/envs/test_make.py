@@ -1,4 +1,4 @@
-"""Environments by name: what is found, and one sentence for what is not."""
+"""Environments by name, and the messages for bad names and arguments."""
 
 import sys
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tsr_lightning.errors import ConfigError
 
 @pytest.fixture
 def pond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module of a user's own, outside the package."""
+    """A user's module, outside the package."""
     (tmp_path / "my_pond.py").write_text(
         "import gymnasium\n"
         "from tsr_lightning.envs.frozen_lake import TextFrozenLake\n"
@@ -32,23 +32,23 @@ def pond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         registry.pop(id, None)
 
 
-def test_by_id_with_arguments() -> None:
+def test_an_id_with_arguments() -> None:
     env = make_env("tsr/FrozenLake-v0", size=6)
     assert isinstance(env, TextFrozenLake)
     assert isinstance(env, Branchable)
     env.reset(seed=0)
-    assert len(env.get_state().rows) == 6
+    assert len(env.state.rows) == 6
 
 
-def test_by_dotted_path(pond: str) -> None:
+def test_a_dotted_path(pond: str) -> None:
     env = make_env(pond)
     assert isinstance(env, TextFrozenLake)
     env.reset(seed=0)
-    assert len(env.get_state().rows) == 3
+    assert len(env.state.rows) == 3
     check_env_spec(pond, {"size": 5})
 
 
-def test_its_spec_says_how_to_make_another(pond: str) -> None:
+def test_its_spec_has_all_arguments(pond: str) -> None:
     env = make_env(pond, frozen=0.8)
     assert isinstance(env, gymnasium.Env)
     assert env.spec is not None
@@ -56,36 +56,40 @@ def test_its_spec_says_how_to_make_another(pond: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "kwargs", "said"),
+    ("id", "kwargs", "message"),
     [
-        ("tsr/FrozenLak-v0", {}, r"'tsr/FrozenLak-v0' is not registered: did you mean tsr/FrozenLake-v0"),
+        (
+            "tsr/FrozenLak-v0",
+            {},
+            r"data.env is 'tsr/FrozenLak-v0': it is not registered; did you mean tsr/Frozen",
+        ),
         ("tsr/FrozenLake-v7", {}, "did you mean tsr/FrozenLake-v0"),
         ("zzzz", {}, r"take one of tsr/FrozenLake-v0.*package\.module:Env-v0"),
         (
             "no.such.module:Env-v0",
             {},
-            "'no.such.module'.* there is no 'no': install it or put its folder on PYTHONPATH",
+            "there is no module 'no'; install it or put its folder on PYTHONPATH",
         ),
         ("tsr_lightning.envs:Qwxyz-v0", {}, r"let 'tsr_lightning.envs' call gymnasium.register\(id='Qwxyz-v0'"),
         ("FrozenLake-v1", {}, "max_episode_steps=100, a limit outside its state"),
-        ("Blackjack-v1", {}, r"cannot be branched, it has no .*get_state, .*Replayed"),
+        ("Blackjack-v1", {}, r"cannot be branched, since it has no .*get_state, .*Replayed"),
         ("tsr/FrozenLake-v0", {"sise": 4}, "takes no argument 'sise': did you mean 'size'"),
         ("tsr/FrozenLake-v0", {"qqqq": 4}, "takes no argument 'qqqq': it takes size, frozen"),
         ("tsr/FrozenLake-v0", {"size": -4}, "size is -4: give a whole number"),
     ],
 )
-def test_what_cannot_be_made_is_said_in_a_sentence(id: str, kwargs: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as refused:
+def test_bad_names_and_arguments_are_refused(id: str, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
         check_env_spec(id, kwargs)
     assert "\n" not in str(refused.value)
 
 
-def test_a_limit_in_a_spec_of_ones_own(pond: str) -> None:
+def test_a_limit_in_a_users_spec_is_refused(pond: str) -> None:
     make_env(pond)
-    with pytest.raises(ConfigError, match="'my_pond:PondLimited-v0' is registered with max_episode_steps=7"):
+    with pytest.raises(ConfigError, match="'my_pond:PondLimited-v0': it is registered with max_episode_steps=7"):
         make_env("my_pond:PondLimited-v0")
 
 
-def test_a_module_that_is_broken_inside_is_seen_in_full(pond: str) -> None:
+def test_a_failing_import_within_a_module_is_raised(pond: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         make_env("my_broken:Env-v0")

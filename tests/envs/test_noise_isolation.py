@@ -1,7 +1,7 @@
 """Search must not see the real episode's noise.
 
-In these worlds every action is equally good, so without a look into the future no policy can win more often than the
-known probability; one that knows the noise to come nearly always wins, because what an action leads to depends on it.
+In these environments every action is equally good, so without knowing the noise to come no policy can succeed more
+often than the known probability; a policy that knows it nearly always succeeds.
 """
 
 import math
@@ -17,7 +17,7 @@ from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.strategies import Beam, BestOfN, Lookahead, Sample, Strategy
 
 EPISODES = 600
-GAIN = 0.10  # that must not go unnoticed
+GAIN = 0.10  # of success rate, which must be detected
 LEVEL = 0.01  # of a one-sided exact binomial test
 POWER = 0.99
 SEARCHES: list[Strategy] = [
@@ -67,13 +67,10 @@ class Coins:
     def remaining(self) -> int:
         return 5 - self.tosses
 
-    def legal_actions(self) -> list[str]:
-        return list(self.answers)
-
 
 class EvenLake(TextFrozenLake):
-    """A lake where nobody moves where he wants, but to one of the two sides: from the corner S, any action stays or
-    reaches a G with probability 1/2 each. Two turns."""
+    """A lake where every move goes to one of its two sides: from the corner S, any action stays or reaches a G with
+    probability 1/2 each. Two turns."""
 
     win = 1 - 0.5**2
 
@@ -85,23 +82,23 @@ class EvenLake(TextFrozenLake):
         self.answers = tuple(self.legal_actions())
 
 
-class ForeseenCoins(Coins):
-    """The mutant: one randomness for the real episode and all branches, in the state."""
+class SharedNoiseCoins(Coins):
+    """A mutant: the real episode and all branches share the noise in the state."""
 
     def reseed(self, key: Key, /) -> None:
         pass
 
 
-class ForeseenLake(EvenLake):
-    """The same of the lake."""
+class SharedNoiseLake(EvenLake):
+    """The same mutant of the lake."""
 
     def reseed(self, key: Key, /) -> None:
         pass
 
 
-def wins(world: Any, strategy: Strategy) -> int:
-    """Of `EPISODES` of different instances."""
-    play = driver(world, Scripted(world.answers))
+def wins(env: Any, strategy: Strategy) -> int:
+    """Successes in `EPISODES` episodes of different instances."""
+    play = driver(env, Scripted(env.answers))
     searches = [SearchTask(seed, 0, strategy, Key(2025).fold_in(seed)) for seed in range(EPISODES)]
     return sum(trajectory.succeeded for trajectory in play.run(searches))
 
@@ -116,40 +113,38 @@ def too_many(n: int, p: float) -> int:
     return next(count for count in range(n + 2) if at_least(count, n, p) < LEVEL)
 
 
-@pytest.mark.parametrize("world", [Coins, EvenLake])
-def test_the_number_of_episodes_is_enough(world: type[Coins] | type[EvenLake]) -> None:
-    """With 600 episodes a gain of ten points is found with probability 0.995 (coins, 0.5) and 0.9999 (lake, 0.75)."""
-    assert at_least(too_many(EPISODES, world.win), EPISODES, world.win + GAIN) > POWER
+@pytest.mark.parametrize("env_type", [Coins, EvenLake])
+def test_the_number_of_episodes_gives_enough_power(env_type: type[Coins] | type[EvenLake]) -> None:
+    """600 episodes detect a gain of ten points with probability 0.995 (coins, 0.5) and 0.9999 (lake, 0.75)."""
+    assert at_least(too_many(EPISODES, env_type.win), EPISODES, env_type.win + GAIN) > POWER
 
 
-@pytest.mark.parametrize("world", [Coins, EvenLake, ForeseenCoins, ForeseenLake])
-def test_every_action_is_equally_good_to_plain_sampling(world: type[Coins] | type[EvenLake]) -> None:
-    """The baseline is the known probability, in the mutants too, since a plain sample looks at nothing."""
-    won = wins(world(), Sample())
-    assert at_least(won, EPISODES, world.win) > LEVEL / 2
-    assert at_least(EPISODES - won, EPISODES, 1 - world.win) > LEVEL / 2
+@pytest.mark.parametrize("env_type", [Coins, EvenLake, SharedNoiseCoins, SharedNoiseLake])
+def test_plain_sampling_has_the_known_success_rate(env_type: type[Coins] | type[EvenLake]) -> None:
+    """In the mutants too, since a plain sample has no branches."""
+    won = wins(env_type(), Sample())
+    assert at_least(won, EPISODES, env_type.win) > LEVEL / 2
+    assert at_least(EPISODES - won, EPISODES, 1 - env_type.win) > LEVEL / 2
 
 
-@pytest.mark.parametrize("world", [Coins, EvenLake])
+@pytest.mark.parametrize("env_type", [Coins, EvenLake])
 @pytest.mark.parametrize("strategy", SEARCHES, ids=repr)
-def test_search_wins_no_more_often_than_sampling(strategy: Strategy, world: type[Coins] | type[EvenLake]) -> None:
-    assert wins(world(), strategy) < too_many(EPISODES, world.win)
-
-
-@pytest.mark.parametrize("world", [ForeseenCoins, ForeseenLake])
-@pytest.mark.parametrize("strategy", SEARCHES, ids=repr)
-def test_the_same_test_fails_where_search_sees_the_future(
-    strategy: Strategy, world: type[Coins] | type[EvenLake]
+def test_search_succeeds_no_more_often_than_sampling(
+    strategy: Strategy, env_type: type[Coins] | type[EvenLake]
 ) -> None:
-    won = wins(world(), strategy)
-    assert won >= too_many(EPISODES, world.win)
-    assert won / EPISODES > world.win + GAIN
+    assert wins(env_type(), strategy) < too_many(EPISODES, env_type.win)
 
 
-@pytest.mark.parametrize("world", [Coins, EvenLake])
+@pytest.mark.parametrize("env_type", [SharedNoiseCoins, SharedNoiseLake])
+@pytest.mark.parametrize("strategy", SEARCHES, ids=repr)
+def test_shared_noise_is_detected(strategy: Strategy, env_type: type[Coins] | type[EvenLake]) -> None:
+    won = wins(env_type(), strategy)
+    assert won >= too_many(EPISODES, env_type.win)
+    assert won / EPISODES > env_type.win + GAIN
+
+
+@pytest.mark.parametrize("env_type", [Coins, EvenLake])
 @pytest.mark.parametrize("strategy", [BestOfN(4), Beam(2, 4)], ids=repr)
-def test_keeping_the_outcome_that_search_saw_selects_luck(
-    strategy: Strategy, world: type[Coins] | type[EvenLake]
-) -> None:
-    """As documented, and as the paper does: under `keep` search does beat sampling here."""
-    assert wins(world(), strategy) >= too_many(EPISODES, world.win)
+def test_with_keep_search_selects_lucky_noise(strategy: Strategy, env_type: type[Coins] | type[EvenLake]) -> None:
+    """As documented, and as in the paper: with `keep` search does beat sampling here."""
+    assert wins(env_type(), strategy) >= too_many(EPISODES, env_type.win)

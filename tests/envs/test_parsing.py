@@ -1,4 +1,4 @@
-"""What a policy says is read in linear time, and as the regular expressions read it that first defined it."""
+"""Responses are parsed in linear time, and as the regular expressions parse them that define the format."""
 
 import itertools
 import re
@@ -16,7 +16,7 @@ from tsr_lightning.envs.webshop.pages import read
 from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_WORDINGS, heard
 from tsr_lightning.envs.webshop.tokens import words
 
-# the definitions: cubic, quadratic and quadratic in the length of a response
+# the definitions, which take cubic or quadratic time
 BY_PATTERN = {
     "paper": re.compile(r"<think>.*?</think>\s*<answer>(.*?)</answer>", re.DOTALL),
     "brief": re.compile(r"<answer>(.*?)</answer>", re.DOTALL),
@@ -41,7 +41,7 @@ def action_by_pattern(text: str) -> tuple[str, str] | None:
 
 
 @pytest.mark.parametrize("name", BY_PATTERN)
-def test_every_short_response_is_read_as_the_pattern_reads_it(name: str) -> None:
+def test_every_short_response_is_parsed_as_by_the_pattern(name: str) -> None:
     for length in range(6):
         for pieces in itertools.product(PIECES, repeat=length):
             text = "".join(pieces)
@@ -49,21 +49,21 @@ def test_every_short_response_is_read_as_the_pattern_reads_it(name: str) -> None
 
 
 @given(st.lists(st.sampled_from([*PIECES, "<", ">", "/", "think", "answer", "||", "\u2003", "\x1c"]), max_size=40))
-def test_longer_responses_are_read_as_the_pattern_reads_them(pieces: list[str]) -> None:
+def test_longer_responses_are_parsed_as_by_the_pattern(pieces: list[str]) -> None:
     text = "".join(pieces)
     for name in BY_PATTERN:
         assert find_answer(text, PROMPT_STYLES[name]) == by_pattern(text, name)
     assert find_answer(text, ORIGINAL) == text
 
 
-def test_every_short_action_is_read_as_the_pattern_reads_it() -> None:
+def test_every_short_action_is_parsed_as_by_the_pattern() -> None:
     for length in range(8):
         for characters in itertools.product(CHARACTERS, repeat=length):
             text = "".join(characters)
             assert read(text) == action_by_pattern(text), text
 
 
-def test_every_short_query_has_the_words_of_the_pattern() -> None:
+def test_every_short_query_is_split_as_by_the_pattern() -> None:
     for length in range(9):
         for characters in itertools.product("_a1.", repeat=length):
             text = "".join(characters)
@@ -72,10 +72,10 @@ def test_every_short_query_has_the_words_of_the_pattern() -> None:
 
 @pytest.fixture
 def limit() -> Iterator[None]:
-    """Fails the test after SECONDS of this process's own time, so that a busy machine changes nothing."""
+    """Fails the test after SECONDS of this process's own time, whatever else the machine does."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"not done after {SECONDS} seconds of computing: this is not linear")
+        raise TimeoutError(f"not done after {SECONDS} seconds of processor time: this is not linear")
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
@@ -85,7 +85,7 @@ def limit() -> Iterator[None]:
 
 
 UNITS = ("<think>", "</think>", "<answer>", "</answer>", "<think></think><answer>", "<think></think>", "</think> ", " ")
-READERS: list[Callable[[str], object]] = [
+PARSERS: list[Callable[[str], object]] = [
     *(lambda text, prompt_style=prompt_style: heard(text, prompt_style) for prompt_style in SHOP_WORDINGS.values()),  # type: ignore[misc]
     read,
     words,
@@ -93,18 +93,16 @@ READERS: list[Callable[[str], object]] = [
 
 
 @pytest.mark.parametrize("unit", [*UNITS, "[", "]", "[]", "search[", "||", "_", "a_", "a.", "\u200d", "-"])
-def test_long_responses_are_read_in_linear_time(unit: str, limit: None) -> None:
+def test_long_responses_are_parsed_in_linear_time(unit: str, limit: None) -> None:
     text = unit * (200_000 // len(unit))
-    for reader in READERS:
-        for said in (text, f"search[{text}]", f"<answer>search[{text}", f"<think></think><answer>{text}é"):
-            reader(said)
+    for parse in PARSERS:
+        for response in (text, f"search[{text}]", f"<answer>search[{text}", f"<think></think><answer>{text}é"):
+            parse(response)
 
 
 @pytest.mark.parametrize("id", ["tsr/FrozenLake-v0", "tsr/Sokoban-v0", "tsr/WebShop-v0"])
 @pytest.mark.parametrize("prompt_style", PROMPT_STYLES)
-def test_the_longest_responses_that_an_environment_declares_take_no_time(
-    id: str, prompt_style: str, limit: None
-) -> None:
+def test_environments_take_their_longest_responses_in_linear_time(id: str, prompt_style: str, limit: None) -> None:
     env = gymnasium.make(id, disable_env_checker=True, prompt_style=prompt_style).unwrapped
     for unit in UNITS:
         for form in ("{}", "<think></think><answer>{}</answer>", "<think></think><answer>search[{}]</answer>"):

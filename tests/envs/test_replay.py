@@ -37,7 +37,7 @@ class Urn(gymnasium.Env[str, str]):
 
 
 class ForgetfulUrn(Urn):
-    """Something of the last episode shows in the next one."""
+    """A counter survives the reset."""
 
     episodes = 0
 
@@ -55,13 +55,13 @@ def make_urn() -> Replayed:
     return Replayed(Urn(), actions=ANSWERS, max_turns=8, instructions="Guess.")
 
 
-def test_an_ordinary_environment_can_be_branched() -> None:
+def test_an_ordinary_environment_becomes_branchable() -> None:
     report = check_branchable(make_urn, noisy=True)
     assert report.noisy
     assert report.skipped == ()
 
 
-def test_a_wrapped_one_keeps_its_limit() -> None:
+def test_a_wrapped_environment_keeps_its_limit() -> None:
     def limited() -> Replayed:
         return Replayed(TimeLimit(Urn(), 4), actions=ANSWERS, max_turns=6)
 
@@ -74,7 +74,7 @@ def test_a_wrapped_one_keeps_its_limit() -> None:
         assert [env.step("pass")[3] for _ in range(4)] == [False, False, False, True]
 
 
-def test_it_is_what_the_contract_asks_for() -> None:
+def test_it_implements_the_contract() -> None:
     env = make_urn()
     assert isinstance(env, Branchable)
     assert env.unwrapped is env
@@ -92,13 +92,13 @@ def test_the_budget_is_counted_in_turns() -> None:
         env.step("pass")
 
 
-def test_what_info_lacks_is_filled_in() -> None:
+def test_missing_info_is_filled_in() -> None:
     env = make_urn()
     env.reset(seed=0)
     assert env.step("pass")[4] == {"success": False, "action_is_valid": True, "action_is_effective": True}
 
 
-def test_the_score_is_the_return_squashed_and_one_in_a_success() -> None:
+def test_the_score_is_the_squashed_return_and_1_after_a_success() -> None:
     env = make_urn()
     env.reset(seed=0)
     assert env.score() == 0.5
@@ -111,7 +111,7 @@ def test_the_score_is_the_return_squashed_and_one_in_a_success() -> None:
     assert sorted(set(scores)) == [*([0.5] if 0.5 in scores else []), 0.75, pytest.approx(5 / 6), 1.0]
 
 
-def test_functions_of_the_users_own() -> None:
+def test_given_functions_are_used() -> None:
     env = Replayed(
         Urn(),
         actions=lambda observation, info: ANSWERS[:2] if "right" in observation else ["pass"],
@@ -125,7 +125,7 @@ def test_functions_of_the_users_own() -> None:
     assert env.legal_actions() == ["red", "blue"]
 
 
-def test_a_branch_draws_from_its_key() -> None:
+def test_reseed_draws_from_its_key() -> None:
     env = make_urn()
     env.reset(seed=3)
     state = env.get_state()
@@ -139,18 +139,20 @@ def test_a_branch_draws_from_its_key() -> None:
     assert len({tuple(future(Key(k))) for k in range(20)}) > 10
 
 
-def test_a_replay_that_goes_another_way_says_where() -> None:
+def test_a_replay_that_differs_names_the_turn() -> None:
     env = Replayed(ForgetfulUrn(), actions=ANSWERS, max_turns=8)
     env.reset(seed=0)
     env.step("pass")
     state = env.get_state()
-    with pytest.raises(ReplayError, match=r"turn 1 of a replay shows 'it was .* game 2' and not 'it was .* game 1'"):
+    with pytest.raises(
+        ReplayError, match=r"turn 1 of a replay shows 'it was .* game 2', and 'it was .* game 1' was recorded"
+    ):
         env.set_state(state)
 
 
-def test_the_checker_rejects_it() -> None:
+def test_the_checker_rejects_a_reset_that_forgets_nothing() -> None:
     with pytest.raises(
-        BranchabilityError, match="reset: something of the episode before is left, so a seed gave two episodes"
+        BranchabilityError, match="reset: something of the last episode survives it, so a seed gave two episodes"
     ):
         check_branchable(lambda: Replayed(ForgetfulUrn(), actions=ANSWERS, max_turns=8))
 
@@ -161,20 +163,20 @@ def test_options_are_replayed() -> None:
     assert env.get_state().options == '{"a": 1}'
 
 
-def test_reset_without_a_seed_goes_on_from_the_last_one() -> None:
+def test_a_reset_without_a_seed_continues_from_the_last_one() -> None:
     one, other = make_urn(), make_urn()
     one.reset(seed=4)
     other.reset(seed=4)
     assert [one.reset()[0] for _ in range(5)] == [other.reset()[0] for _ in range(5)]
 
 
-def test_a_limit_must_come_from_somewhere() -> None:
-    with pytest.raises(ConfigError, match="max_turns is None"):
+def test_a_missing_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Replayed\.max_turns is None"):
         Replayed(Urn(), actions=ANSWERS)
 
 
-def test_only_text_can_be_replayed() -> None:
+def test_an_environment_without_text_is_refused() -> None:
     urn = Urn()
     urn.action_space = Discrete(2)  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match=r"action space Discrete\(2\): only environments of text"):
+    with pytest.raises(ConfigError, match=r"action space is Discrete\(2\); only environments with Text spaces"):
         Replayed(urn, actions=ANSWERS, max_turns=8)

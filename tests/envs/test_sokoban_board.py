@@ -1,4 +1,4 @@
-"""The mechanics of Sokoban: a scenario by hand, and random games beside a slow reference that only knows characters."""
+"""The mechanics of Sokoban: a scenario by hand, and random games against a slow reference on characters."""
 
 import pickle
 
@@ -12,26 +12,26 @@ from tsr_lightning.envs.sokoban.levels import parse_level
 from tsr_lightning.envs.sokoban.render import grid
 from tsr_lightning.rng import Key
 
-WAYS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
-LEAVES = {"P": "_", "S": "O", "X": "_", "√": "O"}  # what is under a thing
+DIRECTIONS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
+LEAVES = {"P": "_", "S": "O", "X": "_", "√": "O"}  # what is under a symbol
 ENTERS = {"P": {"_": "P", "O": "S"}, "X": {"_": "X", "O": "√"}}
 
 
-def reference(picture: str, action: str) -> tuple[str, float]:
-    """An action on a picture of the board, character by character: the picture after it, and the reward."""
-    rows = [list(row) for row in picture.split("\n")]
-    down, right = WAYS[action]
+def reference(text: str, action: str) -> tuple[str, float]:
+    """Plays an action on the grid as text: the grid after it, and the reward."""
+    rows = [list(row) for row in text.split("\n")]
+    down, right = DIRECTIONS[action]
     (y, x) = next((y, x) for y, row in enumerate(rows) for x, symbol in enumerate(row) if symbol in "PS")
     ahead, beyond = (y + down, x + right), (y + 2 * down, x + 2 * right)
     reward = -0.1
     if rows[ahead[0]][ahead[1]] in "X√":
         if rows[beyond[0]][beyond[1]] not in "_O":
-            return picture, reward
+            return text, reward
         reward += (rows[beyond[0]][beyond[1]] == "O") - (rows[ahead[0]][ahead[1]] == "√")
         rows[ahead[0]][ahead[1]] = LEAVES[rows[ahead[0]][ahead[1]]]
         rows[beyond[0]][beyond[1]] = ENTERS["X"][rows[beyond[0]][beyond[1]]]
     if rows[ahead[0]][ahead[1]] == "#":
-        return picture, reward
+        return text, reward
     rows[y][x] = LEAVES[rows[y][x]]
     rows[ahead[0]][ahead[1]] = ENTERS["P"][rows[ahead[0]][ahead[1]]]
     after = "\n".join("".join(row) for row in rows)
@@ -59,28 +59,28 @@ def test_a_scenario_by_hand() -> None:
     assert act(layout, 8, (9, 15), right) == (9, (10, 15))  # onto the target
     assert act(layout, 9, (10, 15), right) == (9, (10, 15))  # a box against a wall
     assert act(layout, 9, (10, 15), down) == (15, (10, 21))  # another box
-    assert act(layout, 9, (15, 21), down) == (9, (15, 21))  # two boxes in a row are too heavy
+    assert act(layout, 9, (15, 21), down) == (9, (15, 21))  # two boxes in a row cannot be pushed
     assert [ACTIONS[index] for index in legal(layout, player, boxes)] == ["Down", "Right"]
 
 
 @given(seed=st.integers(0, 10_000), boxes=st.integers(1, 3), actions=st.lists(st.sampled_from(ACTIONS), max_size=60))
-def test_random_games_are_those_of_the_reference(seed: int, boxes: int, actions: list[str]) -> None:
+def test_random_games_equal_the_reference(seed: int, boxes: int, actions: list[str]) -> None:
     env = SokobanEnv(boxes=boxes, observation="grid", prompt_style="brief", max_turns=100, max_actions=100)
-    picture = env.reset(seed=seed)[0].rsplit("\n", 1)[0]
+    text = env.reset(seed=seed)[0].rsplit("\n", 1)[0]
     for action in actions:
-        expected, reward = reference(picture, action)
+        expected, reward = reference(text, action)
         observation, got, terminated, _, info = env.step(f"<answer>{action}</answer>")
         assert observation.rsplit("\n", 1)[0] == expected
         assert abs(got - reward) < 1e-9
-        assert info["action_is_effective"] == (expected != picture)
+        assert info["action_is_effective"] == (expected != text)
         assert terminated == info["success"] == ("X" not in expected)
         if terminated:
             break
-        picture = expected
+        text = expected
 
 
 @given(seed=st.integers(0, 1_000), boxes=st.integers(1, 3))
-def test_reverse_play_undoes_exactly_what_actions_do(seed: int, boxes: int) -> None:
+def test_reverse_play_is_the_inverse_of_actions(seed: int, boxes: int) -> None:
     level = generate(Key(seed), Difficulty(boxes=boxes))
     layout, state = level.layout, (level.player, level.boxes)
     for place in range(20):
@@ -92,13 +92,13 @@ def test_reverse_play_undoes_exactly_what_actions_do(seed: int, boxes: int) -> N
         state = options[Key(seed).bits(place) % len(options)]
 
 
-def test_endings_are_solved_and_lack_no_place_of_the_player() -> None:
+def test_endings_have_every_place_of_the_player() -> None:
     layout, _, _ = parse_level(["#####", "#@$.#", "#  ##", "#####"], "by hand")
     assert endings(layout) == [(cell, layout.targets) for cell in floor(layout) if cell not in layout.targets]
     assert [cell for cell, _ in endings(layout)] == [6, 7, 11, 12]
 
 
-def test_a_layout_is_shared_hashable_and_survives_pickling() -> None:
+def test_a_layout_is_hashable_and_can_be_pickled() -> None:
     layout, player, boxes = generate(Key(3), Difficulty())
     copy = pickle.loads(pickle.dumps(layout))
     assert copy == layout

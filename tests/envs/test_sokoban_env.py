@@ -1,4 +1,4 @@
-"""The environment: rewards, budgets, observations, restoring, the oracle, and what gymnasium and search ask of it."""
+"""The environment: rewards, budgets, observations, states, the oracle, and the contracts of gymnasium and search."""
 
 import pickle
 from pathlib import Path
@@ -16,7 +16,7 @@ from tsr_lightning.envs.text import CHARSET
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
-CORRIDOR = """\
+LEVELS = """\
 ; 0
 #######
 #@ $ .#
@@ -44,9 +44,9 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def corridor(tmp_path: Path) -> Path:
+def levels_file(tmp_path: Path) -> Path:
     path = tmp_path / "levels.txt"
-    path.write_text(CORRIDOR)
+    path.write_text(LEVELS)
     return path
 
 
@@ -54,7 +54,7 @@ def brief(**settings: Any) -> SokobanEnv:
     return SokobanEnv(**{"prompt_style": "brief", **settings})
 
 
-def say(*actions: str) -> str:
+def answer(*actions: str) -> str:
     return f"<answer>{' || '.join(actions)}</answer>"
 
 
@@ -69,7 +69,7 @@ def test_it_is_branchable(settings: dict[str, Any]) -> None:
     assert report.skipped == ()
 
 
-def test_it_is_registered_and_keeps_the_contracts() -> None:
+def test_it_is_registered_and_implements_the_contracts() -> None:
     env = gymnasium.make("tsr/Sokoban-v0").unwrapped
     assert isinstance(env, SokobanEnv)
     assert isinstance(env, Branchable)
@@ -103,60 +103,61 @@ def test_the_papers_prompt() -> None:
     assert set(env.instructions + observation) <= CHARSET
 
 
-def test_what_is_seen(corridor: Path) -> None:
-    env = brief(levels=corridor)
+def test_observations_by_hand(levels_file: Path) -> None:
+    env = brief(levels=levels_file)
     assert env.reset(seed=1)[0] == "P 1 1\nX 1 2\nX 2 3\nO 1 4\nO 2 4\n######\n#PX_O#\n#__XO#\n#____#\n######\n10 left"
-    env.step(say("Down", "Right"))
+    env.step(answer("Down", "Right"))
     assert (
-        env.step(say("Right"))[0] == "P 2 3\nX 1 2\n√ 2 4\nO 1 4\nO 2 4\n######\n#_X_O#\n#__P√#\n#____#\n######\n6 left"
+        env.step(answer("Right"))[0]
+        == "P 2 3\nX 1 2\n√ 2 4\nO 1 4\nO 2 4\n######\n#_X_O#\n#__P√#\n#____#\n######\n6 left"
     )
     grid = "######\n#_X_O#\n#__P√#\n#____#\n######"
     state = env.get_state()
 
     def shown(**settings: Any) -> str:
-        other = SokobanEnv(levels=corridor, **settings)
+        other = SokobanEnv(levels=levels_file, **settings)
         other.set_state(state)
         return other.step("nonsense")[0]
 
     assert shown(observation="grid", prompt_style="brief").split("\n", 1)[1] == f"{grid}\n4 left"
-    told = "Board size: 5 rows x 6 cols (zero-indexed).\nTargets: (1, 4), (2, 4)\n"
-    told += "Boxes: (1, 2)\nBoxes on target: (2, 4)\nPlayer: (2, 3)"
-    assert f"State:\nCoordinates: \n{told}\nGrid Map: \n{grid}\nNo valid" in shown()
-    assert f"State:\n{told}\nNo valid" in shown(observation="coordinates")
+    coordinates = "Board size: 5 rows x 6 cols (zero-indexed).\nTargets: (1, 4), (2, 4)\n"
+    coordinates += "Boxes: (1, 2)\nBoxes on target: (2, 4)\nPlayer: (2, 3)"
+    assert f"State:\nCoordinates: \n{coordinates}\nGrid Map: \n{grid}\nNo valid" in shown()
+    assert f"State:\n{coordinates}\nNo valid" in shown(observation="coordinates")
     assert shown(observation="coordinates", prompt_style="brief").endswith("P 2 3\nX 1 2\n√ 2 4\nO 1 4\nO 2 4\n4 left")
-    ansi = SokobanEnv(levels=corridor, render_mode="ansi")
+    ansi = SokobanEnv(levels=levels_file, render_mode="ansi")
     ansi.set_state(state)
     assert ansi.render() == grid
     assert env.render() is None
 
 
-def test_rewards_and_a_turn_that_stops_when_solved(corridor: Path) -> None:
-    env = brief(levels=corridor)
+def test_rewards_by_hand_and_a_turn_stops_when_solved(levels_file: Path) -> None:
+    env = brief(levels=levels_file)
     env.reset(seed=0)
-    _, reward, terminated, truncated, info = env.step(say("Right", "Up"))  # a walk and a wall
+    _, reward, terminated, truncated, info = env.step(answer("Right", "Up"))  # a walk and a wall
     assert (round(reward, 9), terminated, truncated) == (-0.2, False, False)
     assert info == {"success": False, "action_is_valid": True, "action_is_effective": True}
-    _, reward, _, _, info = env.step(say("Up", "Down"))
+    _, reward, _, _, info = env.step(answer("Up", "Down"))
     assert (round(reward, 9), info["action_is_effective"]) == (-0.2, False)
-    _, reward, _, _, _ = env.step(say("Right"))  # a push, onto no target
+    _, reward, _, _, _ = env.step(answer("Right"))  # a push, onto no target
     assert round(reward, 9) == -0.1
     assert env.remaining() == 4  # five actions are played, and two turns of two are left
-    observation, reward, terminated, truncated, info = env.step(say("Right", "Left"))
+    observation, reward, terminated, truncated, info = env.step(answer("Right", "Left"))
     assert (round(reward, 9), terminated, truncated) == (10.9, True, False)  # 1 for the box, 10 for all, -0.1
     assert info == {"success": True, "action_is_valid": True, "action_is_effective": True}
     assert "#___P√#" in observation  # Left was not played
     assert env.score() == 1
     assert env.legal_actions() == []
     with pytest.raises(ResetNeeded):
-        env.step(say("Left"))
+        env.step(answer("Left"))
 
 
-def test_a_box_pushed_off_its_target_costs_what_it_brought(tmp_path: Path) -> None:
+def test_a_box_pushed_off_its_target_costs_its_reward(tmp_path: Path) -> None:
     path = tmp_path / "off.txt"
     path.write_text("########\n#@*  $.#\n########\n")
     env = brief(levels=path)
     env.reset(seed=0)
-    assert round(env.step(say("Right"))[1], 9) == -1.1
+    assert round(env.step(answer("Right"))[1], 9) == -1.1
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_box_pushed_off_its_target_costs_what_it_brought(tmp_path: Path) -> No
         ("<answer>Up || Jump</answer>", "'Jump' is no action"),
     ],
 )
-def test_an_answer_that_cannot_be_read_costs_a_turn_and_is_told(response: str, problem: str) -> None:
+def test_an_unreadable_response_costs_a_turn_and_is_warned_about(response: str, problem: str) -> None:
     env = brief(format_penalty=-0.25)
     first, _ = env.reset(seed=4)
     observation, reward, terminated, truncated, info = env.step(response)
@@ -179,24 +180,24 @@ def test_an_answer_that_cannot_be_read_costs_a_turn_and_is_told(response: str, p
     assert env.remaining() == 0
 
 
-def test_actions_run_out_before_turns_do(corridor: Path) -> None:
-    env = brief(levels=corridor, max_turns=50, actions_per_turn=3, max_actions=4)
+def test_the_last_action_truncates(levels_file: Path) -> None:
+    env = brief(levels=levels_file, max_turns=50, actions_per_turn=3, max_actions=4)
     env.reset(seed=2)
     assert env.remaining() == 4
-    assert not env.step(say("Up", "Down", "Up", "Down"))[3]  # the fourth is not played
+    assert not env.step(answer("Up", "Down", "Up", "Down"))[3]  # the fourth is not played
     assert env.remaining() == 1
-    _, reward, terminated, truncated, _ = env.step(say("Right", "Right", "Right"))
+    _, reward, terminated, truncated, _ = env.step(answer("Right", "Right", "Right"))
     assert (round(reward, 9), terminated, truncated) == (-0.1, False, True)
 
 
-def test_solved_with_the_last_action_is_terminated_and_not_truncated(corridor: Path) -> None:
-    env = brief(levels=corridor, max_turns=2, max_actions=3)
+def test_a_solution_with_the_last_action_terminates(levels_file: Path) -> None:
+    env = brief(levels=levels_file, max_turns=2, max_actions=3)
     env.reset(seed=0)
-    env.step(say("Right", "Right"))
-    assert env.step(say("Right"))[2:4] == (True, False)
+    env.step(answer("Right", "Right"))
+    assert env.step(answer("Right"))[2:4] == (True, False)
 
 
-def test_a_moment_is_exact_immutable_and_travels() -> None:
+def test_a_state_is_exact_immutable_and_can_be_pickled() -> None:
     env, other = brief(), brief()
     env.reset(seed=11)
     env.step("nonsense")
@@ -212,34 +213,34 @@ def test_a_moment_is_exact_immutable_and_travels() -> None:
     assert isinstance(hash(state), int)
 
 
-def test_equal_situations_are_equal_whatever_is_left(corridor: Path) -> None:
-    env = brief(levels=corridor)
+def test_the_state_key_leaves_out_the_budget(levels_file: Path) -> None:
+    env = brief(levels=levels_file)
     env.reset(seed=0)
     key = env.state_key()
-    env.step(say("Right", "Left"))
+    env.step(answer("Right", "Left"))
     assert env.state_key() == key
     assert fingerprint(env.state_key()) == fingerprint(key)
-    env.step(say("Right"))
+    env.step(answer("Right"))
     assert env.state_key() != key
     env.reset(seed=2)
     assert env.state_key() != key
 
 
-def test_seeds_pick_levels(corridor: Path) -> None:
-    env = brief(levels=corridor)
+def test_seeds_name_levels(levels_file: Path) -> None:
+    env = brief(levels=levels_file)
     assert [env.reset(seed=seed)[0] for seed in range(3)] == [env.reset(seed=seed)[0] for seed in range(3, 6)]
-    made = brief()
-    assert made.reset(seed=1)[0] == brief().reset(seed=1)[0] != made.reset(seed=2)[0]
-    # without a seed: on from the last one
-    made.reset(seed=1)
-    following = [made.reset()[0] for _ in range(5)]
-    made.reset(seed=1)
-    assert [made.reset()[0] for _ in range(5)] == following
+    generated = brief()
+    assert generated.reset(seed=1)[0] == brief().reset(seed=1)[0] != generated.reset(seed=2)[0]
+    # without a seed: continues from the last one
+    generated.reset(seed=1)
+    following = [generated.reset()[0] for _ in range(5)]
+    generated.reset(seed=1)
+    assert [generated.reset()[0] for _ in range(5)] == following
     assert len(set(following)) == 5
 
 
 @pytest.mark.parametrize("settings", [{}, {"boxes": 2}, {"prompt_style": "paper", "observation": "grid"}], ids=str)
-def test_the_oracle_solves_every_made_level_within_the_budget(settings: dict[str, Any]) -> None:
+def test_the_oracle_solves_every_generated_level_within_the_budget(settings: dict[str, Any]) -> None:
     env = brief(**settings)
     for seed in range(200):
         env.reset(seed=seed)
@@ -254,7 +255,7 @@ def test_the_oracle_solves_every_made_level_within_the_budget(settings: dict[str
         assert 0 not in scores
 
 
-def test_the_oracles_noise_is_that_of_its_key_and_planned_around() -> None:
+def test_the_oracle_plans_around_the_noise_of_its_key() -> None:
     env = brief()
     solved = {}
     for noise in (0.0, 0.35, 1.0):
@@ -266,7 +267,7 @@ def test_the_oracles_noise_is_that_of_its_key_and_planned_around() -> None:
                 key = Key(seed).fold_in("noise", env.remaining())
                 response = env.oracle(noise, key)
                 assert response == env.oracle(noise, key)
-                assert response != say()
+                assert response != answer()
                 _, _, terminated, truncated, info = env.step(response)
                 assert info["action_is_valid"]
                 assert info["action_is_effective"]
@@ -278,21 +279,21 @@ def test_the_oracles_noise_is_that_of_its_key_and_planned_around() -> None:
     assert solved[1.0] < solved[0.35]
 
 
-def test_the_oracle_has_something_to_say_where_all_is_lost(corridor: Path) -> None:
-    env = brief(levels=corridor)
+def test_the_oracle_plays_on_in_a_lost_state(levels_file: Path) -> None:
+    env = brief(levels=levels_file)
     env.reset(seed=2)
     assert env.score() == 0
-    assert env.oracle() == say("Up", "Down")  # the first that change the board, as nothing is drawn without a key
-    said = {env.oracle(key=Key(number)) for number in range(40)}
-    assert len(said) > 4
-    with pytest.raises(ConfigError, match="needs a key"):
+    assert env.oracle() == answer("Up", "Down")  # the first that change the board, as nothing is drawn without a key
+    responses = {env.oracle(key=Key(number)) for number in range(40)}
+    assert len(responses) > 4
+    with pytest.raises(ConfigError, match=r"noise is 0\.5: give a key"):
         env.oracle(0.5)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"max_turns": 0}, "max_turns is 0: give a whole number of at least 1."),
+        ({"max_turns": 0}, "SokobanEnv.max_turns is 0: give a whole number of at least 1."),
         ({"actions_per_turn": 1.5}, "actions_per_turn is 1.5"),
         ({"max_actions": -1}, "max_actions is -1"),
         ({"size": 6}, "size is 6: give rows and columns, such as [6, 6]."),
@@ -305,34 +306,35 @@ def test_the_oracle_has_something_to_say_where_all_is_lost(corridor: Path) -> No
         ({"format_penalty": 0.1}, "format_penalty is 0.1: it is a reward, so give 0 or less"),
         ({"min_solution": 11, "max_solution": 20}, "no level could be solved within the 10 actions"),
         ({"min_solution": 9, "max_turns": 4}, "no level could be solved within the 8 actions"),
-        ({"size": (3, 5)}, "no level of size 3×5"),
+        ({"size": (3, 5)}, "min_solution is 2: none of"),
         ({"levels": "nowhere/at_all.txt"}, "nowhere/at_all.txt: there is no such level file"),
     ],
     ids=str,
 )
-def test_bad_arguments_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
+def test_bad_arguments_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         SokobanEnv(**settings)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_rows_and_columns_may_come_as_a_list() -> None:
+def test_size_may_be_a_list() -> None:
     assert SokobanEnv(size=[5, 7]).reset(seed=0)[0].count("Board size: 5 rows x 7 cols") == 1  # type: ignore[arg-type]
 
 
-def test_nothing_before_the_first_reset() -> None:
+def test_a_step_before_the_reset_is_refused() -> None:
     with pytest.raises(ResetNeeded):
         SokobanEnv().step("Up")
 
 
-def test_a_player_walled_in_by_boxes_can_still_say_something(tmp_path: Path) -> None:
+def test_a_player_walled_in_by_boxes_has_legal_actions(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text("######\n# $$.#\n#$  .#\n#$@..#\n######\n")
     env = brief(levels=path)
     env.reset(seed=0)
-    env.set_state(env.get_state()._replace(player=7))  # into the corner: two boxes in a row to each side
-    assert env.legal_actions() == [say(name) for name in ("Up", "Down", "Left", "Right")]
-    assert env.oracle() == say("Up", "Up")
+    # into the corner: two boxes in a row to each side
+    env.set_state(env.episode._replace(state=env.state._replace(player=7)))
+    assert env.legal_actions() == [answer(name) for name in ("Up", "Down", "Left", "Right")]
+    assert env.oracle() == answer("Up", "Up")
     assert env.score() == 0
     assert env.step(env.oracle())[4] == {"success": False, "action_is_valid": True, "action_is_effective": False}

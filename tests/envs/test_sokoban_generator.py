@@ -1,4 +1,4 @@
-"""Made levels: the same everywhere, solvable, as difficult as asked."""
+"""Generated levels: the same in every process, solvable, and of the given difficulty."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tsr_lightning.envs.sokoban.board import Boxes, Level, before, floor
+from tsr_lightning.envs.sokoban.board import Board, Boxes, before, floor
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.render import grid
 from tsr_lightning.envs.sokoban.solver import solution_length
@@ -35,12 +35,12 @@ PINNED = """\
 ######"""
 
 
-def made(seed: int, difficulty: Difficulty) -> Level:
+def generated(seed: int, difficulty: Difficulty) -> Board:
     return generate(Key(seed), difficulty)
 
 
-def test_default_levels_spread_evenly_over_the_lengths_that_ten_actions_can_solve() -> None:
-    lengths = Counter(solution_length(*made(seed, Difficulty())) for seed in range(900))
+def test_default_levels_have_evenly_spread_solution_lengths() -> None:
+    lengths = Counter(solution_length(*generated(seed, Difficulty())) for seed in range(900))
     assert sorted(length for length in lengths if length is not None) == list(range(2, 11))
     assert None not in lengths
     # expected 100 each, with a standard deviation of 9.4
@@ -48,12 +48,12 @@ def test_default_levels_spread_evenly_over_the_lengths_that_ten_actions_can_solv
 
 
 def test_rooms_have_inner_walls_and_differ() -> None:
-    levels = [made(seed, Difficulty()) for seed in range(400)]
+    levels = [generated(seed, Difficulty()) for seed in range(400)]
     cells = [len(floor(level.layout)) for level in levels]
     assert min(cells) >= 4
     assert 9 < sum(cells) / len(cells) < 14  # of 16
     assert len(set(cells)) >= 8
-    assert len(set(levels)) >= 380  # small rooms come up again
+    assert len(set(levels)) >= 380  # small rooms repeat
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_rooms_have_inner_walls_and_differ() -> None:
     ],
     ids=str,
 )
-def test_levels_are_sound_and_as_difficult_as_asked(difficulty: Difficulty) -> None:
+def test_levels_are_closed_solvable_and_of_the_given_difficulty(difficulty: Difficulty) -> None:
     rows, cols = difficulty.size
     for seed in range(12):
-        level = made(seed, difficulty)
+        level = generated(seed, difficulty)
         layout = level.layout
         assert (layout.rows, layout.cols) == difficulty.size
         assert len(layout.targets) == len(level.boxes) == len(set(level.boxes)) == difficulty.boxes
@@ -98,17 +98,17 @@ def test_levels_are_sound_and_as_difficult_as_asked(difficulty: Difficulty) -> N
 
 
 def test_a_level_is_pinned() -> None:
-    """What seeds mean must not change unnoticed: policies were trained, and levels held out, by them."""
-    assert grid(*made(0, Difficulty())) == PINNED
+    """Seeds must go on naming the same levels: policies were trained on them, and levels are held out by them."""
+    assert grid(*generated(0, Difficulty())) == PINNED
 
 
-def test_keys_and_difficulties_tell_levels_apart() -> None:
-    assert made(1, Difficulty()) == made(1, Difficulty())
-    assert made(1, Difficulty()) != made(2, Difficulty())
+def test_each_key_has_its_own_level() -> None:
+    assert generated(1, Difficulty()) == generated(1, Difficulty())
+    assert generated(1, Difficulty()) != generated(2, Difficulty())
 
 
 @pytest.mark.slow
-def test_another_process_makes_the_same_levels() -> None:
+def test_another_process_generates_the_same_levels() -> None:
     printed = {
         salt: subprocess.run(
             [sys.executable, "-c", PRINT_LEVELS],
@@ -122,30 +122,32 @@ def test_another_process_makes_the_same_levels() -> None:
     }
     assert printed["1"] == printed["2"]
     large = Difficulty(size=(7, 8), boxes=2, max_solution=16)
-    here = [grid(*made(seed, difficulty)) + "\n" for seed in range(40) for difficulty in (Difficulty(), large)]
+    here = [grid(*generated(seed, difficulty)) + "\n" for seed in range(40) for difficulty in (Difficulty(), large)]
     assert printed["1"] == "".join(here)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"size": (2, 6)}, "size is 2: give a whole number of at least 3."),
-        ({"size": (6, 40)}, "size is 6×40: made levels have at most 32 rows and columns."),
+        ({"size": (6, 40)}, "size is (6, 40): generated levels have at most 32 rows and columns."),
         ({"boxes": 0}, "boxes is 0: give a whole number of at least 1."),
-        ({"boxes": 9, "size": (12, 12)}, "boxes is 9: made levels have at most 8."),
+        ({"boxes": 9, "size": (12, 12)}, "boxes is 9: generated levels have at most 8."),
         ({"boxes": 1.5}, "boxes is 1.5: give a whole number of at least 1."),
-        ({"boxes": 2, "size": (4, 4)}, "inside the walls must be room for 5 cells"),
-        ({"min_solution": 7, "max_solution": 6}, "min_solution is 7 and max_solution 6: lower the first"),
+        ({"boxes": 2, "size": (4, 4)}, "size is (4, 4): 2 boxes need 5 cells inside the walls"),
+        ({"min_solution": 7, "max_solution": 6}, "min_solution is 7: max_solution is 6; lower the first"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], said: str) -> None:
+def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         Difficulty(**settings)  # type: ignore[arg-type]
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_what_no_room_can_hold_ends_with_a_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"no level of size 6×6 with boxes 1, min_solution 60 and max_solution 70"):
-        made(0, Difficulty(min_solution=60, max_solution=70))
+def test_a_difficulty_that_no_room_can_hold_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"min_solution is 60: none of \d+ rooms of size 6×6 with 1 boxes had a solution of 60 to 70"
+    ):
+        generated(0, Difficulty(min_solution=60, max_solution=70))
     with pytest.raises(ConfigError, match="raise size, or lower boxes or min_solution"):
-        made(0, Difficulty(size=(3, 5), min_solution=2))  # in a corridor of three cells the box is pushed once
+        generated(0, Difficulty(size=(3, 5), min_solution=2))  # in a corridor of three cells the box is pushed once

@@ -1,4 +1,4 @@
-"""Level files: what is read, and the sentence for what is not."""
+"""Level files: what is read, and the messages for bad ones."""
 
 import gzip
 import os
@@ -32,13 +32,13 @@ def written(folder: Path, text: str, name: str = "levels.txt") -> Path:
     return path
 
 
-def test_levels_in_order_with_ragged_rows_and_things_on_goals(tmp_path: Path) -> None:
+def test_levels_with_ragged_rows_and_occupied_goals_are_read_in_order(tmp_path: Path) -> None:
     first, second = read_levels(written(tmp_path, TWO_LEVELS))
     assert grid(*first) == "#####\n#PXO#\n#####"
     assert grid(*second) == "######\n###__#\n#O√XS#\n#X_###\n######"  # outside the walls is wall
 
 
-def test_gzip_and_files_without_headers(tmp_path: Path) -> None:
+def test_gzip_files_and_files_without_headers_are_read(tmp_path: Path) -> None:
     packed = tmp_path / "levels.txt.gz"
     packed.write_bytes(gzip.compress(TWO_LEVELS.encode()))
     bare = "\n".join(line for line in TWO_LEVELS.split("\n") if not line.startswith(";"))
@@ -47,7 +47,7 @@ def test_gzip_and_files_without_headers(tmp_path: Path) -> None:
     assert read_levels(str(written(tmp_path, TWO_LEVELS.replace("\n\n", "\n").replace("\n", "\r\n"), "crlf"))) == plain
 
 
-def test_an_edited_file_is_read_anew(tmp_path: Path) -> None:
+def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
     path = written(tmp_path, TWO_LEVELS)
     assert len(read_levels(path)) == 2
     written(tmp_path, "#####\n#@$.#\n#####\n")
@@ -56,7 +56,7 @@ def test_an_edited_file_is_read_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ("#####\n# $.#\n#####", "level 1: has no player; put one @ or + in it."),
         ("#####\n#@$.#\n#@$.#\n#####", "level 1: has 2 players; put one @ or + in it."),
@@ -71,17 +71,17 @@ def test_an_edited_file_is_read_anew(tmp_path: Path) -> None:
         ("", "holds no level; give a file with rows of # around each level."),
     ],
 )
-def test_bad_levels_are_refused_in_a_sentence(tmp_path: Path, rows: str, said: str) -> None:
+def test_bad_levels_are_refused(tmp_path: Path, rows: str, message: str) -> None:
     path = written(tmp_path, rows)
     with pytest.raises(ConfigError) as error:
         read_levels(path)
     assert str(error.value).startswith(str(path))
-    assert str(error.value).endswith(said)
+    assert str(error.value).endswith(message)
     assert "\n" not in str(error.value)
 
 
-def test_files_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no such level file; give `levels` the path of one\."):
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no such level file; give SokobanEnv.levels the path of one\."):
         read_levels(tmp_path / "absent.txt")
     packed = gzip.compress(TWO_LEVELS.encode())
     for name, content in {
@@ -98,7 +98,7 @@ def test_files_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["unfiltered-train-000.txt.gz", "medium-train-000.txt.gz"])
-def test_boxoban_loads_and_no_level_is_called_lost(shared_data: Path, name: str) -> None:
+def test_boxoban_loads_and_no_level_scores_0(shared_data: Path, name: str) -> None:
     path = shared_data / "boxoban" / name
     if not path.is_file():
         pytest.skip(f"{name} is not on this machine")
@@ -111,7 +111,7 @@ def test_boxoban_loads_and_no_level_is_called_lost(shared_data: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ["marked.txt", "marked.txt.gz"])
-def test_a_byte_order_mark_at_the_head_of_a_file_is_no_symbol(name: str, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(name: str, tmp_path: Path) -> None:
     text = "\ufeff; 0\n#####\n#@$.#\n#####\n".encode()
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     (level,) = read_levels(tmp_path / name)

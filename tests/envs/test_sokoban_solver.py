@@ -28,7 +28,7 @@ def plain_search(layout: Layout, player: int, boxes: Boxes) -> int | None:
     return None
 
 
-def wander(layout: Layout, player: int, boxes: Boxes, key: Key, actions: int) -> tuple[int, Boxes]:
+def random_walk(layout: Layout, player: int, boxes: Boxes, key: Key, actions: int) -> tuple[int, Boxes]:
     for place in range(actions):
         player, boxes = act(layout, player, boxes, layout.steps[key.bits(place) % 4])
     return player, boxes
@@ -36,9 +36,9 @@ def wander(layout: Layout, player: int, boxes: Boxes, key: Key, actions: int) ->
 
 @pytest.mark.parametrize("boxes", [1, 2])
 @pytest.mark.parametrize("seed", range(25))
-def test_table_and_search_find_the_shortest(seed: int, boxes: int) -> None:
+def test_table_and_search_find_shortest_solutions(seed: int, boxes: int) -> None:
     level = generate(Key(seed).fold_in("solver"), Difficulty(boxes=boxes))
-    for state in ((level.player, level.boxes), wander(*level, Key(seed), actions=8)):
+    for state in ((level.player, level.boxes), random_walk(*level, Key(seed), actions=8)):
         shortest = plain_search(level.layout, *state)
         assert solution_length(level.layout, *state) == shortest
         found = plan(level.layout, *state)
@@ -55,12 +55,12 @@ def test_table_and_search_find_the_shortest(seed: int, boxes: int) -> None:
             assert placed == level.layout.targets
 
 
-def test_three_boxes_go_to_the_search_and_come_back_shortest() -> None:
+def test_search_finds_a_shortest_solution_of_three_boxes() -> None:
     level = generate(Key(5), Difficulty(boxes=3, min_solution=8, max_solution=14))
     assert solution_length(*level) == plain_search(*level)
 
 
-def test_asked_along_a_trajectory_a_plan_is_a_move_shorter_each_time() -> None:
+def test_along_a_plan_the_next_plan_is_one_move_shorter() -> None:
     layout, player, boxes = generate(Key(8), Difficulty(min_solution=9))
     left = solution_length(layout, player, boxes)
     assert left is not None
@@ -74,7 +74,7 @@ def test_asked_along_a_trajectory_a_plan_is_a_move_shorter_each_time() -> None:
     assert solution_length(layout, player, boxes) == 0
 
 
-def test_what_cannot_be_solved_or_not_within_the_budget_has_no_plan() -> None:
+def test_unsolvable_levels_and_exhausted_budgets_have_no_plan() -> None:
     lost = parse_level(["######", "#$  .#", "#  @ #", "#    #", "######"], "by hand")
     assert plan(*lost) is None
     assert solution_length(*lost) is None

@@ -1,4 +1,4 @@
-"""The environment: prompts, budgets, both measures of success, restoring, and what gymnasium and search ask of it."""
+"""The environment: prompts, budgets, both measures of success, states, and the contracts of gymnasium and search."""
 
 import os
 import pickle
@@ -32,7 +32,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"difficulty": [{"products": 24}, {"products": 40, "options": 0}]},
     {**AS_ORIGINAL, "nouns": "alphabetic", "max_turns": 30},
 ]
-WAY = ("search[shirt]", "click[b0shirt001]", "click[navy]", "click[xx-large]", "click[buy now]")
+PATH = ("search[shirt]", "click[b0shirt001]", "click[navy]", "click[xx-large]", "click[buy now]")
 
 
 def brief(**settings: Any) -> WebShopEnv:
@@ -42,14 +42,14 @@ def brief(**settings: Any) -> WebShopEnv:
     return env
 
 
-def say(action: str) -> str:
+def answer(action: str) -> str:
     return f"<answer>{action}</answer>"
 
 
 def play(env: WebShopEnv, *actions: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
     for action in actions[:-1]:
-        env.step(say(action))
-    return env.step(say(actions[-1]))
+        env.step(answer(action))
+    return env.step(answer(actions[-1]))
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -71,7 +71,7 @@ def test_it_is_branchable_with_the_published_data(asked: str) -> None:
     assert check_branchable("tsr/WebShop-v0", kwargs=kwargs, seeds=range(2), noisy=False).skipped == ()
 
 
-def test_it_is_registered_and_keeps_the_contracts() -> None:
+def test_it_is_registered_and_implements_the_contracts() -> None:
     env = gymnasium.make("tsr/WebShop-v0").unwrapped
     assert isinstance(env, WebShopEnv)
     assert isinstance(env, Branchable)
@@ -109,7 +109,7 @@ def test_the_papers_prompt() -> None:
     assert "You have 8 actions left." in observation
 
 
-def test_no_next_page_is_offered_after_an_empty_one() -> None:
+def test_an_empty_page_offers_no_next_page() -> None:
     env = WebShopEnv(market=Stall(shop_of(*PRODUCTS)))
     env.reset(seed=0)
     for action in ("search[mug]", "click[next >]", "click[next >]"):
@@ -120,30 +120,30 @@ def test_no_next_page_is_offered_after_an_empty_one() -> None:
 
 def test_the_compact_rendering() -> None:
     env = brief(observation="compact")
-    asked = GOAL.instruction
-    assert env.reset(seed=0)[0] == f"{asked}\nsearch\n9 left"
-    assert env.step(say("search[shirt]"))[0] == (
-        f"{asked}\npage 1, 1 found\nMen's Linen Shirt $19.5 to $24.0 [b0shirt001]\nback to search, next >\n8 left"
+    goal = GOAL.instruction
+    assert env.reset(seed=0)[0] == f"{goal}\nsearch\n9 left"
+    assert env.step(answer("search[shirt]"))[0] == (
+        f"{goal}\npage 1, 1 found\nMen's Linen Shirt $19.5 to $24.0 [b0shirt001]\nback to search, next >\n8 left"
     )
     assert play(env, "click[b0shirt001]", "click[xx-large]")[0] == (
-        f"{asked}\nMen's Linen Shirt $19.5 to $24.0\ncolor: navy, dark navy x, white\nsize: large, [xx-large], x[l]\n"
+        f"{goal}\nMen's Linen Shirt $19.5 to $24.0\ncolor: navy, dark navy x, white\nsize: large, [xx-large], x[l]\n"
         "back to search, < prev, description, features, reviews, buy now\n6 left"
     )
-    assert play(env, "click[description]")[0] == (f"{asked}\nA shirt for warm days.\nback to search, < prev\n5 left")
+    assert play(env, "click[description]")[0] == (f"{goal}\nA shirt for warm days.\nback to search, < prev\n5 left")
     assert play(env, "click[nonsense]")[0].startswith(
         "No valid action provided previously: 'click[nonsense]' is not on this page.\n"
     )
-    assert play(env, "click[< prev]", "click[buy now]")[0] == f"{asked}\nbought\n2 left"
+    assert play(env, "click[< prev]", "click[buy now]")[0] == f"{goal}\nbought\n2 left"
 
 
-def test_the_originals_own_way() -> None:
+def test_the_originals_prompt_and_rewards() -> None:
     env = WebShopEnv(**{**AS_ORIGINAL, "nouns": "alphabetic"}, market=Stall(shop_of(*PRODUCTS)))
     observation, _ = env.reset(seed=0)
     assert env.instructions == ""
     assert observation == f"WebShop [SEP] Instruction: [SEP] {GOAL.instruction} [SEP] Search"
     for action in (" search[shirt]", "Search[shirt]", "", "search[]", "click[search]", "look around"):
         assert env.step(action)[:4] == (observation, 0.0, False, False)
-    *_, last = [env.step(action) for action in ("search[Shirt] please", *WAY[1:3], "click[BUY NOW]")]
+    *_, last = [env.step(action) for action in ("search[Shirt] please", *PATH[1:3], "click[BUY NOW]")]
     assert last[0].startswith("Thank you for shopping with us!")
     assert last[1:4] == (4 / 5, True, False)
 
@@ -151,71 +151,71 @@ def test_the_originals_own_way() -> None:
 @pytest.mark.parametrize(("kind", "half", "full"), [("raw", 4 / 5, 1.0), ("binary", 0.0, 1.0)])
 def test_rewards_and_both_measures_of_success(kind: str, half: float, full: float) -> None:
     env = brief(reward=kind)
-    _, reward, terminated, truncated, info = play(env, *WAY)
+    _, reward, terminated, truncated, info = play(env, *PATH)
     assert (reward, terminated, truncated) == (full, True, False)
     assert (info["success"], info["score"], info["bought"], env.score()) == (True, 1.0, True, 1.0)
     env = brief(reward=kind)
-    _, reward, terminated, _, info = play(env, *WAY[:3], WAY[4])
+    _, reward, terminated, _, info = play(env, *PATH[:3], PATH[4])
     assert (reward, terminated) == (half, True)
     assert (info["success"], info["score"], info["bought"], env.score()) == (False, 4 / 5, True, half)
     assert info["detail"]["r_option"] == 1 / 2
-    with pytest.raises(ResetNeeded, match="the episode is over"):
-        env.step(say("search[shirt]"))
+    with pytest.raises(ResetNeeded, match="the episode has ended"):
+        env.step(answer("search[shirt]"))
     assert env.legal_actions() == []
 
 
-def test_what_an_unreadable_and_an_absent_action_cost() -> None:
+def test_an_unreadable_response_costs_a_penalty_and_an_absent_action_a_turn() -> None:
     env = brief(max_turns=3)
     observation, reward, *_, info = env.step("I want a shirt.")
     assert observation.startswith("No valid action provided previously: no <answer>...</answer> in the response.\n")
     assert (reward, info["action_is_valid"], info["action_is_effective"]) == (-0.1, False, False)
-    observation, reward, *_, info = env.step(say("buy"))
+    observation, reward, *_, info = env.step(answer("buy"))
     assert observation.startswith("No valid action provided previously: 'buy' is no action.\n")
     assert (reward, info["action_is_valid"]) == (-0.1, False)
-    _, reward, terminated, truncated, info = env.step(say("click[buy now]"))  # as in the original: nothing happens
+    _, reward, terminated, truncated, info = env.step(answer("click[buy now]"))  # as in the original: nothing happens
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert (info["action_is_valid"], info["action_is_effective"]) == (False, False)
     with pytest.raises(ResetNeeded):
-        env.step(say("search[shirt]"))
+        env.step(answer("search[shirt]"))
 
 
 def test_the_first_of_several_actions_is_played() -> None:
     env = brief()
-    assert env.step(say("search[mug] || click[b0mug00000]"))[4]["action_is_valid"]
-    assert env.get_state().page.kind == "search_results"
+    assert env.step(answer("search[mug] || click[b0mug00000]"))[4]["action_is_valid"]
+    assert env.state.page.kind == "search_results"
     # a value may hold the separator itself
     env = brief(market=Stall(shop_of(replace(SHIRT, options=(("color", ("red || blue",)),)))))
-    play(env, *WAY[:2], "click[red || blue]")
-    assert env.get_state().page.options == (("color", "red || blue"),)
-    assert say("click[red || blue]") in env.legal_actions()
+    play(env, *PATH[:2], "click[red || blue]")
+    assert env.state.page.options == (("color", "red || blue"),)
+    assert answer("click[red || blue]") in env.legal_actions()
 
 
-def test_an_action_without_effect() -> None:
+def test_choosing_an_option_twice_is_not_effective() -> None:
     env = brief()
-    assert play(env, *WAY[:3])[4]["action_is_effective"]
-    assert not play(env, WAY[2])[4]["action_is_effective"]
+    assert play(env, *PATH[:3])[4]["action_is_effective"]
+    assert not play(env, PATH[2])[4]["action_is_effective"]
 
 
-def test_legal_actions_are_what_can_be_clicked_or_searched() -> None:
+def test_legal_actions_click_or_search() -> None:
     env = brief()
     assert env.legal_actions() == [
-        say(f"search[{GOAL.instruction.lower()}]"),
-        say("search[find me machine wash men's shirts]"),
+        answer(f"search[{GOAL.instruction.lower()}]"),
+        answer("search[find me machine wash men's shirts]"),
     ]
-    play(env, *WAY[:2])
+    play(env, *PATH[:2])
     buttons = ["back to search", "< prev", "description", "features", "reviews", "buy now"]
-    values = ["navy", "dark navy x", "white", "large", "xx-large"]  # and no x[l], which cannot be said
-    assert env.legal_actions() == [say(f"click[{name}]") for name in buttons + values]
+    values = ["navy", "dark navy x", "white", "large", "xx-large"]  # and no x[l], which no response can name
+    assert env.legal_actions() == [answer(f"click[{name}]") for name in buttons + values]
 
 
-def test_an_instruction_that_cannot_be_searched_as_it_is() -> None:
+def test_searches_leave_out_brackets_and_line_breaks_of_the_instruction() -> None:
     env = brief(market=Stall(shop_of(*PRODUCTS), replace(GOAL, instruction="a [red]\nshirt with color: [x]")))
-    assert env.legal_actions() == [say("search[a red shirt with color: x]"), say("search[a red shirt]")]
+    assert env.legal_actions() == [answer("search[a red shirt with color: x]"), answer("search[a red shirt]")]
     env = brief(market=Stall(shop_of(*PRODUCTS), replace(GOAL, instruction="[]")))
-    assert env.legal_actions() == [say("search[anything]")]
+    assert env.legal_actions() == [answer("search[anything]")]
 
 
-def test_states_are_small_and_whole() -> None:
+def test_a_state_is_small_exact_and_can_be_pickled() -> None:
     env = WebShopEnv()
     env.reset(seed=7)
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_states_are_small_and_whole() -> None:
     assert [other.step(other.oracle()) for _ in range(2)] == after
 
 
-def test_random_listings_are_the_branchs_own() -> None:
+def test_random_listings_are_drawn_from_the_branchs_key() -> None:
     env = brief()
     state = env.get_state()
 
@@ -238,19 +238,19 @@ def test_random_listings_are_the_branchs_own() -> None:
         env.set_state(state)
         if key is not None:
             env.reseed(Key(key))
-        return env.step(say("search[<r>]"))[0]
+        return env.step(answer("search[<r>]"))[0]
 
     assert listed(1) == listed(1) != listed(2)
     assert listed(None) == listed(None)
     first = listed(1)
     env.reseed(Key(2))  # what is shown stays
-    assert say("click[next >]") in env.legal_actions()
+    assert answer("click[next >]") in env.legal_actions()
     assert all(
-        name in env.legal_actions() for name in (say(f"click[{m.asin.lower()}]") for m in MUGS if m.asin in first)
+        name in env.legal_actions() for name in (answer(f"click[{m.asin.lower()}]") for m in MUGS if m.asin in first)
     )
 
 
-def test_the_situation_is_the_same_with_less_budget() -> None:
+def test_the_state_key_leaves_out_the_budget() -> None:
     env = brief()
     play(env, "search[shirt]")
     key, left, score = env.state_key(), env.remaining(), env.score()
@@ -272,7 +272,7 @@ def test_seeds_name_goals_and_shops() -> None:
     assert env.reset()[0] != env.reset()[0]  # unseeded resets go on
 
 
-def test_the_oracle_shops_well() -> None:
+def test_the_oracle_succeeds() -> None:
     env = WebShopEnv(observation="compact", prompt_style="brief")
     for seed in range(30):
         env.reset(seed=seed)
@@ -282,7 +282,7 @@ def test_the_oracle_shops_well() -> None:
                 break
         assert info["success"], seed
     env.reset(seed=0)
-    with pytest.raises(ConfigError, match=r"noise 0\.5: needs a key"):
+    with pytest.raises(ConfigError, match=r"noise is 0\.5: give a key"):
         env.oracle(0.5)
     assert {env.oracle(1.0, Key(seed)) for seed in range(20)} == set(env.legal_actions())
 
@@ -311,7 +311,7 @@ def test_published_files_by_folder_or_by_name(folder: Path) -> None:
     assert len(one.customer.shop.catalogue) == 1
 
 
-def test_the_limit_is_the_same_in_every_process(folder: Path) -> None:
+def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
     code = (
         "import sys; from tsr_lightning.envs.webshop.env import WebShopEnv\n"
         "env = WebShopEnv(data=sys.argv[1], part='all')\n"
@@ -319,7 +319,7 @@ def test_the_limit_is_the_same_in_every_process(folder: Path) -> None:
         "    env.reset(seed=seed)\n"
         "    print(env.customer.goal.price_limit, env.customer.goal.instruction)"
     )
-    told = {
+    printed = {
         subprocess.run(
             [sys.executable, "-c", code, str(folder)],
             env={**os.environ, "PYTHONHASHSEED": salt},
@@ -329,20 +329,20 @@ def test_the_limit_is_the_same_in_every_process(folder: Path) -> None:
         ).stdout
         for salt in ("1", "2")
     }
-    assert len(told) == 1
-    assert told.pop().count("dollars") == 20
+    assert len(printed) == 1
+    assert printed.pop().count("dollars") == 20
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_turns": 0}, "max_turns is 0: give a whole number of at least 1."),
-        ({"reward": "dense"}, "reward is 'dense': take one of raw, binary."),
-        ({"observation": "html"}, "observation is 'html': take one of text, actions, compact."),
-        ({"prompt_style": "loud"}, "prompt_style is 'loud': take one of paper, brief, bare, original."),
-        ({"nouns": "all"}, "nouns is 'all': take one of rule, alphabetic, spacy, auto."),
-        ({"format_penalty": 0.1}, "format_penalty is 0.1: it is a reward, so give 0 or less, such as -0.1."),
-        ({"render_mode": "human"}, "render_mode is 'human': take one of ansi."),
+        ({"max_turns": 0}, "WebShopEnv.max_turns is 0: give a whole number of at least 1."),
+        ({"reward": "dense"}, "WebShopEnv.reward is 'dense': take one of raw, binary."),
+        ({"observation": "html"}, "WebShopEnv.observation is 'html': take one of text, actions, compact."),
+        ({"prompt_style": "loud"}, "WebShopEnv.prompt_style is 'loud': take one of paper, brief, bare, original."),
+        ({"nouns": "all"}, "WebShopEnv.nouns is 'all': take one of rule, alphabetic, spacy, auto."),
+        ({"format_penalty": 0.1}, "WebShopEnv.format_penalty is 0.1: it is a reward, so give 0 or less, such as -0.1."),
+        ({"render_mode": "human"}, "WebShopEnv.render_mode is 'human': take one of ansi."),
         ({"asked": "both"}, "asked is 'both': take one of synthetic, human."),
         ({"part": "dev"}, "part is 'dev': take one of train, validation, test, all."),
         ({"split": "mine"}, "split is 'mine': take one of ragen, original."),
@@ -363,7 +363,7 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-def test_folders_that_do_not_say_which_file(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ambiguous_folders_are_refused(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(ConfigError, match=r"a folder with 0 files items_shuffle\*\.json \(none\): name one file\."):
         WebShopEnv(data=empty)

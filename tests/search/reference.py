@@ -209,7 +209,7 @@ class Reference:
     def propose(self, point: Point) -> Point:
         """One more candidate, with noise of its own."""
         key = self.child_key(point)
-        response = Scripted().say(point.ids, key.fold_in(Stream.POLICY), self.room(point))
+        response = Scripted().respond(point.ids, key.fold_in(Stream.POLICY), self.room(point))
         point.proposals.append(self.step(point, response, key, key.fold_in(Stream.BRANCH)))
         return point.proposals[-1]
 

@@ -1,6 +1,6 @@
-"""What search asks of an environment: a `gymnasium.Env` with text in and text out whose moments can be branched.
+"""The contract between search and environments: a `gymnasium.Env` of text whose state can be restored.
 
-Knows no torch and no language model.
+`text_env.TextEnv` is a base class that has most of it. Knows no torch and no language model.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ class Branchable(Protocol):
 
     @property
     def instructions(self) -> str:
-        """The rules, told once: the system message."""
+        """The system message."""
         ...
 
     def reset(
@@ -33,17 +33,17 @@ class Branchable(Protocol):
     def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
 
     def get_state(self) -> Hashable:
-        """The whole moment, immutable: what `set_state` needs to go on exactly from here, randomness included."""
+        """The whole state, immutable: all that `set_state` needs to go on exactly from here, randomness included."""
         ...
 
     def set_state(self, state: Any, /) -> None:
-        """Back to a moment that `get_state` returned, in any environment made with the same arguments."""
+        """Restores what `get_state` returned, in any environment made with the same arguments."""
         ...
 
     def reseed(self, key: Key, /) -> None:
-        """From here on, the noise of `key` and of nothing else: a branch must not see the real episode's future.
+        """Draws all further noise from `key` alone: a branch must not see the real episode's future.
 
-        What the state holds of noise drawn in advance is drawn anew; score and situation stay as they are.
+        Noise that the state has drawn in advance is replaced; score and state key stay as they are.
         """
         ...
 
@@ -55,27 +55,32 @@ class Branchable(Protocol):
         ...
 
     def state_key(self) -> Hashable:
-        """Equal for equal situations, whatever budget is left; made of numbers, strings and tuples alone.
+        """Equal for equal states, whatever budget is left; made of numbers, strings and tuples alone.
 
         Search keeps one of the states of an episode with equal keys. So equal keys promise, but for what the budget
         decides, equal legal actions, and after equal reseeds and actions equal rewards, ends, flags in `info` and keys;
-        with an equal budget and return, equal scores too. What leaves the situation as it is (`action_is_effective`
-        False, a reseed) leaves the key as it is.
+        with an equal budget and return, equal scores too. A step without effect (`action_is_effective` False) and a
+        reseed leave the key as it is.
         """
         ...
 
     def remaining(self) -> int:
-        """The budget left before truncation, in the environment's own unit (actions)."""
+        """The budget left before truncation, in the environment's own unit (actions or turns)."""
         ...
 
+
+@runtime_checkable
+class HasLegalActions(Protocol):
+    """An environment that can list what to play. Search does not need it; the checker and new vocabularies use it."""
+
     def legal_actions(self) -> list[str]:
-        """Single actions that can be said now."""
+        """Responses of a single action that can be played now; none when the episode has ended."""
         ...
 
 
 @runtime_checkable
 class HasOracle(Protocol):
-    """An environment with a solver."""
+    """An environment with a solver, for demonstrations (the strategy `Expert`)."""
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """A response that plays the next turn of a best solution; each action is, with probability `noise`, a
@@ -84,5 +89,5 @@ class HasOracle(Protocol):
 
 
 def fingerprint(state_key: Hashable) -> str:
-    """The hash of a situation, the same in every process (Python's own hash of a string is salted)."""
+    """A hash of a state key, the same in every process (Python's own hash of a string is salted)."""
     return hashlib.blake2b(repr(state_key).encode(), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""Environments by name: a gymnasium id, or `package.module:Env-v0`, where the module registers the id."""
+"""Makes environments by name: a gymnasium id, or `package.module:Env-v0`, where the module registers the id."""
 
 import difflib
 import importlib
@@ -15,29 +15,29 @@ NAMESPACE = "tsr/"
 
 
 def make_env(id: str, **kwargs: Any) -> Branchable:
-    """The environment itself, without gymnasium's wrappers, which cannot be restored.
+    """Makes an environment without gymnasium's wrappers, which cannot be restored.
 
     Args:
-        id: a registered id, or `package.module:Env-v0` for an id that a module of the user's registers.
-        kwargs: arguments of the environment, over those that it is registered with.
+        id: a registered id, or `package.module:Env-v0` for an id that your own module registers.
+        kwargs: arguments of the environment, in addition to those that it is registered with.
     """
     spec = find_spec(id)
-    if problem := outside_limits(spec):
-        raise ConfigError(f"env {id!r} {problem}.")
+    if problem := unrestorable(spec):
+        raise ConfigError(f"data.env is {id!r}: it {problem}.")
     _check_arguments(spec, kwargs)
     env = gymnasium.make(spec, disable_env_checker=True, **kwargs).unwrapped
     if not isinstance(env, Branchable):
         raise ConfigError(
-            f"env {id!r} cannot be branched, it has no {', '.join(missing_methods(env))}: add them, "
+            f"data.env is {id!r}: it cannot be branched, since it has no {', '.join(missing_methods(env))}; add them, "
             "or wrap the environment in tsr_lightning.envs.replay.Replayed where it is registered."
         )
     return env
 
 
 def check_env_spec(id: str, kwargs: dict[str, Any] | None = None) -> None:
-    """Raise the ConfigError that `make_env` and a first reset would raise; for before anything expensive.
+    """Raises the ConfigError of `make_env` or a first reset, before anything expensive is done.
 
-    Makes one environment and throws it away: what is wrong with a value, such as a level file, shows only there.
+    Makes one environment and closes it: a bad value, such as that of a level file, shows only there.
     """
     env = make_env(id, **(kwargs or {}))
     env.reset(seed=0)
@@ -46,30 +46,30 @@ def check_env_spec(id: str, kwargs: dict[str, Any] | None = None) -> None:
 
 
 def find_spec(id: str) -> EnvSpec:
-    """The registered spec of an id, whose module is imported if it names one."""
+    """The registered spec of an id. Imports its module if it names one."""
     module, _, name = id.rpartition(":")
     if module:
         _import(id, module)
     spec = registry.get(name)
     if not isinstance(spec, EnvSpec):
-        raise ConfigError(f"env {id!r} is not registered: {_remedy(name, module)}")
+        raise ConfigError(f"data.env is {id!r}: it is not registered; {_remedy(name, module)}")
     return spec
 
 
-def outside_limits(spec: EnvSpec) -> str:
-    """What a spec keeps outside the environment's own state, with the remedy; "" if nothing."""
+def unrestorable(spec: EnvSpec) -> str:
+    """What a spec keeps outside the environment's state, with the remedy; "" if nothing."""
     if spec.max_episode_steps is not None:
         return (
             f"is registered with max_episode_steps={spec.max_episode_steps}, a limit outside its state: register it "
             "without and count the turns in the environment, or wrap it in tsr_lightning.envs.replay.Replayed"
         )
     if spec.additional_wrappers:
-        return "is registered with wrappers, whose state cannot be restored: do in the environment what they do"
+        return "is registered with wrappers, whose state cannot be restored: move what they do into the environment"
     return ""
 
 
 def missing_methods(env: object) -> list[str]:
-    """What of the contract an environment lacks."""
+    """Members of the contract that an environment lacks."""
     return [name for name in vars(Branchable) if not name.startswith("_") and name not in dir(env)]
 
 
@@ -77,12 +77,11 @@ def _import(id: str, module: str) -> None:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # a module that is there but imports what is not is the user's to see in full
+        # an existing module with a failing import shows its traceback
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(
-            f"env {id!r} names the module {module!r}, and there is no {error.name!r}: "
-            "install it or put its folder on PYTHONPATH."
+            f"data.env is {id!r}: there is no module {error.name!r}; install it or put its folder on PYTHONPATH."
         ) from error
 
 
@@ -92,12 +91,12 @@ def _remedy(name: str, module: str) -> str:
     if module:
         return f"let {module!r} call gymnasium.register(id={name!r}, ...)."
     ours = ", ".join(sorted(known for known in registry if known.startswith(NAMESPACE)))
-    return f"take one of {ours}, or name your own as package.module:Env-v0."
+    return f"take one of {ours}, or give your own as package.module:Env-v0."
 
 
 def _check_arguments(spec: EnvSpec, kwargs: dict[str, Any]) -> None:
     if spec.entry_point is None:
-        raise ConfigError(f"env {spec.id!r} is registered without an entry_point: register it with its class.")
+        raise ConfigError(f"data.env is {spec.id!r}: it is registered without an entry_point; register its class.")
     creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)
     parameters = inspect.signature(creator).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -106,9 +105,9 @@ def _check_arguments(spec: EnvSpec, kwargs: dict[str, Any]) -> None:
         if name not in parameters:
             close = difflib.get_close_matches(name, parameters, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(parameters)}."
-            raise ConfigError(f"env {spec.id!r} takes no argument {name!r}: {hint}")
+            raise ConfigError(f"data.env_kwargs: {spec.id!r} takes no argument {name!r}: {hint}")
     given = {**spec.kwargs, **kwargs}
     for name, parameter in parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         if needed and name not in given:
-            raise ConfigError(f"env {spec.id!r} needs the argument {name!r}: give it with the environment's arguments.")
+            raise ConfigError(f"data.env_kwargs: {spec.id!r} needs the argument {name!r}: give it.")

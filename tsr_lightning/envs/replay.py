@@ -1,14 +1,13 @@
-"""A fallback for text environments that cannot be snapshotted: play everything again from the seed.
+"""A fallback for text environments whose state cannot be restored: replay the episode from its seed.
 
     def make_riddle(**kwargs):
         return Replayed(Riddle(**kwargs), actions=["yes", "no"], max_turns=20)
 
     gymnasium.register("my/Riddle-v0", make_riddle)
 
-What it costs: `set_state` takes a reset and as many steps as were played, and a state grows with the episode. What it
-asks of the environment: after `reset(seed=)`, the same answers give the same observations, and chance comes from
-`np_random` alone. Each observation of a replay is checked against the recorded one. Unlike search on a bare
-environment, wrappers (TimeLimit and the like) may stay on: they are replayed as well.
+`set_state` costs a reset and all steps so far, and a state grows with the episode. The environment must give the same
+observations after `reset(seed=)` and the same responses, and draw noise from `np_random` alone. Each observation of a
+replay is checked against the recorded one. Wrappers (TimeLimit and the like) may stay on: they are replayed as well.
 """
 
 import json
@@ -19,40 +18,40 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Text
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 
-Legal = Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]]
+Actions = Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]]
 
 
 class ReplayError(RuntimeError):
-    """A replay went another way than the episode that it repeats."""
+    """A replay differs from the episode that it repeats."""
 
 
 class Recording(NamedTuple):
-    """An episode from its reset on."""
+    """An episode since its reset."""
 
     seed: int
     options: str  # JSON
-    events: tuple[str | Key, ...]  # answers, and the keys of reseeds
-    observations: tuple[str, ...]  # the first one, and one for each answer
+    events: tuple[str | Key, ...]  # responses, and the keys of reseeds
+    observations: tuple[str, ...]  # the first one, and one for each response
 
 
 class Replayed(gymnasium.Env[str, str]):
-    """A text environment, made branchable by replay.
+    """A text environment that replay makes branchable.
 
-    What `info` lacks is filled in: `success` is the end with a positive return, `action_is_valid` is true,
-    `action_is_effective` says whether the observation changed.
+    Missing entries of `info` are filled in: `success` is a termination with a positive return, `action_is_valid` is
+    true, `action_is_effective` says whether the observation changed.
 
     Args:
         env: any gymnasium environment with `Text` spaces, wrapped or not.
-        actions: the answers that can be given, or what finds them from an observation and its info.
+        actions: the legal responses, or a function that returns them from an observation and its info.
         max_turns: turns before the episode is truncated; by default the environment's own `max_episode_steps`.
         instructions: the system message.
         score: feedback in [0, 1] from an observation and the return so far; by default the return, squashed, and 1
             after a success.
-        state_key: the situation behind an observation; by default the observation, so that one which tells the turn or
-            the budget makes all situations differ.
+        state_key: the state key from an observation; by default the observation itself, so that all keys differ where
+            observations show the turn or the budget.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012
@@ -61,40 +60,41 @@ class Replayed(gymnasium.Env[str, str]):
         self,
         env: gymnasium.Env[str, str],
         *,
-        actions: Legal,
+        actions: Actions,
         max_turns: int | None = None,
         instructions: str = "",
         score: Callable[[str, float], float] | None = None,
         state_key: Callable[[str], Hashable] | None = None,
     ) -> None:
         for name, space in (("action", env.action_space), ("observation", env.observation_space)):
-            if not isinstance(space, Text):
-                raise ConfigError(f"env {env} has the {name} space {space}: only environments of text can be replayed.")
-        limit = max_turns if max_turns is not None or env.spec is None else env.spec.max_episode_steps
-        if limit is None or limit < 1:
-            raise ConfigError(f"max_turns is {limit}: say after how many turns an episode of {env} is cut, at least 1.")
-        self._env, self._actions, self._max_turns, self._rules = env, actions, limit, instructions
+            remedy = f"its {name} space is {space}; only environments with Text spaces can be replayed."
+            require(isinstance(space, Text), "Replayed.env", env, remedy)
+        if max_turns is None and env.spec is not None:
+            max_turns = env.spec.max_episode_steps
+        if max_turns is None or max_turns < 1:
+            raise ConfigError(f"Replayed.max_turns is {max_turns}: give the turns of an episode of {env}, at least 1.")
+        self._env, self._actions, self._max_turns, self._instructions = env, actions, max_turns, instructions
         self._score, self._key = score, state_key
         self.action_space, self.observation_space = env.action_space, env.observation_space
         self.render_mode = env.render_mode
         self._recording: Recording | None = None
         self._info: dict[str, Any] = {}
         self._return = 0.0
-        self._over = False
+        self._ended = False
 
     @property
     def instructions(self) -> str:
-        return self._rules
+        return self._instructions
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        begin = int(self.np_random.integers(1 << 31)) if seed is None else seed
-        observation, info = self._begin(begin, json.dumps(options))
+        first = int(self.np_random.integers(1 << 31)) if seed is None else seed
+        observation, info = self._begin(first, json.dumps(options))
         return observation, dict(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        before = self._now()
-        if self._over:
+        before = self.get_state()
+        if self._ended:
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         observation, reward, terminated, truncated, info = self._env.step(action)
         self._return += float(reward)
@@ -102,7 +102,7 @@ class Replayed(gymnasium.Env[str, str]):
             events=(*before.events, action), observations=(*before.observations, observation)
         )
         truncated = truncated or (not terminated and self.remaining() == 0)
-        self._over = terminated or truncated
+        self._ended = terminated or truncated
         self._info = {
             "success": terminated and self._return > 0,
             "action_is_valid": True,
@@ -118,63 +118,60 @@ class Replayed(gymnasium.Env[str, str]):
         self._env.close()
 
     def get_state(self) -> Recording:
-        return self._now()
+        if self._recording is None:
+            raise ResetNeeded("there is no episode yet: call reset() or set_state() first")
+        return self._recording
 
     def set_state(self, state: Recording, /) -> None:
-        """Plays the episode of `state` again; a ReplayError says where it went another way."""
+        """Replays the episode of `state`; raises a ReplayError where it differs."""
         recorded = iter(state.observations)
-        _demand_equal(0, next(recorded), self._begin(state.seed, state.options)[0])
+        _check_equal(0, next(recorded), self._begin(state.seed, state.options)[0])
         turn = 0
         for event in state.events:
             if isinstance(event, Key):
                 self.reseed(event)
                 continue
             turn += 1
-            _demand_equal(turn, next(recorded), self.step(event)[0])
+            _check_equal(turn, next(recorded), self.step(event)[0])
 
     def reseed(self, key: Key, /) -> None:
-        now = self._now()
+        recording = self.get_state()
         self._env.unwrapped.np_random = key.generator()
-        self._recording = now._replace(events=(*now.events, key))
+        self._recording = recording._replace(events=(*recording.events, key))
 
     def score(self) -> float:
-        """The user's function, or 1 after a success and else the return so far: r -> (1 + r / (1 + |r|)) / 2 < 1."""
-        observation, value = self._now().observations[-1], self._return
+        """The given function, or 1 after a success and else of the return r: (1 + r / (1 + |r|)) / 2 < 1."""
+        observation, value = self.get_state().observations[-1], self._return
         if self._score is not None:
             return self._score(observation, value)
         return 1.0 if self._info["success"] else (1 + value / (1 + abs(value))) / 2
 
     def state_key(self) -> Hashable:
-        observation = self._now().observations[-1]
+        observation = self.get_state().observations[-1]
         return observation if self._key is None else self._key(observation)
 
     def remaining(self) -> int:
-        """Turns."""
-        return self._max_turns - len(self._now().observations) + 1
+        """Turns left."""
+        return self._max_turns - len(self.get_state().observations) + 1
 
     def legal_actions(self) -> list[str]:
-        if self._over:
+        if self._ended:
             return []
         if callable(self._actions):
-            return list(self._actions(self._now().observations[-1], self._info))
+            return list(self._actions(self.get_state().observations[-1], self._info))
         return list(self._actions)
-
-    def _now(self) -> Recording:
-        if self._recording is None:
-            raise ResetNeeded("there is no episode yet: call reset() or set_state() first")
-        return self._recording
 
     def _begin(self, seed: int, options: str) -> tuple[str, dict[str, Any]]:
         observation, info = self._env.reset(seed=seed, options=json.loads(options))
         self._recording = Recording(seed, options, (), (observation,))
         self._info = {"success": False, "action_is_valid": True, "action_is_effective": False, **info}
-        self._return, self._over = 0.0, False
+        self._return, self._ended = 0.0, False
         return observation, self._info
 
 
-def _demand_equal(turn: int, recorded: str, observation: str) -> None:
+def _check_equal(turn: int, recorded: str, observation: str) -> None:
     if observation != recorded:
         raise ReplayError(
-            f"turn {turn} of a replay shows {observation!r} and not {recorded!r} as recorded: the environment draws "
-            "from something that reset(seed=) does not set, or keeps something of an earlier episode"
+            f"turn {turn} of a replay shows {observation!r}, and {recorded!r} was recorded: the environment has noise "
+            "that reset(seed=) does not set, or keeps something of an earlier episode"
         )

@@ -1,4 +1,4 @@
-"""How the environments speak and listen: prompts out, actions in.
+"""Text of environments: prompts out, actions in.
 
 `PAPER` is RAGEN's prompt (github.com/mll-lab-nu/RAGEN, ctx_manager.py), which the paper uses; `BRIEF` says the same in
 a fraction of the tokens, and `BARE` leaves the rules out too, for the embedded policies.
@@ -6,11 +6,10 @@ a fraction of the tokens, and `BARE` leaves the rules out too, for the embedded 
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
-ActionT = TypeVar("ActionT")
 PromptStyleName = Literal["paper", "brief", "bare"]
 
 SEPARATOR = "||"
@@ -20,15 +19,15 @@ CHARSET = frozenset(string.printable + "√")
 
 @dataclass(frozen=True)
 class PromptStyle:
-    """A way to say rules, turns and answers. Fields in braces are filled in."""
+    """Templates of rules, turns and answers. Fields in braces are filled in."""
 
     system: str  # {rules} {symbols} {actions} {limit}
     turn: str  # {reward} {warning} {turn} {state} {left}
-    reward: str  # {reward}: how the last turn's reward is told; "" keeps it untold
-    marks: tuple[re.Pattern[str], ...]  # what stands around an answer: see `find_answer`
-    reply: str  # {actions}: an answer that `find_answer` reads
+    reward: str  # {reward}: of the last turn; "" leaves it out
+    marks: tuple[re.Pattern[str], ...]  # the tags around an answer: see `find_answer`
+    reply: str  # {actions}: an answer that `find_answer` finds
     form: str  # what an answer must look like, for a warning
-    terse: bool  # environments say rules and states in as few tokens as they can
+    terse: bool  # rules and states in as few tokens as possible
 
 
 PAPER = PromptStyle(
@@ -58,16 +57,16 @@ BRIEF = PromptStyle(
     terse=True,
 )
 
-BARE = replace(BRIEF, system="")  # the rules untold: a policy that was made for the task knows them
+BARE = replace(BRIEF, system="")  # for a policy that was trained on the task and needs no rules
 
 PROMPT_STYLES: dict[str, PromptStyle] = {"paper": PAPER, "brief": BRIEF, "bare": BARE}
 
 
 @dataclass(frozen=True)
-class Answer(Generic[ActionT]):
-    """A response as actions; `problem` says what was wrong where there are none."""
+class Answer:
+    """A response as actions; `problem` says why there are none."""
 
-    actions: tuple[ActionT, ...]
+    actions: tuple[str, ...]
     problem: str = ""
 
     @property
@@ -76,11 +75,11 @@ class Answer(Generic[ActionT]):
 
 
 def find_answer(text: str, prompt_style: PromptStyle) -> str | None:
-    """The text between the last two marks, where all marks last stood in their order; None where they never did.
+    """The text between the last two marks of the last place where all marks follow each other; None without one.
 
     Without marks the whole response is the answer. With marks A, B and C it is the group of the last match of
-    `A.*?B(.*?)C`, found in time linear in the text: that pattern looks for B and C anew behind every A, but where one
-    of them is missing behind the first A, it is missing behind the later ones too.
+    `A.*?B(.*?)C`, found in linear time: that pattern searches B and C again after every A, but where one of them is
+    missing after the first A, it is missing after the later ones too.
     """
     if not prompt_style.marks:
         return text
@@ -95,44 +94,47 @@ def find_answer(text: str, prompt_style: PromptStyle) -> str | None:
         answer = text[start:stop]
 
 
-def read_answer(text: str, prompt_style: PromptStyle, names: Mapping[str, ActionT], limit: int) -> Answer[ActionT]:
-    """The actions of a response: those of its last answer, the first `limit` of them.
+def parse_answer(text: str, prompt_style: PromptStyle, actions: Sequence[str], limit: int) -> Answer:
+    """The actions of a response: the first `limit` of its last answer, spelt as in `actions`.
 
     A single unknown action makes the whole turn invalid. Actions past `limit` are not played and not punished (RAGEN).
 
     Args:
         text: the response, without control tokens.
         prompt_style: says what an answer looks like.
-        names: lower-case names of the actions.
-        limit: the most actions a turn may play.
+        actions: the known ones; upper and lower case are alike.
+        limit: the most actions that the turn may play.
     """
     answer = find_answer(text, prompt_style)
     if answer is None:
         return Answer((), f"no {prompt_style.form} in the response")
-    said = [part.strip() for part in answer.split(SEPARATOR)]
-    if said == [""]:
+    given = [part.strip() for part in answer.split(SEPARATOR)]
+    if given == [""]:
         return Answer((), "the answer is empty")
-    unknown = [part for part in said[:limit] if part.lower() not in names]
+    known = {action.lower(): action for action in actions}
+    unknown = [part for part in given[:limit] if part.lower() not in known]
     if unknown:
         return Answer((), f"{unknown[0][:20]!a} is no action")
-    return Answer(tuple(names[part.lower()] for part in said[:limit]))
+    return Answer(tuple(known[part.lower()] for part in given[:limit]))
 
 
-def say_answer(prompt_style: PromptStyle, actions: Sequence[str]) -> str:
+def format_answer(prompt_style: PromptStyle, actions: Sequence[str]) -> str:
     """A response that plays `actions`."""
     return prompt_style.reply.format(actions=f" {SEPARATOR} ".join(actions))
 
 
-def say_turn(prompt_style: PromptStyle, *, turn: int, state: str, left: int, reward: float | None, problem: str) -> str:
+def format_turn(
+    prompt_style: PromptStyle, *, turn: int, state: str, left: int, reward: float | None, problem: str
+) -> str:
     """The observation of a turn.
 
     Args:
-        prompt_style: how to say it.
+        prompt_style: its templates.
         turn: counted from 1.
-        state: the task's own picture of itself.
+        state: the task's state as text.
         left: actions left in the episode.
-        reward: of the turn before; None at the first.
-        problem: what was wrong with the response before; "" if nothing was.
+        reward: of the last turn; None at the first.
+        problem: what was wrong with the last response; "" if nothing was.
     """
     return prompt_style.turn.format(
         reward="" if reward is None else prompt_style.reward.format(reward=round(reward, 3)),
@@ -143,6 +145,6 @@ def say_turn(prompt_style: PromptStyle, *, turn: int, state: str, left: int, rew
     )
 
 
-def say_rules(prompt_style: PromptStyle, *, rules: str, symbols: str, actions: Sequence[str], limit: int) -> str:
+def format_rules(prompt_style: PromptStyle, *, rules: str, symbols: str, actions: Sequence[str], limit: int) -> str:
     """The system message."""
     return prompt_style.system.format(rules=rules, symbols=symbols, actions=", ".join(actions), limit=limit)

@@ -1,21 +1,27 @@
-"""What is said when an argument of an environment cannot be used."""
+"""Checks that several environments make of their arguments. `key` is `ClassName.argument`."""
 
-from tsr_lightning.errors import ConfigError
+from collections.abc import Sequence
 
-
-def whole(name: str, value: object, at_least: int = 1) -> None:
-    """Raise unless `value` is a whole number, and not too small."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ConfigError(f"{name} is {value!r}: give a whole number of at least {at_least}.")
+from tsr_lightning.errors import require
+from tsr_lightning.rng import Key
 
 
-def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise unless `value` is one of the names."""
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}: take one of {', '.join(known)}.")
+def whole(key: str, value: object, at_least: int = 1) -> None:
+    """Raises a ConfigError unless `value` is an integer of at least `at_least`."""
+    valid = isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+    require(valid, key, value, f"give a whole number of at least {at_least}.")
 
 
-def share(name: str, value: object) -> None:
-    """Raise unless `value` lies between 0 and 1."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError(f"{name} is {value!r}: give a number from 0 to 1.")
+def one_of(key: str, value: object, known: Sequence[str]) -> None:
+    """Raises a ConfigError unless `value` is one of `known`."""
+    require(value in known, key, value, f"take one of {', '.join(known)}.")
+
+
+def fraction(key: str, value: object) -> None:
+    """Raises a ConfigError unless `value` lies in [0, 1]."""
+    require(isinstance(value, int | float) and 0 <= value <= 1, key, value, "give a number from 0 to 1.")
+
+
+def noise_has_key(noise: float, key: Key | None) -> None:
+    """Raises a ConfigError if an oracle's `noise` has no key to be drawn from."""
+    require(not noise or key is not None, "noise", noise, "give a key to draw it from.")

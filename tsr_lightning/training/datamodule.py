@@ -25,7 +25,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.make import make_env
-from tsr_lightning.envs.sample_texts import sayings
+from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rng import Key
@@ -198,7 +198,7 @@ class RolloutDataModule(LightningDataModule):
 
     def texts(self) -> Iterator[str]:
         """What the environment says and is told."""
-        return sayings(make_env(self.env_id, **self.env_kwargs))
+        return sample_texts(make_env(self.env_id, **self.env_kwargs))
 
     @property
     def instances(self) -> Instances:

@@ -1,37 +1,38 @@
-"""Proof, by property, that an environment can be branched. Public: run it over an environment of your own.
+"""Property checks of the contract in `envs/base.py`. Public: run them over an environment of your own.
 
     check_branchable("tsr/FrozenLake-v0")
     check_branchable("my_package.envs:Garden-v0", kwargs={"size": 3})
     check_branchable(lambda: Garden(size=3), noisy=True)
 
-Each seed's episode is stopped at several moments. At each of them random legal and unreadable answers are played, taken
-back, played again, played in an environment made alike, and under noise of their own; all that shows (observation,
-reward, flags, info, score, situation, budget, legal actions) must come out as the contract in `branchable.py` says.
+Snapshots are taken at several depths of each seed's episode. From each of them random responses, legal and unreadable,
+are played, restored, replayed, played in a second environment made alike, and under noise of their own; all records
+(observation, reward, flags, info, score, state key, budget, legal actions) must agree as the contract says. A fault
+that changes nothing in what was played goes unnoticed.
 
-One file for each family of properties: `episodes` (one seed, one episode; budget, score, info), `telling` (the score in
-observations), `restoring` (a moment comes back; `causes` says why it does not), `noise` (reseed, clairvoyance),
-`situations` (`state_key`), `elsewhere` (another process). A fault that shows in nothing that was played is not seen.
+`episodes` checks resets, budget, score and info; `score_leaks` the score in observations; `restoring` get_state and
+set_state, with `diagnosis` of the cause; `noise` reseed, so that no branch sees the real episode's future; `state_keys`
+state_key; `subprocess_check` that another process gives the same episodes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
 from tsr_lightning.envs.checker.episodes import check_episode
-from tsr_lightning.envs.checker.factory import BranchabilityError, find_source
-from tsr_lightning.envs.checker.moments import stop
+from tsr_lightning.envs.checker.factory import BranchabilityError, resolve
 from tsr_lightning.envs.checker.noise import check_noise
-from tsr_lightning.envs.checker.restoring import check_isolation, check_restore, check_standing, check_twin
-from tsr_lightning.envs.checker.situations import check_situations
-from tsr_lightning.envs.checker.subprocess_check import check_elsewhere
-from tsr_lightning.envs.checker.telling import told_score
-from tsr_lightning.envs.checker.watching import StepExecutor
+from tsr_lightning.envs.checker.recording import Recorder
+from tsr_lightning.envs.checker.restoring import check_isolation, check_other_env, check_restore, check_state_record
+from tsr_lightning.envs.checker.score_leaks import leaked_score
+from tsr_lightning.envs.checker.snapshots import take_snapshot
+from tsr_lightning.envs.checker.state_keys import check_state_keys
+from tsr_lightning.envs.checker.subprocess_check import check_in_subprocess
 
 __all__ = ["BranchabilityError", "BranchabilityReport", "check_branchable"]
 
-DEPTHS = (0, 1, 3)  # turns into the episode at which it is stopped
+DEPTHS = (0, 1, 3)  # turns into an episode at which snapshots are taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,10 @@ class BranchabilityReport:
 
     environment: str
     seeds: tuple[int, ...]
-    moments: int  # at which an episode was stopped
+    snapshots: int
     steps: int  # of the environment
     noisy: bool  # two keys gave two futures somewhere
-    skipped: tuple[str, ...]  # properties that could not be checked, and why
+    skipped: tuple[str, ...]  # checks that could not be made, and why
 
 
 def check_branchable(
@@ -54,46 +55,48 @@ def check_branchable(
     turns: int = 12,
     keys: int = 16,
     noisy: bool | None = None,
+    responses: Sequence[str] = (),
 ) -> BranchabilityReport:
-    """Raise a BranchabilityError if the environment breaks the contract.
+    """Raises a BranchabilityError if the environment breaks the contract.
 
     Args:
-        env: a registered id, `package.module:Env-v0`, a function that makes the environment, or the environment. Of a
-            mere object without a spec no second one can be made, here or in another process: those parts are skipped.
+        env: a registered id, `package.module:Env-v0`, a function that makes the environment, or the environment. An
+            object without a spec cannot be made again, here or in another process: those checks are skipped.
         kwargs: arguments of an environment given by id.
         seeds: of the episodes.
-        turns: the most that are played from a moment.
-        keys: branches of a moment whose noise is compared.
-        noisy: whether chance plays a part. If said, it is held to it; unsaid, an environment of which no two keys ever
-            give two futures passes for one without.
+        turns: the most that are played from a snapshot.
+        keys: branches of a snapshot whose noise is compared.
+        noisy: whether the environment has noise. With None, it passes as noise-free if no two keys ever give two
+            futures.
+        responses: what to play where the environment has no `legal_actions`.
     """
-    source = find_source(env, kwargs or {})
+    factory = resolve(env, kwargs or {})
     seeds = tuple(seeds)
-    stage = StepExecutor(source.env, turns, source.name)
-    episodes = [(seed, *check_episode(source, stage, seed)) for seed in seeds]
-    score = told_score(step for _, _, shown in episodes for step in shown)
+    recorder = Recorder(factory.env, turns, factory.name, responses)
+    episodes = [(seed, *check_episode(factory, recorder, seed)) for seed in seeds]
+    score = leaked_score(step for _, _, steps in episodes for step in steps)
     if score is not None:
-        raise BranchabilityError(f"score: {score} stands in the observation ({source.name}, seeds {seeds})")
-    stops = [stop(source, stage, seed, depth) for seed in seeds for depth in DEPTHS]
-    moments = [moment for moment in stops if moment is not None]
+        raise BranchabilityError(f"score: {score} is in the observation ({factory.name}, seeds {seeds})")
+    taken = [take_snapshot(factory, recorder, seed, depth) for seed in seeds for depth in DEPTHS]
+    snapshots = [snapshot for snapshot in taken if snapshot is not None]
     differing = []
-    for moment in moments:
-        check_standing(moment)
-        # noise before restoring: it tells a generator that is shared from a state that is not brought back
-        differing.append(check_noise(moment, keys))
-        check_restore(moment)
-        check_twin(moment)
-        check_isolation(moment)
+    for snapshot in snapshots:
+        check_state_record(snapshot)
+        # noise before restoring: it distinguishes a shared generator from a state that is not restored
+        differing.append(check_noise(snapshot, keys))
+        check_restore(snapshot)
+        check_other_env(snapshot)
+        check_isolation(snapshot)
     if noisy is True and not any(differing):
         raise BranchabilityError(
-            f"reseed: it does nothing, {keys} keys gave one and the same future at each of {len(moments)} moments "
-            f"of {source.name}, which is said to be noisy (seeds {seeds})"
+            f"reseed: it does nothing, {keys} keys gave one and the same future at each of {len(snapshots)} snapshots "
+            f"of {factory.name}, which is declared noisy (seeds {seeds})"
         )
     if noisy is False and any(differing):
-        moments[differing.index(True)].fail("reseed", "two keys gave two futures; the environment is said to be exact")
-    for moment in moments:  # last, for noise that outlives reseed looks like a key that leaves something out
-        check_situations(moment)
-    skipped = check_elsewhere(source, [(seed, actions) for seed, actions, _ in episodes])
-    if source.make is None:
+        snapshots[differing.index(True)].fail("reseed", "two keys gave two futures; the environment is declared exact")
+    for snapshot in snapshots:  # last, since noise that survives a reseed looks like an incomplete key
+        check_state_keys(snapshot)
+    skipped = check_in_subprocess(factory, [(seed, responses) for seed, responses, _ in episodes])
+    if factory.make is None:
         skipped = ["another environment: only this one object is given", *skipped]
-    return BranchabilityReport(source.name, seeds, len(moments), stage.steps, any(differing), tuple(skipped))
+    return BranchabilityReport(factory.name, seeds, len(snapshots), recorder.steps, any(differing), tuple(skipped))

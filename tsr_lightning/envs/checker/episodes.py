@@ -1,88 +1,95 @@
-"""What must hold in whole episodes: one seed, one episode; budget, score and info as the contract says."""
+"""Checks of whole episodes: a seed names one episode; budget, score and info are as the contract says."""
 
 from typing import NoReturn
 
 from tsr_lightning.envs.base import HasOracle
-from tsr_lightning.envs.checker import situations
-from tsr_lightning.envs.checker.factory import BranchabilityError, Source
-from tsr_lightning.envs.checker.telling import Shown
-from tsr_lightning.envs.checker.watching import Seen, Standing, StepExecutor, differing, first_difference, told
+from tsr_lightning.envs.checker import state_keys
+from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
+from tsr_lightning.envs.checker.recording import (
+    Recorder,
+    StateRecord,
+    StepRecord,
+    differences,
+    first_difference,
+    listed,
+)
+from tsr_lightning.envs.checker.score_leaks import ScoredObservation
 from tsr_lightning.rng import Key
 
 INFO_KEYS = ("success", "action_is_valid", "action_is_effective")
 
 
-def check_episode(source: Source, stage: StepExecutor, seed: int) -> tuple[list[str], list[Shown]]:
-    """Check an episode of random answers and, where there is a solver, a solved one.
+def check_episode(factory: EnvFactory, recorder: Recorder, seed: int) -> tuple[list[str], list[ScoredObservation]]:
+    """Checks an episode of random responses and, where there is an oracle, one of the oracle.
 
-    Returns the random answers, and what was seen of the scores.
+    Returns the random responses, and all scores with their observations.
     """
-    actions: list[str] = []
+    responses: list[str] = []
 
     def fail(name: str, detail: str) -> NoReturn:
-        raise BranchabilityError(f"{name}: {detail} ({source.name}, seed {seed}, actions {actions})")
+        raise BranchabilityError(f"{name}: {detail} ({factory.name}, seed {seed}, responses {responses})")
 
-    first, _ = stage.env.reset(seed=seed)
-    standing = stage.stand()
-    again, _ = stage.env.reset(seed=seed)
-    if names := {"observation": again} if first != again else differing(standing, stage.stand()):
-        fail("reset", f"a seed gave two beginnings: {told(names)}")
-    if not standing.legal:
-        fail("contract", "legal_actions() is empty at the beginning")
-    if standing.remaining <= 0:
-        fail("budget", f"remaining() is {standing.remaining} at the beginning")
-    shown = [Shown(standing.score, 0.0, first)]
-    if isinstance(stage.env, HasOracle):
-        solution, seen = stage.solve(stage.env)
-        for before, action, now in zip([standing, *(step.standing for step in seen)], solution, seen, strict=False):
-            if problem := _step_problem(before, action, now):
+    first, _ = recorder.env.reset(seed=seed)
+    start = recorder.record_state()
+    again, _ = recorder.env.reset(seed=seed)
+    if found := {"observation": again} if first != again else differences(start, recorder.record_state()):
+        fail("reset", f"a seed gave two initial states: {listed(found)}")
+    if not start.legal and not recorder.responses:
+        if recorder.lists_actions is None:
+            fail("contract", "it has no legal_actions: add them, or give check_branchable the `responses` to play")
+        fail("contract", "legal_actions() is empty in the initial state")
+    if start.remaining <= 0:
+        fail("budget", f"remaining() is {start.remaining} in the initial state")
+    scored = [ScoredObservation(start.score, 0.0, first)]
+
+    def check_steps(played: list[str], steps: list[StepRecord]) -> None:
+        for before, response, step in zip([start, *(step.after for step in steps)], played, steps, strict=False):
+            if problem := _step_problem(before, response, step):
                 fail(*problem)
-        shown += [Shown(now.standing.score, now.reward, now.observation) for now in seen]
-        stage.env.reset(seed=seed)
-        stage.stand()
-    actions, seen = stage.wander(Key(seed).fold_in("episode"))
-    for before, action, now in zip([standing, *(step.standing for step in seen)], actions, seen, strict=False):
-        if problem := _step_problem(before, action, now):
-            fail(*problem)
-    shown += [Shown(now.standing.score, now.reward, now.observation) for now in seen]
-    stage.env.reset(seed=seed)
-    stage.stand()
-    if names := first_difference(seen, stage.play(actions)):
-        if _left_over(source, stage, seed, actions):
-            fail("reset", f"something of the episode before is left, so a seed gave two episodes: {told(names)}")
-        fail("shared noise", f"a seed gave two episodes, so chance comes from somewhere else: {told(names)}")
+        scored.extend(ScoredObservation(step.after.score, step.reward, step.observation) for step in steps)
+        recorder.env.reset(seed=seed)
+        recorder.record_state()
+
+    if isinstance(recorder.env, HasOracle):
+        check_steps(*recorder.play_oracle(recorder.env))
+    responses, steps = recorder.play_randomly(Key(seed).fold_in("episode"))
+    check_steps(responses, steps)
+    if found := first_difference(steps, recorder.play(responses)):
+        if _survives_reset(factory, recorder, seed, responses):
+            fail("reset", f"something of the last episode survives it, so a seed gave two episodes: {listed(found)}")
+        fail("shared noise", f"a seed gave two episodes, so there is noise from elsewhere: {listed(found)}")
     # again without calling score(): the observations must not depend on it
-    stage.env.reset(seed=seed)
-    unasked = [stage.env.step(action)[0] for action in actions]
-    if unasked != [now.observation for now in seen]:
-        fail("score", "asking for it, the situation or the budget changes the observations")
-    return actions, shown
+    recorder.env.reset(seed=seed)
+    observations = [recorder.env.step(response)[0] for response in responses]
+    if observations != [step.observation for step in steps]:
+        fail("score", "calling it, state_key(), remaining() or legal_actions() changes the observations")
+    return responses, scored
 
 
-def _left_over(source: Source, stage: StepExecutor, seed: int, actions: list[str]) -> bool:
-    """Whether new environments agree on an episode of which an old one gave two."""
-    if source.make is None:
+def _survives_reset(factory: EnvFactory, recorder: Recorder, seed: int, responses: list[str]) -> bool:
+    """Whether new environments agree on an episode of which a used one gave two."""
+    if factory.make is None:
         return False
-    futures = list[list[Seen]]()
+    futures = list[list[StepRecord]]()
     for _ in range(4):
-        new = StepExecutor(source.make(), stage.turns, stage.name)
+        new = recorder.like(factory.make())
         new.env.reset(seed=seed)
-        futures.append(new.play(actions))
+        futures.append(new.play(responses))
     return not any(first_difference(futures[0], other) for other in futures)
 
 
-def _step_problem(before: Standing, action: str, now: Seen) -> tuple[str, str] | None:
+def _step_problem(before: StateRecord, response: str, step: StepRecord) -> tuple[str, str] | None:
     """The property that a step breaks, and how."""
-    after = now.standing
-    if missing := [name for name in INFO_KEYS if not isinstance(now.info.get(name), bool)]:
-        return "contract", f"info lacks {', '.join(missing)}, or it is no bool, at {action!r}"
-    valid = now.info["action_is_valid"]
-    if action in before.legal and not valid:
-        return "contract", f"step() calls {action!r} invalid, which legal_actions() offers"
-    if now.info["success"] and after.score != 1.0:
-        return "score", f"it is {after.score}, not 1, in a success, at {action!r}"
+    after = step.after
+    if missing := [name for name in INFO_KEYS if not isinstance(step.info.get(name), bool)]:
+        return "contract", f"info lacks {', '.join(missing)}, or it is no bool, at {response!r}"
+    valid = step.info["action_is_valid"]
+    if response in before.legal and not valid:
+        return "contract", f"step() calls {response!r} invalid, which legal_actions() offers"
+    if step.info["success"] and after.score != 1.0:
+        return "score", f"it is {after.score}, not 1, in a success, at {response!r}"
     if after.remaining > before.remaining or (valid and after.remaining == before.remaining):
-        return "budget", f"remaining() went from {before.remaining} to {after.remaining}, at {action!r}"
-    if not now.done and after.remaining <= 0:
-        return "budget", f"remaining() is {after.remaining} and the episode goes on, at {action!r}"
-    return situations.step_problem(before, action, now)
+        return "budget", f"remaining() went from {before.remaining} to {after.remaining}, at {response!r}"
+    if not step.done and after.remaining <= 0:
+        return "budget", f"remaining() is {after.remaining} and the episode goes on, at {response!r}"
+    return state_keys.step_problem(before, response, step)

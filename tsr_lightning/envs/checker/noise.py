@@ -1,98 +1,102 @@
-"""After `reseed`, chance comes from its key and from nothing else: no branch sees the real episode's future."""
+"""Checks of `reseed`: all noise after it comes from its key, so no branch sees the real episode's future."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tsr_lightning.envs.checker.causes import reject
-from tsr_lightning.envs.checker.moments import Moment
-from tsr_lightning.envs.checker.watching import UNREADABLE, Seen, differing, first_difference, told
+from tsr_lightning.envs.checker.diagnosis import fail_restore
+from tsr_lightning.envs.checker.recording import UNREADABLE, StepRecord, differences, first_difference, listed
+from tsr_lightning.envs.checker.snapshots import Snapshot
 from tsr_lightning.rng import Key
 
-EVIDENCE = 3  # keys that must give another outcome before chance is said to play a part
-TRIES = 4  # branches that are played before one that must not change
-MANY = 1024  # keys; chance that shows in 3 of 16 shows in one of so many
+EVIDENCE = 3  # keys that must give another outcome before a response counts as noisy
+TRIES = 4  # branches played before one that must not change
+MANY = 1024  # keys; noise that shows in 3 of 16 shows in at least one of so many
 
 
-def check_noise(moment: Moment, count: int) -> bool:
-    """Equal keys, equal futures, whatever noise was there before. Returns whether two keys gave two futures."""
-    keys = [moment.key("noise", index) for index in range(count)]
-    futures = [moment.branch(key) for key in keys]
-    _demand_one_future(moment, keys, futures[0])
-    if names := first_difference(futures[0], moment.branch(moment.key("old"), keys[0])):
-        _demand_one_future(moment, keys, futures[0])  # else it is not the old noise that shows
-        moment.fail("reseed", f"the noise of before shows after it: {told(names)}, when {moment.actions} were played")
-    _check_nothing_drawn_ahead(moment, keys)
-    _check_heeded(moment, keys, futures)
+def check_noise(snapshot: Snapshot, count: int) -> bool:
+    """Equal keys give equal futures, whatever noise there was before. Returns whether two keys gave two futures."""
+    keys = [snapshot.key("noise", index) for index in range(count)]
+    futures = [snapshot.branch(key) for key in keys]
+    _check_repeatable(snapshot, keys, futures[0])
+    if found := first_difference(futures[0], snapshot.branch(snapshot.key("old"), keys[0])):
+        _check_repeatable(snapshot, keys, futures[0])  # if this passes, the old noise is the cause
+        snapshot.fail("reseed", f"the old noise shows after it: {listed(found)}, when {snapshot.responses} were played")
+    _check_nothing_drawn_in_advance(snapshot, keys)
+    _check_effective(snapshot, keys, futures)
     return any(first_difference(futures[0], future) for future in futures[1:])
 
 
-def _demand_one_future(moment: Moment, keys: Sequence[Key], future: Sequence[Seen]) -> None:
-    """The first key's future, whichever branch was played before."""
+def _check_repeatable(snapshot: Snapshot, keys: Sequence[Key], future: Sequence[StepRecord]) -> None:
+    """The first key gives its future again, whichever branch was played before."""
     for other in keys[:TRIES]:  # what a branch leaves behind may show after one and not after another
-        moment.branch(other)
-        if names := first_difference(future, moment.branch(keys[0])):
-            reject(moment, names, keys[0])
+        snapshot.branch(other)
+        if found := first_difference(future, snapshot.branch(keys[0])):
+            fail_restore(snapshot, found, keys[0])
 
 
-def _check_nothing_drawn_ahead(moment: Moment, keys: Sequence[Key]) -> None:
-    """After a step that looked the same under two keys, a third key gives one future, whichever of them was before."""
-    ahead = moment.actions[1:]
-    alike: list[tuple[Seen, list[Seen]]] = []
+def _check_nothing_drawn_in_advance(snapshot: Snapshot, keys: Sequence[Key]) -> None:
+    """After a step that was the same under two keys, a third key gives one future, whichever of them was before."""
+    rest = snapshot.responses[1:]
+    groups: list[tuple[StepRecord, list[StepRecord]]] = []  # of equal steps: the step, and the future
     for key in keys:
-        moment.back(key)
-        (seen,) = moment.stage.play(moment.actions[:1])
-        if seen.done:
+        snapshot.restore(key)
+        (step,) = snapshot.recorder.play(snapshot.responses[:1])
+        if step.done:
             continue
-        future = moment.branch(moment.key("next"), state=moment.stage.env.get_state(), actions=ahead)
-        for other, expected in alike:
-            if differing(other, seen):
+        future = snapshot.branch(snapshot.key("next"), state=snapshot.recorder.env.get_state(), responses=rest)
+        for other, expected in groups:
+            if differences(other, step):
                 continue
-            if names := first_difference(expected, future):
-                _demand_one_future(moment, keys, moment.branch(keys[0]))
-                moment.fail(
+            if found := first_difference(expected, future):
+                _check_repeatable(snapshot, keys, snapshot.branch(keys[0]))
+                snapshot.fail(
                     "reseed",
-                    "the noise of before shows after it, so a branch sees what the real episode draws in advance: "
-                    f"{told(names)}, when {moment.actions} were played and reseed called behind the first",
+                    "the old noise shows after it, so a branch sees what the real episode has drawn in advance: "
+                    f"{listed(found)}, when {snapshot.responses} were played and reseed called after the first",
                 )
             break
         else:
-            alike.append((seen, future))
+            groups.append((step, future))
 
 
-def _check_heeded(moment: Moment, keys: Sequence[Key], futures: Sequence[Sequence[Seen]]) -> None:
-    """Where reseeding later shows that chance plays a part in an answer, reseeding here must show it too."""
-    for place in (1, 2):  # the answers before are played between the two
+def _check_effective(snapshot: Snapshot, keys: Sequence[Key], futures: Sequence[Sequence[StepRecord]]) -> None:
+    """If a later reseed shows that a response is noisy, a reseed at the snapshot must show it too."""
+    for place in (1, 2):  # responses between the two
         if any(len(future) <= place for future in futures):
             break
         if len({_outcome(step) for future in futures for step in future[place : place + 1]}) > 1:
             break
-        moment.back(keys[0])
-        moment.stage.play(moment.actions[:place])
-        _demand_heed(moment, keys, moment.stage.env.get_state(), moment.actions[: place + 1], futures[0][place])
-    # the same situation, one unreadable answer later
-    if moment.actions[0] == UNREADABLE or len({_outcome(future[0]) for future in futures}) > 1:
+        snapshot.restore(keys[0])
+        snapshot.recorder.play(snapshot.responses[:place])
+        later = snapshot.recorder.env.get_state()
+        _compare_with_later(snapshot, keys, later, snapshot.responses[: place + 1], futures[0][place])
+    # the same state, one unreadable response later
+    if snapshot.responses[0] == UNREADABLE or len({_outcome(future[0]) for future in futures}) > 1:
         return
-    moment.back(keys[0])
-    (seen,) = moment.stage.play([UNREADABLE])
-    if not seen.done and seen.standing.state_key == moment.standing.state_key:
-        _demand_heed(moment, keys, moment.stage.env.get_state(), moment.actions[:1], futures[0][0])
+    snapshot.restore(keys[0])
+    (step,) = snapshot.recorder.play([UNREADABLE])
+    if not step.done and step.after.state_key == snapshot.record.state_key:
+        later = snapshot.recorder.env.get_state()
+        _compare_with_later(snapshot, keys, later, snapshot.responses[:1], futures[0][0])
 
 
-def _demand_heed(moment: Moment, keys: Sequence[Key], later: Any, actions: list[str], agreed: Seen) -> None:
-    """Fail if the last of `actions` gives keys of this moment one outcome, and keys of a `later` state several."""
-    outcomes = [_outcome(moment.branch(key, state=later, actions=actions[-1:])[-1]) for key in keys]
+def _compare_with_later(
+    snapshot: Snapshot, keys: Sequence[Key], later: Any, responses: list[str], agreed: StepRecord
+) -> None:
+    """Fails if the last response has one outcome under keys of the snapshot, and several under keys of `later`."""
+    outcomes = [_outcome(snapshot.branch(key, state=later, responses=responses[-1:])[-1]) for key in keys]
     if sum(outcome != _outcome(agreed) for outcome in outcomes) < EVIDENCE:
         return
     for index in range(MANY):
-        if _outcome(moment.branch(moment.key("many", index), actions=actions)[-1]) != _outcome(agreed):
+        if _outcome(snapshot.branch(snapshot.key("many", index), responses=responses)[-1]) != _outcome(agreed):
             return
-    moment.fail(
+    snapshot.fail(
         "reseed",
-        f"it is not heeded here: {MANY} keys gave one outcome of {actions[-1]!r}, when {actions} were played, and keys "
-        "given later gave several, so a branch from here sees the real future",
+        f"it has no effect here: {MANY} keys gave one outcome of {responses[-1]!r}, when {responses} were played, and "
+        "keys given later gave several, so a branch from here sees the real future",
     )
 
 
-def _outcome(seen: Seen) -> tuple[Hashable, bool]:
-    """What chance decides, the budget left out."""
-    return seen.standing.state_key, seen.terminated
+def _outcome(step: StepRecord) -> tuple[Hashable, bool]:
+    """What noise decides, the budget left out."""
+    return step.after.state_key, step.terminated

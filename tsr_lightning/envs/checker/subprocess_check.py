@@ -1,4 +1,4 @@
-"""The same episodes in another process, where Python salts its hashes otherwise."""
+"""Checks that another process, with another hash salt, gives the same episodes."""
 
 import dataclasses
 import json
@@ -11,27 +11,27 @@ from types import FunctionType
 from gymnasium.envs.registration import EnvSpec
 
 from tsr_lightning.envs.base import Branchable
-from tsr_lightning.envs.checker.factory import BranchabilityError, Source, made_anew
+from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory, make_from_spec
 
 CHILD_SECONDS = 300
 
 Trace = list[list[str]]  # by step, the reset first: observation, state_key, score
 
 
-def _trace(env: Branchable, seed: int, actions: Iterable[str]) -> Trace:
+def _trace(env: Branchable, seed: int, responses: Iterable[str]) -> Trace:
     observation, _ = env.reset(seed=seed)
     trace = [[observation, repr(env.state_key()), repr(env.score())]]
-    for action in actions:
-        observation, _, terminated, truncated, _ = env.step(action)
+    for response in responses:
+        observation, _, terminated, truncated, _ = env.step(response)
         trace.append([observation, repr(env.state_key()), repr(env.score())])
         if terminated or truncated:
             break
     return trace
 
 
-def check_elsewhere(source: Source, scripts: list[tuple[int, list[str]]]) -> list[str]:
-    """The same seeds and answers where Python salts its hashes otherwise. Returns what was skipped."""
-    spec, problem = _portable(source.spec)
+def check_in_subprocess(factory: EnvFactory, scripts: list[tuple[int, list[str]]]) -> list[str]:
+    """Plays the same seeds and responses in another process. Returns what was skipped."""
+    spec, problem = _serialised(factory.spec)
     if problem:
         return [f"another process: {problem}"]
     salt = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
@@ -46,21 +46,21 @@ def check_elsewhere(source: Source, scripts: list[tuple[int, list[str]]]) -> lis
         check=False,
     )
     if child.returncode:
-        raise BranchabilityError(f"another process: {source.name} cannot be played there:\n{child.stderr.strip()}")
+        raise BranchabilityError(f"another process: {factory.name} cannot be played there:\n{child.stderr.strip()}")
     traces: list[Trace] = json.loads(child.stdout.splitlines()[-1])
-    for (seed, actions), there in zip(scripts, traces, strict=True):
-        here = _trace(source.env, seed, actions)
+    for (seed, responses), there in zip(scripts, traces, strict=True):
+        here = _trace(factory.env, seed, responses)
         for turn, steps in enumerate(zip(here, there, strict=False)):  # another length follows another observation
             for what, mine, theirs in zip(("observation", "state_key", "score"), *steps, strict=True):
                 if mine != theirs:
                     raise BranchabilityError(
-                        f"another process: {what} is {theirs} there and {mine} here, so it hangs on something like "
-                        f"Python's salted hash() ({source.name}, seed {seed}, actions {actions[:turn]})"
+                        f"another process: {what} is {theirs} there and {mine} here, so it depends on something like "
+                        f"Python's salted hash() ({factory.name}, seed {seed}, responses {responses[:turn]})"
                     )
     return []
 
 
-def _portable(spec: EnvSpec | None) -> tuple[str, str]:
+def _serialised(spec: EnvSpec | None) -> tuple[str, str]:
     """A spec as JSON, from which another process can make the environment; or "" and why not."""
     if spec is None:
         return "", "the environment has no spec"
@@ -74,11 +74,11 @@ def _portable(spec: EnvSpec | None) -> tuple[str, str]:
     try:
         return spec.to_json(), ""
     except (TypeError, ValueError) as error:
-        return "", f"the spec is no JSON ({error})"
+        return "", f"the spec cannot be written as JSON ({error})"
 
 
 def _trace_stdin() -> None:
-    """The child's part: traces of the scripts on stdin, on stdout."""
-    order = json.load(sys.stdin)
-    env = made_anew(EnvSpec.from_json(order["spec"]))
-    print(json.dumps([_trace(env, seed, actions) for seed, actions in order["scripts"]]))
+    """The child's part: reads scripts from stdin, writes their traces to stdout."""
+    request = json.load(sys.stdin)
+    env = make_from_spec(EnvSpec.from_json(request["spec"]))
+    print(json.dumps([_trace(env, seed, responses) for seed, responses in request["scripts"]]))

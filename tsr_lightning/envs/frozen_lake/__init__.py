@@ -1,5 +1,3 @@
-"""FrozenLake in words: gymnasium's slippery ice, played by a language model."""
+"""FrozenLake as text: gymnasium's slippery lake, maps, values, and the environment."""
 
-from tsr_lightning.envs.frozen_lake.env import TextFrozenLake
-
-__all__ = ["TextFrozenLake"]
+from tsr_lightning.envs.frozen_lake.env import TextFrozenLake as TextFrozenLake

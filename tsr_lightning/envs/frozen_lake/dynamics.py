@@ -1,4 +1,4 @@
-"""How the ice moves a player: gymnasium's own transition table, laid out for drawing from it."""
+"""gymnasium's own transition table, laid out for drawing from it."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 from tsr_lightning.envs.frozen_lake.maps import FROZEN, START, Rows
 
 ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's order
-# an outcome: the upper edge of its piece of [0, 1), and the cell it leads to
+# of an action: the upper edge of each outcome's piece of [0, 1), and the cell that it leads to
 Outcomes = tuple[tuple[float, int], ...]
 
 
-class Ice(NamedTuple):
-    """A lake's dynamics. C cells, 4 actions, O outcomes of an action (3 where it slips to both sides)."""
+class Dynamics(NamedTuple):
+    """A lake's dynamics. C cells, 4 actions, 3 outcomes of an action (the intended move and both sides)."""
 
     letters: str  # [C]
-    ground: Rows  # the rows without the start: where a game began is no part of where it stands
+    ground: Rows  # the rows without the start, which no longer matters once an episode has begun
     outcomes: tuple[tuple[Outcomes, ...], ...]  # [C][4]
-    probability: NDArray[np.float64]  # [C, 4, O], 0 where there are fewer outcomes
-    target: NDArray[np.int64]  # [C, 4, O], cells
+    probability: NDArray[np.float64]  # [C, 4, 3], 0 where there are fewer outcomes
+    target: NDArray[np.int64]  # [C, 4, 3], cells
 
 
 @lru_cache(maxsize=4096)
-def ice(rows: Rows, success_rate: float) -> Ice:
+def dynamics(rows: Rows, success_rate: float) -> Dynamics:
     """The dynamics of a lake: the intended move with `success_rate`, each perpendicular one with half of the rest."""
     table = FrozenLakeEnv(desc=list(rows), is_slippery=True, success_rate=success_rate).P
     cells = len(table)
@@ -36,14 +36,14 @@ def ice(rows: Rows, success_rate: float) -> Ice:
             for place, (chance, then, _, _) in enumerate(outcomes):
                 probability[cell, action, place] = chance
                 target[cell, action, place] = then
-    # a sum of three floats may fall short of 1, and the last edge must not
+    # a sum of three floats may fall short of 1; the last edge must not
     edges = np.where(np.arange(3) == 2, 1.0, probability.cumsum(-1))
     drawn = tuple(
         tuple(tuple(zip(e, t, strict=True)) for e, t in zip(by_action, targets, strict=True))
         for by_action, targets in zip(edges.tolist(), target.tolist(), strict=True)
     )
     ground = tuple(row.replace(START, FROZEN) for row in rows)
-    return Ice("".join(rows), ground, drawn, probability, target)
+    return Dynamics("".join(rows), ground, drawn, probability, target)
 
 
 def land(outcomes: Outcomes, uniform: float) -> int:
@@ -54,7 +54,7 @@ def land(outcomes: Outcomes, uniform: float) -> int:
     raise ValueError(f"{uniform} is no number in [0, 1)")
 
 
-def likeliest(lake: Ice, cell: int, action: int) -> int:
-    """The cell where an action most probably ends."""
+def likeliest(lake: Dynamics, cell: int, action: int) -> int:
+    """The most probable cell after an action."""
     chance = np.bincount(lake.target[cell, action], weights=lake.probability[cell, action])
     return int(chance.argmax())

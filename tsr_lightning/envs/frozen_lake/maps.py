@@ -1,4 +1,4 @@
-"""Lakes, drawn from a key or given by hand. Knows letters and nothing of ice.
+"""Lakes, random or given. Knows nothing of dynamics.
 
 A lake is a tuple of rows of gymnasium's letters: `S` start, `F` frozen, `H` hole, `G` goal. Cells are counted row by
 row from 0, as gymnasium counts them.
@@ -6,26 +6,25 @@ row from 0, as gymnasium counts them.
 
 from collections.abc import Sequence
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 
 Rows = tuple[str, ...]
 
 START, FROZEN, HOLE, GOAL = "SFHG"
 ENDS = frozenset({HOLE, GOAL})
-# what comes out once in a hundred tries is missed by 1,000 with probability 4e-5
-TRIES = 1_000
+TRIES = 1_000  # misses a lake of probability 0.01 with probability 4e-5
 
 
 def random_lake(key: Key, *, size: int, frozen: float, tries: int = TRIES) -> Rows:
     """A square lake whose goal can be reached: each cell frozen with probability `frozen`, start and goal anywhere.
 
-    The law is RAGEN's (size 4, frozen 0.9, random start and goal); the draws are the key's, the same in every process.
+    The distribution is RAGEN's (size 4, frozen 0.9, random start and goal); the draws are the same in every process.
 
     Args:
         key: of this lake.
         size: cells a side, at least 2.
-        frozen: share of the cells that are no hole, in [0, 1].
+        frozen: probability that a cell is no hole, in [0, 1].
         tries: lakes drawn before giving up.
     """
     cells = size * size
@@ -41,23 +40,23 @@ def random_lake(key: Key, *, size: int, frozen: float, tries: int = TRIES) -> Ro
         if reachable(rows):
             return rows
     raise ConfigError(
-        f"frozen is {frozen} with size {size}: none of {tries} random lakes had a way to the goal; "
-        "raise frozen or take a smaller size."
+        f"TextFrozenLake.frozen is {frozen}: none of {tries} random lakes of size {size} had a path to the goal; "
+        "raise it or lower size."
     )
 
 
 def given_lake(desc: Sequence[str]) -> Rows:
-    """A lake given by hand, checked."""
+    """A given lake, validated."""
     rows = tuple(desc)
     letters = "".join(rows)
-    if not letters or len({len(row) for row in rows}) != 1:
-        raise ConfigError(f"desc is {list(rows)}: give rows of one length, such as ['SF', 'HG'].")
-    if unknown := sorted(set(letters) - set("SFHG")):
-        raise ConfigError(f"desc has the letter {unknown[0]!r}: use S start, F frozen, H hole and G goal.")
-    if letters.count(START) != 1 or GOAL not in letters:
-        raise ConfigError(f"desc is {list(rows)}: it needs one start S and a goal G.")
-    if not reachable(rows):
-        raise ConfigError(f"desc is {list(rows)}: its goal cannot be reached; open a way around the holes.")
+
+    def demand(valid: bool, remedy: str) -> None:
+        require(valid, "TextFrozenLake.desc", list(rows), remedy)
+
+    demand(bool(letters) and len({len(row) for row in rows}) == 1, "give rows of one length, such as ['SF', 'HG'].")
+    demand(set(letters) <= set("SFHG"), "use the letters S start, F frozen, H hole and G goal.")
+    demand(letters.count(START) == 1 and GOAL in letters, "it needs one start S and a goal G.")
+    demand(reachable(rows), "its goal cannot be reached; open a path around the holes.")
     return rows
 
 
@@ -66,7 +65,7 @@ def start_cell(rows: Rows) -> int:
 
 
 def reachable(rows: Rows) -> bool:
-    """Whether a goal can be walked to from the start."""
+    """Whether a path leads from the start to a goal."""
     letters, width = "".join(rows), len(rows[0])
     frontier, seen = [start_cell(rows)], set[int]()
     while frontier:

@@ -1,3 +1,3 @@
-"""Sokoban: the mechanics, levels made and read, push distances, a solver, and the environment itself."""
+"""Sokoban: the board, generated levels and level files, push distances, a solver, and the environment."""
 
 from tsr_lightning.envs.sokoban.env import SokobanEnv as SokobanEnv

@@ -1,8 +1,8 @@
 """The mechanics of Sokoban. Knows no text, no budget and no randomness.
 
-A cell is a number, row * cols + col. What never moves is a `Layout`, shared by all states of a level; what moves is a
-`State`, the player's cell and the sorted cells of the boxes. An outer wall is taken for granted, so no step leaves the
-grid.
+A cell is a number, row * cols + col. Walls and targets are a `Layout`, shared by all states of a level; a `State` is
+the player's cell and the sorted cells of the boxes; a `Board` is both. Every layout has an outer wall, so no step
+leaves the grid.
 """
 
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-Boxes = tuple[int, ...]  # sorted, so that equal situations are equal tuples
+Boxes = tuple[int, ...]  # sorted, so that equal positions are equal tuples
 State = tuple[int, Boxes]  # player, boxes
 
 ACTIONS = ("Up", "Down", "Left", "Right")
-MOST_BOXES = 8  # of a level: matching boxes to targets looks at every set of targets
+MAX_BOXES = 8  # of a level: matching boxes to targets goes through every set of targets
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What never moves: the walls, the outer ones included, and the targets."""
+    """The walls, the outer ones included, and the targets."""
 
     rows: int
     cols: int
@@ -28,12 +28,12 @@ class Layout:
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
-        """How far each of `ACTIONS` moves in cell numbers."""
+        """The change of the cell number for each of `ACTIONS`."""
         return (-self.cols, self.cols, -1, 1)
 
 
-class Level(NamedTuple):
-    """A layout and where the player and the boxes begin."""
+class Board(NamedTuple):
+    """A layout, the player and the boxes: a level at its start, or any later state of it."""
 
     layout: Layout
     player: int
@@ -42,19 +42,19 @@ class Level(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def floor(layout: Layout) -> tuple[int, ...]:
-    """The cells that are no wall, in reading order."""
+    """The cells without a wall, in reading order."""
     return tuple(cell for cell in range(layout.rows * layout.cols) if cell not in layout.walls)
 
 
 def moved(boxes: Boxes, origin: int, destination: int) -> Boxes:
-    """The boxes after the one on `origin` went to `destination`."""
+    """The boxes after the one on `origin` moved to `destination`."""
     if len(boxes) == 1:
         return (destination,)
     return tuple(sorted(destination if box == origin else box for box in boxes))
 
 
 def act(layout: Layout, player: int, boxes: Boxes, step: int) -> State:
-    """The state after a step: a walk, a push, or the same state where neither is possible."""
+    """The state after a step: a walk, a push, or the same state if neither is possible."""
     ahead = player + step
     if ahead in layout.walls:
         return player, boxes
@@ -74,7 +74,7 @@ def legal(layout: Layout, player: int, boxes: Boxes) -> tuple[int, ...]:
 
 
 def before(layout: Layout, player: int, boxes: Boxes) -> Iterator[State]:
-    """The states from which one effective action leads here: `act` played in reverse, walks and pulls."""
+    """The states from which one effective action leads here: `act` reversed, as walks and pulls."""
     for step in layout.steps:
         behind = player - step
         if behind in layout.walls or behind in boxes:

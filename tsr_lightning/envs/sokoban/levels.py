@@ -1,7 +1,7 @@
 """Level files in the usual text format, plain or gzip, such as Boxoban's (github.com/google-deepmind/boxoban-levels).
 
-`#` wall, `@` player, `+` player on goal, `$` box, `*` box on goal, `.` goal, blank floor; a line that opens with `;`
-names the level below it, and levels are apart by blank lines or such names.
+`#` wall, `@` player, `+` player on goal, `$` box, `*` box on goal, `.` goal, blank floor. A line that begins with `;`
+names the level below it; blank lines or such names separate levels.
 """
 
 import gzip
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from tsr_lightning.envs.sokoban.board import MOST_BOXES, Layout, Level
+from tsr_lightning.envs.sokoban.board import MAX_BOXES, Board, Layout
 from tsr_lightning.errors import ConfigError
 
 _WALL, _GOALS, _BOXES, _PLAYERS = "#", ".*+", "$*", "@+"
@@ -18,18 +18,18 @@ _FLOOR = " -_"  # some collections write floor as - or _
 _KNOWN = frozenset(_WALL + _GOALS + _BOXES + _PLAYERS + _FLOOR)
 
 
-def read_levels(path: str | Path) -> tuple[Level, ...]:
+def read_levels(path: str | Path) -> tuple[Board, ...]:
     """The levels of a file, in its order.
 
     Raises:
-        ConfigError: one sentence with the file, the level and the remedy.
+        ConfigError: with the file, the level and the remedy.
     """
     path = Path(path)
     try:
         changed = path.stat().st_mtime_ns
         return _read(path, changed)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such level file; give `levels` the path of one.") from None
+        raise ConfigError(f"{path}: there is no such level file; give SokobanEnv.levels the path of one.") from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path}: cannot be read as a level file ({error}); give a text file or a .gz of one."
@@ -37,8 +37,8 @@ def read_levels(path: str | Path) -> tuple[Level, ...]:
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, changed: int) -> tuple[Level, ...]:
-    """`changed` is the time of the last change, so that an edited file is read anew."""
+def _read(path: Path, changed: int) -> tuple[Board, ...]:
+    """`changed` is the time of the last change, so that an edited file is read again."""
     raw = path.read_bytes()
     text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
     levels = tuple(parse_level(rows, f"{path}, level {name}") for name, rows in _split(text))
@@ -63,11 +63,11 @@ def _split(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def parse_level(rows: Sequence[str], where: str) -> Level:
-    """A level from its rows; `where` opens the sentence of an error.
+def parse_level(rows: Sequence[str], where: str) -> Board:
+    """A level from its rows; `where` begins an error message.
 
     Raises:
-        ConfigError: if it is no level that can be played.
+        ConfigError: if it cannot be played.
     """
     unknown = sorted(set("".join(rows)) - _KNOWN)
     if unknown:
@@ -87,15 +87,15 @@ def parse_level(rows: Sequence[str], where: str) -> Level:
         raise ConfigError(f"{where}: has no box; put at least one $ and one . in it.")
     if len(boxes) != len(targets):
         raise ConfigError(f"{where}: has boxes {len(boxes)} and goals {len(targets)}; make them equal.")
-    if len(boxes) > MOST_BOXES:
-        raise ConfigError(f"{where}: has boxes {len(boxes)}; leave out levels with more than {MOST_BOXES}.")
+    if len(boxes) > MAX_BOXES:
+        raise ConfigError(f"{where}: has boxes {len(boxes)}; leave out levels with more than {MAX_BOXES}.")
     if boxes == targets:
         raise ConfigError(f"{where}: is solved from the start; move a box off its goal.")
     inside = _inside(players[0], frozenset(walls), len(rows), cols, where)
     if not inside.issuperset(boxes + targets):
         raise ConfigError(f"{where}: walls keep the player from a box or a goal; open them or remove it.")
     layout = Layout(len(rows), cols, frozenset(range(len(text))) - inside, tuple(targets))
-    return Level(layout, players[0], tuple(boxes))
+    return Board(layout, players[0], tuple(boxes))
 
 
 def _inside(player: int, walls: frozenset[int], rows: int, cols: int, where: str) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""What the player is shown: the grid, the coordinates, or both, in each prompt style.
+"""The state as text: the grid, the coordinates, or both, in each prompt style.
 
 Symbols and forms of the `paper` prompt style are RAGEN's (github.com/mll-lab-nu/RAGEN, ragen/env/sokoban/env.py and
 utils.py); `brief` says the same in fewer tokens.
@@ -25,7 +25,7 @@ MEANINGS = {
 
 @lru_cache(maxsize=1024)
 def _canvas(layout: Layout) -> tuple[str, ...]:
-    """The grid without player and boxes, one string per cell; the last of a row brings the line break."""
+    """The grid without player and boxes, one string per cell; the last of a row ends with a line break."""
     symbols = ["_"] * (layout.rows * layout.cols)
     for cell in layout.walls:
         symbols[cell] = "#"
@@ -37,7 +37,7 @@ def _canvas(layout: Layout) -> tuple[str, ...]:
 
 
 def grid(layout: Layout, player: int, boxes: Boxes) -> str:
-    """The board, a row a line. Nothing that moves is ever on the last column, which is wall."""
+    """The board, one line per row. Player and boxes are never in the last column, which is wall."""
     symbols = list(_canvas(layout))
     for box in boxes:
         symbols[box] = "√" if symbols[box] == "O" else "X"
@@ -46,14 +46,14 @@ def grid(layout: Layout, player: int, boxes: Boxes) -> str:
 
 
 def coordinates(layout: Layout, player: int, boxes: Boxes) -> str:
-    """Rows and columns from 0 of all but the walls, as RAGEN lists them."""
+    """Row and column, from 0, of everything but the walls, as RAGEN lists them."""
     cols, targets = layout.cols, layout.targets
     lines = [f"Board size: {layout.rows} rows x {cols} cols (zero-indexed)."]
     kinds = (
         ("Targets", targets),
         ("Boxes", [box for box in boxes if box not in targets]),
         ("Boxes on target", [box for box in boxes if box in targets]),
-        ("Player on target" if player in targets else "InferencePolicy", (player,)),
+        ("Player on target" if player in targets else "Player", (player,)),
     )
     for name, cells in kinds:
         if cells:
@@ -62,7 +62,7 @@ def coordinates(layout: Layout, player: int, boxes: Boxes) -> str:
 
 
 def brief_coordinates(layout: Layout, player: int, boxes: Boxes) -> str:
-    """A line a thing: its symbol, its row and its column from 0; the player first, the targets last."""
+    """One line per object: symbol, row and column from 0; the player first, the targets last."""
     cols, targets = layout.cols, layout.targets
     lines = [f"{'S' if player in targets else 'P'} {player // cols} {player % cols}\n"]
     lines += [f"{'√' if box in targets else 'X'} {box // cols} {box % cols}\n" for box in boxes]
@@ -75,24 +75,24 @@ def show(layout: Layout, player: int, boxes: Boxes, observation: ObservationName
     if observation == "grid":
         return grid(layout, player, boxes)
     if prompt_style.terse:
-        told = brief_coordinates(layout, player, boxes)
-        return told + grid(layout, player, boxes) if observation == "both" else told[:-1]
-    told = coordinates(layout, player, boxes)
-    return f"Coordinates: \n{told}\nGrid Map: \n{grid(layout, player, boxes)}" if observation == "both" else told
+        cells = brief_coordinates(layout, player, boxes)
+        return cells + grid(layout, player, boxes) if observation == "both" else cells[:-1]
+    cells = coordinates(layout, player, boxes)
+    return f"Coordinates: \n{cells}\nGrid Map: \n{grid(layout, player, boxes)}" if observation == "both" else cells
 
 
 def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_turn: int) -> str:
-    """What the game is about, for the system message."""
+    """The rules for the system message."""
     if prompt_style.terse:
         return f"Push every X onto an O. Up to {actions_per_turn} actions a turn, separated by ||."
-    told = "You are solving the Sokoban puzzle. You are the player and you need to push all boxes to targets.\n"
+    text = "You are solving the Sokoban puzzle. You are the player and you need to push all boxes to targets.\n"
     if observation != "grid":
-        seen = "a symbol grid and the" if observation == "both" else "the"
-        told += (
-            f"You are provided with {seen} zero-indexed coordinates of the player, each box, and each target.\n"
+        given = "a symbol grid and the" if observation == "both" else "the"
+        text += (
+            f"You are provided with {given} zero-indexed coordinates of the player, each box, and each target.\n"
             "Coordinates count rows from the top and columns from the left, from (0, 0).\n"
         )
-    return told + (
+    return text + (
         "When you are exactly next to a box, you can push it by moving in the same direction.\n"
         "You cannot push a box through a wall, and you cannot pull a box.\n"
         "The answer should be a sequence of actions, like <answer>Right || Right || Up</answer>."
@@ -100,7 +100,7 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
 
 
 def symbols(observation: ObservationName) -> str:
-    """The meaning of the grid's symbols, for the system message."""
+    """The legend of the grid for the system message."""
     if observation == "coordinates":
         return ""
     return "The meaning of each symbol in the state is:\n" + ", ".join(f"{k}: {v}" for k, v in MEANINGS.items())

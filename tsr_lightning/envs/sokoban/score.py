@@ -1,8 +1,8 @@
 """How far a state is from solved, without solving it: push distances, dead squares, deadlocks, and the score.
 
-A push distance is exact for a box that is alone on the board: it counts the walls, the room that the player needs
-behind the box, and the way there. So with one box a state scores 0 if and only if it is lost; with several, boxes in
-each other's way are seen only as freeze deadlocks, and every 0 is still a lost state.
+A push distance is exact for a lone box: it considers the walls, the room that the player needs behind the box, and the
+way there. So with one box a state scores 0 if and only if it is lost. With several, boxes that block each other are
+recognised only as freeze deadlocks; every state that scores 0 is still lost.
 """
 
 from collections import deque
@@ -11,20 +11,20 @@ from functools import lru_cache
 
 from tsr_lightning.envs.sokoban.board import Boxes, Layout, floor
 
-WALK_WEIGHT = 0.01  # of a push; walks are shorter than 1 / WALK_WEIGHT or cut there, so a push outweighs any walk
+WALK_WEIGHT = 0.01  # of a push; walks are clipped below 1 / WALK_WEIGHT steps, so a push outweighs any walk
 _LONGEST_WALK = 99
 
-# the cells that a player can walk to without moving the box, as a bit mask, and the pushes that are left from there
+# by region of the player (a bit mask of the cells that connect without moving the box): the pushes left from there
 Sides = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Distances:
-    """What is known of a layout before any box stands on it.
+    """Push distances of a layout without boxes.
 
     Attributes:
-        pushes: by target (in the layout's order), then by the box's cell: the sides from which the box can be brought
-            to the target, and the fewest pushes from each.
+        pushes: by target (in the layout's order), then by the box's cell: the player's regions from which the box
+            can be pushed to the target, and the fewest pushes from each.
         dead: cells from which a box reaches no target.
         span: above any sum of push distances and a walk, so that 1 - cost / span stays within (0, 1).
         open_cells: the floor as a bit mask.
@@ -62,7 +62,7 @@ def _spread(seed: int, free: int, cols: int) -> int:
 
 
 def _regions(layout: Layout, open_cells: int, box: int) -> tuple[int, ...]:
-    """Where the player can be, next to a lone box: bit masks of cells that are connected without moving it."""
+    """The player's regions next to a lone box: bit masks of cells that connect without moving it."""
     free = open_cells & ~(1 << box)
     found: list[int] = []
     for step in layout.steps:
@@ -93,7 +93,7 @@ def _pushes_to(layout: Layout, regions: dict[int, tuple[int, ...]], target: int)
 
 
 def pushes_left(table: dict[int, Sides], box: int, player: int) -> int | None:
-    """The fewest pushes that bring a lone box to the table's target; None if it cannot get there."""
+    """The fewest pushes of a lone box to the table's target; None if it cannot get there."""
     for region, pushes in table.get(box, ()):
         if region >> player & 1:
             return pushes
@@ -103,9 +103,9 @@ def pushes_left(table: dict[int, Sides], box: int, player: int) -> int | None:
 def matching(known: Distances, player: int, boxes: Boxes) -> tuple[int, Boxes] | None:
     """The fewest pushes that could bring each box to a target of its own, and the target's index for each box.
 
-    A lower bound of the pushes of any solution; None if some box is left without a target: the state is lost.
+    A lower bound on the pushes of any solution; None if a box cannot have a target of its own: the state is lost.
     """
-    # by the set of targets taken (a bit mask) after the first boxes: the cheapest choice
+    # the cheapest assignment of the first boxes, by the set of targets taken (a bit mask)
     choices: dict[int, tuple[int, Boxes]] = {0: (0, ())}
     for box in boxes:
         further: dict[int, tuple[int, Boxes]] = {}
@@ -124,13 +124,13 @@ def matching(known: Distances, player: int, boxes: Boxes) -> tuple[int, Boxes] |
 
 
 def frozen(layout: Layout, dead: frozenset[int], boxes: Boxes) -> bool:
-    """Whether some box off its target can never be moved again, except onto a dead square."""
+    """Whether a box off its target can never be moved again, except onto a dead square."""
     return any(box not in layout.targets and _stuck(layout, dead, boxes, box, frozenset()) for box in boxes)
 
 
 def _stuck(layout: Layout, dead: frozenset[int], boxes: Boxes, box: int, held: frozenset[int]) -> bool:
-    """Whether `box` moves along neither axis, if the boxes `held` do not move."""
-    held = held | {box}  # it is asked whether its neighbours could move while it stays: a wall to them
+    """Whether `box` can move along neither axis while the boxes `held` stay."""
+    held = held | {box}  # to its neighbours, which are checked next, it is a wall
 
     def blocks(cell: int) -> bool:
         if cell in layout.walls or cell in held:
@@ -144,7 +144,7 @@ def _stuck(layout: Layout, dead: frozenset[int], boxes: Boxes, box: int, held: f
 
 
 def walk(layout: Layout, open_cells: int, player: int, boxes: Boxes, goals: int) -> int | None:
-    """Steps of the player to the nearest of `goals` (a bit mask) without moving a box; None if there is no way."""
+    """Steps of the player to the nearest of `goals` (a bit mask) without moving a box; None if there is no path."""
     free = open_cells
     for box in boxes:
         free &= ~(1 << box)
@@ -160,7 +160,7 @@ def walk(layout: Layout, open_cells: int, player: int, boxes: Boxes, goals: int)
 
 
 def _useful_sides(layout: Layout, known: Distances, player: int, boxes: Boxes, chosen: Boxes) -> int:
-    """The cells, as a bit mask, from which a push brings a box nearer to the target that the matching gave it."""
+    """The cells, as a bit mask, from which a push brings a box closer to its target of the matching."""
     sides = 0
     for box, index in zip(boxes, chosen, strict=True):
         table = known.pushes[index]
@@ -176,10 +176,10 @@ def _useful_sides(layout: Layout, known: Distances, player: int, boxes: Boxes, c
 
 
 def score(layout: Layout, player: int, boxes: Boxes) -> float:
-    """1 when solved, 0 when seen to be lost, and between them higher for fewer pushes left, then for a shorter walk.
+    """1 when solved, 0 when known to be lost, and otherwise higher for fewer pushes left, then for a shorter walk.
 
-    1 - (pushes of the best matching + WALK_WEIGHT * walk to the nearest useful side of a box) / a constant of the
-    layout. The walk is there because going round a box would otherwise look like no progress.
+    1 - (pushes of the best matching + WALK_WEIGHT * walk to the nearest useful side of a box) / span, where `span` is
+    a constant of the layout. Without the walk, going round a box would count as no progress.
     """
     if boxes == layout.targets:
         return 1.0

@@ -1,8 +1,8 @@
 """Exact shortest solutions in moves (walks and pushes alike), for small levels.
 
-What is returned is a function of the state alone, never of what was asked before: a demonstration must come out the
-same in a resumed run. So only two things are remembered, both pure: where a level has few states, the distance of every
-one of them, after which a trajectory is asked about by look-ups; elsewhere, the plans found by A*.
+A plan is a function of the state alone, never of earlier calls: a demonstration must be the same in a resumed run. So
+only two things are cached, both pure: the distances of all states of a level with few states, which later calls look
+up; and the plans that A* found elsewhere.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from math import comb
 from tsr_lightning.envs.sokoban.board import Boxes, Layout, State, act, before, endings, floor
 from tsr_lightning.envs.sokoban.score import distances, frozen, matching
 
-TABLE_STATES = 5_000  # up to here a level's whole table is made: two boxes on 6×6, some milliseconds
+TABLE_STATES = 5_000  # levels of at most so many states get a table: two boxes on 6×6, some milliseconds
 BUDGET = 20_000  # states that A* opens before it gives up, about a second
 
 
@@ -41,7 +41,7 @@ def _states(layout: Layout) -> int:
 
 @lru_cache(maxsize=256)
 def _table(layout: Layout) -> dict[State, int]:
-    """The moves left of every state that can be solved: breadth-first search in reverse from the solved ones."""
+    """The moves left in every solvable state: breadth-first search in reverse from the solved ones."""
     left: dict[State, int] = dict.fromkeys(endings(layout), 0)
     queue = deque(left)
     while queue:
@@ -54,7 +54,7 @@ def _table(layout: Layout) -> dict[State, int]:
 
 
 def _descend(layout: Layout, player: int, boxes: Boxes) -> tuple[int, ...] | None:
-    """Down the table: among equally good actions the first of `ACTIONS`."""
+    """A shortest solution from the table: among equally good actions the first of `ACTIONS`."""
     table = _table(layout)
     left = table.get((player, boxes))
     if left is None:
@@ -72,7 +72,7 @@ def _descend(layout: Layout, player: int, boxes: Boxes) -> tuple[int, ...] | Non
 
 @lru_cache(maxsize=4096)
 def _search(layout: Layout, player: int, boxes: Boxes, budget: int) -> tuple[int, ...] | None:
-    """A* whose bound is the pushes of the best matching; states seen to be lost are left out."""
+    """A* with the pushes of the best matching as its bound, without states known to be lost."""
     known = distances(layout)
     start = (player, boxes)
     matched = matching(known, player, boxes)
@@ -80,7 +80,7 @@ def _search(layout: Layout, player: int, boxes: Boxes, budget: int) -> tuple[int
         return None
     came: dict[State, tuple[State, int]] = {}
     cost = {start: 0}
-    tick = 0  # equal bounds: the newest first, which dives
+    tick = 0  # among equal bounds the newest first, as in depth-first search
     heap: list[tuple[int, int, State]] = [(matched[0], tick, start)]
     opened: set[State] = set()
     while heap and len(opened) < budget:

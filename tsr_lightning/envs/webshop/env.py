@@ -1,27 +1,25 @@
 """WebShop as a text environment that search can branch. Budget, reward and prompt are RAGEN's, and so the paper's.
 
-Departs from the original (github.com/princeton-nlp/WebShop) where its arguments say so, which `AS_ORIGINAL` undoes, and
+Departs from the original (github.com/princeton-nlp/WebShop) in what its arguments control (`AS_ORIGINAL` restores
+that), and in this:
 
-- prices of articles with a range and limits of goals are drawn by key, the same in every process; there they come from
-  a generator that nobody seeded. Recorded ones can be put in: `dataclasses.replace(product, price=...)`,
-  `goals.with_limit`, and a `market` of those;
-- an episode ends with a purchase; there one can search on, and `pages.act` still lets one;
-- what makes the original fail does not fail: see `shop.listing`, and goals without attributes;
-- control characters in product text are blanks (see `cleaning.py`), and asins may have lower-case letters.
+- prices of products with a range and price limits of goals are drawn by key, the same in every process; the original
+  draws them from an unseeded generator. To use recorded ones, give a `market` of `dataclasses.replace(product,
+  price=...)` and `goals.with_limit`;
+- an episode ends with a purchase; in the original one can go on searching, and `pages.act` still allows it;
+- what raises in the original does not: see `shop.listing`, and goals without attributes;
+- control characters in product text become blanks (see `cleaning.py`), and asins may have lower-case letters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
-import gymnasium
-from gymnasium import spaces
-from gymnasium.error import ResetNeeded
-
-from tsr_lightning.envs.text import CHARSET, say_answer, say_turn
-from tsr_lightning.envs.validate import one_of, whole
+from tsr_lightning.envs.text import Answer, PromptStyle, format_answer
+from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
+from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.envs.webshop.factory import PartName, opened
 from tsr_lightning.envs.webshop.nouns import TAGGERS, NounsName, tagger
 from tsr_lightning.envs.webshop.oracle import turn as best_turn
@@ -38,12 +36,11 @@ from tsr_lightning.envs.webshop.prompts import (
 from tsr_lightning.envs.webshop.reward import Detail, judge
 from tsr_lightning.envs.webshop.score import prospect
 from tsr_lightning.envs.webshop.tasks import Customer, Market
-from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
 RewardName = Literal["raw", "binary"]
 
-# What `env_kwargs` must say for the original environment: its text, its reward, and no budget that anyone reaches
+# `env_kwargs` of the original environment: its text, its reward, and a budget that is never used up
 AS_ORIGINAL: Mapping[str, Any] = {
     "observation": "text",
     "prompt_style": "original",
@@ -53,60 +50,46 @@ AS_ORIGINAL: Mapping[str, Any] = {
     "nouns": "spacy",
 }
 
-_LONGEST_PAGE = 1 << 20  # characters
-_LONGEST_ACTION = 8192
 _REWARDS: dict[str, Callable[[float], float]] = {"raw": lambda raw: raw, "binary": lambda raw: float(raw >= 1)}
 
 
-class Moment(NamedTuple):
-    """The whole state of an episode."""
+class WebShopState(NamedTuple):
+    """A goal in a shop, and the page."""
 
     shop: int  # the number of the shop
     goal: int  # the number of the goal
     page: Page
-    turns: int  # played
-    reward: float | None  # of the last turn; None before the first
-    problem: str  # what was wrong with the last response; "" if nothing was
-    noise: int  # the key that random listings are drawn from
 
 
-class AnyText(spaces.Text):
-    """Text of any characters, for product text is other people's."""
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, str) and len(x) <= self.max_length
-
-
-class WebShopEnv(gymnasium.Env[str, str]):
-    """Search a shop, open an article, choose its options and buy it; one action a turn, until something is bought.
+class WebShopEnv(TextEnv[WebShopState]):
+    """Search a shop, open a product, choose its options and buy it; one action a turn, until something is bought.
 
     Args:
-        data: the folder of the published files, or the path of their items_shuffle*.json (.gz too), beside which the
-            others lie. None: the embedded catalogue.
-        products: reads the first so many of the published products; None for all.
-        asked: the published goals made from products and their options ("synthetic"), or written by people ("human").
-        part: of the published goals, those for "train", "validation" or "test", or "all".
-        split: in whose order the goals are parted, "ragen" or "original"; with "original" and all goals, a seed is the
-            number of its goal.
-        difficulty: of the embedded catalogue, by the names of `made.Difficulty`; or a list, of which each shop has one.
-        catalogue_seed: another seed, another embedded catalogue.
-        shops: of the embedded catalogue; None gives every instance a shop of its own.
-        max_turns: turns before the episode is truncated; a turn plays one action, and an unreadable one uses it up.
-        reward: "binary" is 1 for a purchase with all that is asked for and 0 for any other, "raw" is the share matched.
+        data: the folder of the published files, or the path of their items_shuffle*.json (.gz too), with the others
+            beside it. None: generated shops.
+        products: reads only the first so many published products; None for all.
+        asked: published goals made from products and their options ("synthetic"), or written by people ("human").
+        part: the published goals for "train", "validation" or "test", or "all".
+        split: the order in which the goals are split, "ragen" or "original"; with "original" and all goals, a seed is
+            the number of its goal.
+        difficulty: of generated shops, by the names of `product_generator.Difficulty`; or a list, one for each shop.
+        catalogue_seed: of generated shops.
+        shops: the number of generated shops; None gives every instance a shop of its own.
+        max_turns, render_mode: as in `TextEnv`.
+        reward: "binary" is 1 for a purchase that matches the goal in everything and 0 for any other, "raw" is the
+            original's partial reward.
         observation: the page as the original's text mode shows it ("text"), with its actions as RAGEN lists them
             ("actions"), or in few tokens and with the chosen options marked ("compact").
-        prompt_style: "paper" is RAGEN's prompt, "brief" says the same in few tokens, "bare" leaves the rules out too;
-            "original" is the page alone, and the whole response is the action (see AS_ORIGINAL).
-        format_penalty: reward of a turn whose response says no action. One that says an action which the page does
-            not have does nothing and costs nothing but its turn, as in the original.
+        prompt_style: as in `TextEnv`, or "original": the page alone, and the whole response is the action.
+        format_penalty: reward of a turn whose response cannot be read, at most 0. An action that is not on the page
+            only uses up its turn, as in the original.
         nouns: finds the nouns by which titles are compared: "rule", "spacy" (the original's; needs spaCy and its
             model), "auto" (spaCy where it is installed) or "alphabetic" (every word).
-        shows_attributes: whether articles have a page of attributes (the original's `show_attrs`).
-        market: customers of your own; the arguments up to `shops`, and the one before, then say nothing.
-        render_mode: "ansi" for the page as text.
+        shows_attributes: whether products have a page of attributes (the original's `show_attrs`).
+        market: your own shops and goals; `data` to `shops` and `shows_attributes` then have no effect.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012, gymnasium's own form
+    prompt_styles: ClassVar[Mapping[str, PromptStyle]] = SHOP_WORDINGS
 
     def __init__(
         self,
@@ -128,15 +111,12 @@ class WebShopEnv(gymnasium.Env[str, str]):
         market: Market | None = None,
         render_mode: Literal["ansi"] | None = None,
     ) -> None:
-        whole("max_turns", max_turns)
-        one_of("reward", reward, get_args(RewardName))
-        one_of("observation", observation, get_args(ObservationName))
-        one_of("prompt_style", prompt_style, tuple(SHOP_WORDINGS))
-        one_of("nouns", nouns, TAGGERS)
-        if render_mode is not None:
-            one_of("render_mode", render_mode, ("ansi",))
-        if not isinstance(format_penalty, int | float) or not format_penalty <= 0:
-            raise ConfigError(f"format_penalty is {format_penalty!r}: it is a reward, so give 0 or less, such as -0.1.")
+        super().__init__(
+            max_turns=max_turns, prompt_style=prompt_style, format_penalty=format_penalty, render_mode=render_mode
+        )
+        one_of("WebShopEnv.reward", reward, get_args(RewardName))
+        one_of("WebShopEnv.observation", observation, get_args(ObservationName))
+        one_of("WebShopEnv.nouns", nouns, TAGGERS)
         self._market = market or opened(
             data=data,
             products=products,
@@ -148,172 +128,108 @@ class WebShopEnv(gymnasium.Env[str, str]):
             shops=shops,
             shows_attributes=shows_attributes,
         )
-        self._nouns = tagger(nouns)
-        self.render_mode = render_mode
-        self._max_turns = max_turns
-        self._paid = _REWARDS[reward]
-        self._observation: ObservationName = observation
-        self._prompt_style = SHOP_WORDINGS[prompt_style]
-        self._format_penalty = float(format_penalty)
-        self._instructions = instructions(self._prompt_style, max_turns)
-        self.observation_space = AnyText(_LONGEST_PAGE, min_length=0, charset=CHARSET)
-        self.action_space = spaces.Text(_LONGEST_ACTION, min_length=0, charset=CHARSET)
         self._customer = lru_cache(maxsize=256)(self._market.customer)
-        self._now: Moment | None = None
-
-    @property
-    def instructions(self) -> str:
-        """The rules, told once: the system message."""
-        return self._instructions
+        self._nouns = tagger(nouns)
+        self._paid = _REWARDS[reward]
+        self._observed: ObservationName = observation
+        self.instructions = instructions(self.prompt_style, max_turns)
 
     @property
     def customer(self) -> Customer:
-        """Who shops now: the shop, and the goal with its hidden parts."""
-        return self._who(self._moment())
+        """The current shop and goal, with the goal's hidden parts."""
+        return self._task(self.state)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def initial_state(self, seed: int) -> WebShopState:
         """The first page, with the goal that `seed` names."""
-        super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(1 << 31))
-        shop, goal = self._market.numbers(seed)
-        noise = Key(0).fold_in("webshop", "noise", seed).value
-        self._now = Moment(shop, goal, Page(), turns=0, reward=None, problem="", noise=noise)
-        return self._say(self._now), self._info(valid=True, effective=False, bought=None)
+        return WebShopState(*self._market.numbers(seed), Page())
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Plays a turn."""
-        now = self._moment()
-        if self._over(now):
-            raise ResetNeeded("the episode is over; call reset before the next step")
-        shop, _ = self._who(now)
-        said, problem = heard(action, self._prompt_style)
-        reward = self._format_penalty if problem else 0.0
-        page = now.page
-        if said:
-            there = act(shop, page, said, draw=(now.noise + now.turns) % (1 << 64))
-            if there is None:
-                problem = f"{said[:40]!a} is not on this page"
-            else:
-                page = there
-        bought = self._bought(now._replace(page=page)) if page.kind == DONE else None
-        if bought:
-            reward = self._paid(bought.reward)
-        self._now = now._replace(page=page, turns=now.turns + 1, reward=reward, problem=problem)
-        info = self._info(valid=not problem, effective=page != now.page, bought=bought)
-        return self._say(self._now), reward, bought is not None, bought is None and self._over(self._now), info
+    def noise_key(self, seed: int) -> Key:
+        return Key(0).fold_in("webshop", "noise", seed)
 
-    def render(self) -> str | None:
-        """The page, in render mode `ansi`."""
-        return None if self.render_mode is None else self._page(self._moment())
+    def read(self, response: str, limit: int) -> Answer:
+        action, problem = heard(response, self.prompt_style)
+        return Answer((action,), problem)
 
-    def get_state(self) -> Moment:
-        """The whole moment, immutable."""
-        return self._moment()
+    def play(self, state: WebShopState, actions: tuple[str, ...], noise: Draws) -> TurnResult[WebShopState]:
+        (action,) = actions
+        # the sample that a random listing (`<r>`) shows; nothing else is random
+        draw = (noise.key.value + self.episode.turns) % (1 << 64)
+        page = act(self._task(state).shop, state.page, action, draw=draw)
+        if page is None:  # as in the original, this costs nothing but its turn
+            return TurnResult(state, effective=False, problem=f"{action[:40]!a} is not on this page")
+        after, effective = state._replace(page=page), page != state.page
+        if page.kind != DONE:
+            return TurnResult(after, effective=effective)
+        raw = self._purchase(after).reward
+        return TurnResult(after, self._paid(raw), effective=effective, success=raw >= 1, terminated=True)
 
-    def set_state(self, state: Moment, /) -> None:
-        """Back to a moment that `get_state` returned."""
-        self._now = state
+    def show(self, state: WebShopState) -> str:
+        shop, goal = self._task(state)
+        raw = self._purchase(state).reward if state.page.kind == DONE else 0.0
+        return show(shop, state.page, goal.instruction, raw, self._observed)
 
-    def reseed(self, key: Key, /) -> None:
-        """The sample that a random listing (`<r>`) will show; nothing else is random."""
-        self._now = self._moment()._replace(noise=key.value)
+    def extra_info(self, state: WebShopState) -> dict[str, Any]:
+        """The purchase and its score, the second measure of success beside `success`."""
+        purchase = self._purchase(state) if state.page.kind == DONE else None
+        return {
+            "score": purchase.reward if purchase else 0.0,
+            "bought": purchase is not None,
+            "detail": asdict(purchase) if purchase else {},
+        }
 
     def score(self) -> float:
-        """The best reward in reach, a little less for every click to it (see prospects.py); after buying, the reward.
+        """The best reward within reach, a little less for every click to it (see score.py); after buying, the reward.
 
-        The share matched counts, with a binary reward too, until something is bought.
+        Until something is bought, partial matches count even if the reward is binary.
         """
-        now = self._moment()
-        if now.page.kind == DONE:
-            return self._paid(self._bought(now).reward)
-        shop, goal = self._who(now)
-        return prospect(shop, now.page, goal, self._nouns, self.remaining())
+        state = self.state
+        if state.page.kind == DONE:
+            return self._paid(self._purchase(state).reward)
+        shop, goal = self._task(state)
+        return prospect(shop, state.page, goal, self._nouns, self.remaining())
 
     def state_key(self) -> tuple[int, str, str, Page]:
-        """The shop's number, what is wanted, and the page with all that the shop remembers."""
-        now = self._moment()
-        goal = self._who(now).goal
-        return now.shop, goal.asin, goal.instruction, now.page
-
-    def remaining(self) -> int:
-        """Turns left."""
-        return self._max_turns - self._moment().turns
+        """The shop's number, the goal, and the page with all that the shop keeps of the episode."""
+        state = self.state
+        goal = self._task(state).goal
+        return state.shop, goal.asin, goal.instruction, state.page
 
     def legal_actions(self) -> list[str]:
-        """Responses that click what stands on the page, or search with words of the instruction; none at the end."""
-        now = self._moment()
-        if self._over(now):
+        """Responses that click what is on the page, or search with words of the instruction; none at the end."""
+        if self.has_ended():
             return []
-        return [say_answer(self._prompt_style, [action]) for action in self._possible(now, now.page)]
+        return [format_answer(self.prompt_style, [action]) for action in self._possible(self.state.page)]
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
-        """A response that plays the next turn of a shortest way to the best reward (see oracle.py).
+        """A response that plays the next turn of a shortest path to the best reward (see oracle.py).
 
         The action is, with probability `noise`, a random legal one, drawn from `key`.
         """
-        if noise and key is None:
-            raise ConfigError(f"noise {noise}: needs a key to draw from.")
-        now = self._moment()
-        shop, goal = self._who(now)
-        said = best_turn(
+        noise_has_key(noise, key)
+        shop, goal = self.customer
+        actions = best_turn(
             shop,
             goal,
-            now.page,
+            self.state.page,
             self._nouns,
-            lambda page: self._possible(now, page),
+            self._possible,
             actions=1,
             left=self.remaining(),
             noise=noise,
             key=key,
         )
-        return say_answer(self._prompt_style, said)
+        return format_answer(self.prompt_style, actions)
 
-    def _moment(self) -> Moment:
-        if self._now is None:
-            raise ResetNeeded("call reset before anything else")
-        return self._now
+    def _task(self, state: WebShopState) -> Customer:
+        return self._customer(state.shop, state.goal)
 
-    def _who(self, now: Moment) -> Customer:
-        return self._customer(now.shop, now.goal)
-
-    def _over(self, now: Moment) -> bool:
-        return now.page.kind == DONE or now.turns >= self._max_turns
-
-    def _possible(self, now: Moment, page: Page) -> tuple[str, ...]:
-        shop, goal = self._who(now)
+    def _possible(self, page: Page) -> tuple[str, ...]:
+        shop, goal = self.customer
         return possible(shop, page, goal.instruction)
 
-    def _bought(self, now: Moment) -> Detail:
+    def _purchase(self, state: WebShopState) -> Detail:
         """The reward of the purchase that ended the episode."""
-        shop, goal = self._who(now)
-        if now.page.place is None:
+        shop, goal = self._task(state)
+        if state.page.place is None:
             raise ValueError("nothing was bought")
-        return judge(shop.product(now.page.place), goal, [value for _, value in now.page.options], self._nouns)
-
-    def _info(self, *, valid: bool, effective: bool, bought: Detail | None) -> dict[str, Any]:
-        """The two measures of success, score and success, and what the contract asks for."""
-        score = bought.reward if bought else 0.0
-        return {
-            "success": score >= 1,
-            "score": score,
-            "bought": bought is not None,
-            "detail": asdict(bought) if bought else {},
-            "action_is_valid": valid,
-            "action_is_effective": effective,
-        }
-
-    def _page(self, now: Moment) -> str:
-        shop, goal = self._who(now)
-        raw = self._bought(now).reward if now.page.kind == DONE else 0.0
-        return show(shop, now.page, goal.instruction, raw, self._observation)
-
-    def _say(self, now: Moment) -> str:
-        return say_turn(
-            self._prompt_style,
-            turn=now.turns + 1,
-            state=self._page(now),
-            left=self._max_turns - now.turns,
-            reward=now.reward,
-            problem=now.problem,
-        )
+        return judge(shop.product(state.page.place), goal, [value for _, value in state.page.options], self._nouns)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
-from tsr_lightning.envs.text import PROMPT_STYLES, SEPARATOR, PromptStyle, find_answer, say_rules
+from tsr_lightning.envs.text import PROMPT_STYLES, SEPARATOR, PromptStyle, find_answer, format_rules
 from tsr_lightning.envs.webshop.pages import (
     BACK,
     CLICK,
@@ -71,7 +71,7 @@ def instructions(prompt_style: PromptStyle, turns: int) -> str:
         "Where the options asked for are to be had, choose them one at a time before you buy.\n"
         "With fewer than 3 actions left, buy the first article in sight."
     )
-    return say_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns)
+    return format_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns)
 
 
 @lru_cache(maxsize=8192)

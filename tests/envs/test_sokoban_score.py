@@ -50,7 +50,7 @@ def level(*rows: str) -> tuple[Layout, int, Boxes]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_box_is_judged_exactly(seed: int) -> None:
+def test_one_box_is_scored_exactly(seed: int) -> None:
     layout = generate(Key(seed), Difficulty()).layout
     all_states = list(states(layout, 1))
     truth = fewest_pushes(layout, all_states)
@@ -69,7 +69,7 @@ def test_one_box_is_judged_exactly(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_two_boxes_are_never_called_lost_in_vain_nor_too_far(seed: int) -> None:
+def test_with_two_boxes_no_solvable_state_scores_0_and_pushes_are_a_lower_bound(seed: int) -> None:
     layout = generate(Key(seed).fold_in("two"), Difficulty(boxes=2)).layout
     all_states = list(states(layout, 2))
     truth = fewest_pushes(layout, all_states)
@@ -86,7 +86,7 @@ def test_two_boxes_are_never_called_lost_in_vain_nor_too_far(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_push_that_makes_progress_scores_higher_and_climbing_solves_one_box(seed: int) -> None:
+def test_a_push_nearer_to_the_solution_scores_higher_and_greedy_play_solves_one_box(seed: int) -> None:
     layout, player, boxes = generate(Key(seed), Difficulty())
     truth = fewest_pushes(layout, list(states(layout, 1)))
     for state, pushes in truth.items():
@@ -102,14 +102,14 @@ def test_every_push_that_makes_progress_scores_higher_and_climbing_solves_one_bo
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_score_rises_with_every_push_of_a_solution_of_fewest_pushes(seed: int) -> None:
+def test_the_score_rises_with_every_push_of_a_shortest_solution(seed: int) -> None:
     layout, player, boxes = generate(Key(seed).fold_in("two"), Difficulty(boxes=2))
     truth = fewest_pushes(layout, list(states(layout, 2)))
     known = distances(layout)
     first = matching(known, player, boxes)
     assert first is not None
     if truth[player, boxes] > first[0]:
-        pytest.skip("the boxes stand in each other's way: some push of any solution leads away from its target")
+        pytest.skip("the boxes block each other: every solution has a push away from a target")
     state = (player, boxes)
     while truth[state]:
         queue, seen = deque([state]), {state}  # walk to wherever the next push of such a solution is made
@@ -143,7 +143,7 @@ def test_the_score_by_hand() -> None:
     assert score(layout, 18, (19,)) == 1
 
 
-def test_room_behind_the_box_counts() -> None:
+def test_a_push_needs_room_behind_the_box() -> None:
     layout, player, boxes = level(
         "######",
         "#$ .@#",
@@ -191,7 +191,7 @@ def test_freeze_deadlocks() -> None:
     assert frozen(mixed, frozenset(), (6, 7))
 
 
-def test_two_boxes_do_not_share_a_target() -> None:
+def test_each_box_has_a_target_of_its_own() -> None:
     layout, player, boxes = level(
         "#########",
         "#@  .   #",

@@ -1,0 +1,130 @@
+"""Checks of `state_key`: equal for states that go on the same, and only for them. Search prunes by it.
+
+States of one episode with equal keys and budgets are compared. The same responses under the same reseed must give the
+same rewards, ends, flags of info, legal actions and keys. Observations may show the history and are not compared;
+neither are scores where the returns so far differ, which a score may count.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tsr_lightning.envs.checker.recording import UNREADABLE, StateRecord, StepRecord
+from tsr_lightning.envs.checker.snapshots import Snapshot
+
+BRANCHING = (6, 3)  # legal responses tried at the snapshot, and after each of them
+PAIRS = 3  # compared among the states of one key
+SCRIPTS, LENGTH = 2, 3  # random responses that both states of a pair play
+KEYS = 16  # that distinguish a difference from noise
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """A state that was reached from a snapshot."""
+
+    path: tuple[str, ...]
+    state: Any
+    record: StateRecord
+    gained: float  # the return since the snapshot
+    observation: str  # the last one
+
+
+def check_state_keys(snapshot: Snapshot) -> None:
+    """Fails if a step without effect changes the key, or if states with equal keys go on differently."""
+    by_key: dict[tuple[Hashable, int], list[_Reached]] = {}
+    for reached in _reached(snapshot):
+        by_key.setdefault((reached.record.state_key, reached.record.remaining), []).append(reached)
+    for first, *others in by_key.values():
+        # another observation makes a difference likely
+        for other in sorted(others, key=lambda reached: reached.observation == first.observation)[:PAIRS]:
+            _compare(snapshot, first, other)
+
+
+def step_problem(before: StateRecord, response: str, step: StepRecord) -> tuple[str, str] | None:
+    """A step without effect leaves the key as it is."""
+    after = step.after.state_key
+    if step.info["action_is_effective"] or after == before.state_key:
+        return None
+    return "state_key", (
+        f"it went from {before.state_key!r} to {after!r} at {response!r}, which info calls not effective: leave the "
+        "turn and the budget out of it"
+    )
+
+
+def _reached(snapshot: Snapshot) -> list[_Reached]:
+    """The snapshot and the states one and two responses after it, all under one key, without ended episodes."""
+    frontier = [_Reached((), snapshot.state, snapshot.record, 0.0, "")]
+    reached = list(frontier)
+    for depth, count in enumerate(BRANCHING):
+        following = list[_Reached]()
+        for node in frontier:
+            choices = node.record.legal or snapshot.recorder.responses
+            start = int(snapshot.key("answers", depth).uniform() * max(1, len(choices)))
+            stride = max(1, len(choices) // count)
+            for response in (*(choices[start:] + choices[:start])[::stride][:count], UNREADABLE):
+                (step,) = snapshot.branch(snapshot.key("reach", depth), state=node.state, responses=[response])
+                if "action_is_effective" in step.info and (problem := step_problem(node.record, response, step)):
+                    snapshot.fail(*problem)
+                if not step.done:
+                    state, gained = snapshot.recorder.env.get_state(), node.gained + step.reward
+                    path = (*node.path, response)
+                    following.append(_Reached(path, state, step.after, gained, step.observation))
+        reached += following
+        frontier = following
+    return reached
+
+
+def _compare(snapshot: Snapshot, one: _Reached, other: _Reached) -> None:
+    def fail(difference: str) -> None:
+        snapshot.fail(
+            "state_key",
+            f"it is equal after {list(one.path)} and after {list(other.path)}, and {difference}: add to it what makes "
+            "them differ, unless it is noise, which reseed should replace",
+        )
+
+    if set(one.record.legal) != set(other.record.legal):
+        fail("the legal actions differ")
+    if one.record.score != other.record.score and math.isclose(one.gained, other.gained, abs_tol=1e-9):
+        fail(f"the score is {one.record.score} and {other.record.score}")
+    for script in range(SCRIPTS):
+        snapshot.recorder.env.set_state(one.state)
+        snapshot.recorder.env.reseed(snapshot.key("onward", 0))
+        responses, _ = snapshot.recorder.play_randomly(snapshot.key("script", script), LENGTH)
+        difference = _first_difference(snapshot, one, other, responses)
+        if difference and not _is_noise(snapshot, one, other, responses):
+            fail(f"{difference}, when {responses} are played from there under one key")
+
+
+def _first_difference(snapshot: Snapshot, one: _Reached, other: _Reached, responses: Sequence[str]) -> str:
+    """What differs first, "" if nothing does. After a truncation the budget decides, so nothing is compared."""
+    key = snapshot.key("onward", 0)
+    futures = [snapshot.branch(key, state=reached.state, responses=responses) for reached in (one, other)]
+    for mine, theirs in zip(*futures, strict=False):
+        if mine.truncated or theirs.truncated:
+            break
+        for name, a, b in zip(_COMPARED, _outcome(mine), _outcome(theirs), strict=True):
+            if a != b:
+                return f"{name} is {a!r} and {b!r}"
+    return ""
+
+
+def _is_noise(snapshot: Snapshot, one: _Reached, other: _Reached, responses: Sequence[str]) -> bool:
+    """Whether both states have several outcomes, one of them in common: they use their noise in different ways."""
+    outcomes = [
+        {
+            tuple(map(_outcome, snapshot.branch(snapshot.key("onward", key), state=node.state, responses=responses)))
+            for key in range(KEYS)
+        }
+        for node in (one, other)
+    ]
+    return all(len(found) > 1 for found in outcomes) and bool(outcomes[0] & outcomes[1])
+
+
+_COMPARED = ("the reward", "terminated", "success", "action_is_valid", "action_is_effective", "the next key", "legal")
+
+
+def _outcome(step: StepRecord) -> tuple[Hashable, ...]:
+    info = [step.info.get(name) for name in ("success", "action_is_valid", "action_is_effective")]
+    legal = () if step.done else tuple(sorted(step.after.legal))
+    return round(float(step.reward), 9), step.terminated, *info, step.after.state_key, legal

@@ -1,0 +1,243 @@
+"""A base for text environments: states, budgets, format penalties and observations.
+
+A subclass defines its task: `instructions`, `initial_state`, `read`, `play`, `show` and `score`; where they apply,
+also `noise_key`, `state_key`, `extra_info` and `render_state`, and the optional `legal_actions` and `oracle`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+
+from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, Answer, PromptStyle, format_turn
+from tsr_lightning.envs.validate import one_of, whole
+from tsr_lightning.errors import require
+from tsr_lightning.rng import Key
+
+StateT = TypeVar("StateT", bound=Hashable)
+
+_LONGEST_OBSERVATION = 1 << 20  # characters
+_LONGEST_RESPONSE = 8192
+
+
+class AnyText(spaces.Text):
+    """Text of any characters: a task may quote text of others."""
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length
+
+
+@dataclass(slots=True)
+class Draws:
+    """The numbers of a key, one after the other."""
+
+    key: Key
+    count: int = 0  # numbers used up
+
+    def uniform(self) -> float:
+        """In [0, 1)."""
+        self.count += 1
+        return self.key.uniform(self.count - 1)
+
+    def below(self, bound: int) -> int:
+        """In [0, bound)."""
+        return int(self.uniform() * bound)
+
+
+class Episode(NamedTuple, Generic[StateT]):
+    """All of an episode that `set_state` needs, immutable."""
+
+    state: StateT  # the task's own
+    key: Key  # of the noise
+    draws: int = 0  # numbers of `key` used up
+    turns: int = 0  # played
+    actions: int = 0  # played
+    terminated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult(Generic[StateT]):
+    """What the actions of a turn led to."""
+
+    state: StateT
+    reward: float = 0.0
+    played: int = 1  # actions; fewer than were given where the task ended
+    effective: bool = True  # whether an action changed the state
+    success: bool = False  # the task is solved, which ends the episode
+    terminated: bool = False  # the episode ends without success
+    problem: str = ""  # why an action could not be played; "" if all could
+
+
+class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
+    """A task that is played in turns, each of one or a few actions, and whose state is an immutable `StateT`.
+
+    Args:
+        max_turns: turns before the episode is truncated; an unreadable response uses one up.
+        actions_per_turn: actions that a turn plays; further ones in the response are ignored.
+        max_actions: actions before the episode is truncated; None for all that the turns allow.
+        prompt_style: "paper" (RAGEN's prompt), "brief" (the same in few tokens) or "bare" (brief without the rules);
+            see `text.py`.
+        format_penalty: reward of a turn whose response cannot be read, at most 0.
+        render_mode: "ansi" for the state as text, or None.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012, gymnasium's own form
+    prompt_styles: ClassVar[Mapping[str, PromptStyle]] = PROMPT_STYLES
+    instructions: str  # the system message, see `text.format_rules`
+
+    def __init__(
+        self,
+        *,
+        max_turns: int,
+        actions_per_turn: int = 1,
+        max_actions: int | None = None,
+        prompt_style: str = "brief",
+        format_penalty: float = -0.1,
+        render_mode: str | None = None,
+    ) -> None:
+        name = type(self).__name__
+        whole(f"{name}.max_turns", max_turns)
+        whole(f"{name}.actions_per_turn", actions_per_turn)
+        if max_actions is not None:
+            whole(f"{name}.max_actions", max_actions)
+        one_of(f"{name}.prompt_style", prompt_style, tuple(self.prompt_styles))
+        if render_mode is not None:
+            one_of(f"{name}.render_mode", render_mode, self.metadata["render_modes"])
+        valid = isinstance(format_penalty, int | float) and format_penalty <= 0
+        require(valid, f"{name}.format_penalty", format_penalty, "it is a reward, so give 0 or less, such as -0.1.")
+        self.max_turns, self.actions_per_turn = max_turns, actions_per_turn
+        within_turns = max_turns * actions_per_turn
+        self.max_actions = within_turns if max_actions is None else min(max_actions, within_turns)
+        self.prompt_style = self.prompt_styles[prompt_style]
+        self.format_penalty = float(format_penalty)
+        self.render_mode = render_mode
+        self.observation_space = AnyText(_LONGEST_OBSERVATION, min_length=0, charset=CHARSET)
+        self.action_space = spaces.Text(_LONGEST_RESPONSE, min_length=0, charset=CHARSET)
+        self._episode: Episode[StateT] | None = None
+
+    # What a task defines
+
+    @abstractmethod
+    def initial_state(self, seed: int) -> StateT:
+        """The state that a seed begins with, the same in every process."""
+
+    @abstractmethod
+    def read(self, response: str, limit: int) -> Answer:
+        """The first `limit` actions of a response, or what is wrong with it; see `text.parse_answer`."""
+
+    @abstractmethod
+    def play(self, state: StateT, actions: tuple[str, ...], noise: Draws) -> TurnResult[StateT]:
+        """Plays the actions of a turn, at least one. All chance comes from `noise`."""
+
+    @abstractmethod
+    def show(self, state: StateT) -> str:
+        """The state as an observation shows it, without turns and budget."""
+
+    @abstractmethod
+    def score(self) -> float:
+        """The task's own feedback on the state in [0, 1], 1 when solved; see `Branchable.score`."""
+
+    def state_key(self) -> Hashable:
+        """The state, budget and noise left out; see `Branchable.state_key`."""
+        return self.state
+
+    def noise_key(self, seed: int) -> Key:
+        """The key of the noise of the episode that a seed names."""
+        return Key(0).fold_in("noise", seed)
+
+    def extra_info(self, state: StateT) -> dict[str, Any]:
+        """What `info` has beside `success`, `action_is_valid` and `action_is_effective`."""
+        return {}
+
+    def render_state(self, state: StateT) -> str:
+        """The state in render mode `ansi`."""
+        return self.show(state)
+
+    # What is the same for all tasks
+
+    @property
+    def episode(self) -> Episode[StateT]:
+        """The current episode."""
+        if self._episode is None:
+            raise ResetNeeded("there is no episode yet: call reset() or set_state() first")
+        return self._episode
+
+    @property
+    def state(self) -> StateT:
+        """The task's current state."""
+        return self.episode.state
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begins the episode that `seed` names."""
+        super().reset(seed=seed)
+        if seed is None:
+            seed = int(self.np_random.integers(1 << 31))
+        state = self.initial_state(seed)
+        self._episode = Episode(state, self.noise_key(seed))
+        return self._observation(None, ""), self._info(TurnResult(state, effective=False), valid=True)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Plays a turn."""
+        before = self.episode
+        if self.has_ended():
+            raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
+        answer = self.read(action, min(self.actions_per_turn, self.remaining()))
+        noise = Draws(before.key, before.draws)
+        if answer.valid:
+            result = self.play(before.state, answer.actions, noise)
+        else:
+            result = TurnResult(before.state, self.format_penalty, 0, effective=False, problem=answer.problem)
+        terminated = result.success or result.terminated
+        actions = before.actions + result.played
+        self._episode = Episode(result.state, before.key, noise.count, before.turns + 1, actions, terminated)
+        truncated = not terminated and not self.remaining()
+        info = self._info(result, valid=not result.problem)
+        return self._observation(result.reward, result.problem), result.reward, terminated, truncated, info
+
+    def render(self) -> str | None:
+        """The state as text, in render mode `ansi`."""
+        return None if self.render_mode is None else self.render_state(self.state)
+
+    def get_state(self) -> Episode[StateT]:
+        """The whole episode, immutable."""
+        return self.episode
+
+    def set_state(self, state: Episode[StateT], /) -> None:
+        """Restores what `get_state` returned."""
+        self._episode = state
+
+    def reseed(self, key: Key, /) -> None:
+        """Draws all further noise from `key`."""
+        self._episode = self.episode._replace(key=key, draws=0)
+
+    def remaining(self) -> int:
+        """Actions that can still be played: those left, or those that the turns left can hold, if fewer."""
+        episode = self.episode
+        return min(self.max_actions - episode.actions, (self.max_turns - episode.turns) * self.actions_per_turn)
+
+    def has_ended(self) -> bool:
+        """Whether the episode is terminated or truncated."""
+        return self.episode.terminated or not self.remaining()
+
+    def _observation(self, reward: float | None, problem: str) -> str:
+        episode = self.episode
+        return format_turn(
+            self.prompt_style,
+            turn=episode.turns + 1,
+            state=self.show(episode.state),
+            left=self.remaining(),
+            reward=reward,
+            problem=problem,
+        )
+
+    def _info(self, result: TurnResult[StateT], *, valid: bool) -> dict[str, Any]:
+        return {
+            "success": result.success,
+            "action_is_valid": valid,
+            "action_is_effective": result.effective,
+            **self.extra_info(result.state),
+        }
