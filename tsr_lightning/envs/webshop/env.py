@@ -4,7 +4,7 @@ Departs from the original (github.com/princeton-nlp/WebShop) where its arguments
 
 - prices of articles with a range and limits of goals are drawn by key, the same in every process; there they come from
   a generator that nobody seeded. Recorded ones can be put in: `dataclasses.replace(product, price=...)`,
-  `goals.with_limit`, and a `market` of those;
+  `goals.with_limit`, and `tasks` of those;
 - an episode ends with a purchase; there one can search on, and `pages.act` still lets one;
 - what makes the original fail does not fail: see `shop.listing`, and goals without attributes;
 - control characters in product text are blanks (see `cleaning.py`), and asins may have lower-case letters.
@@ -22,22 +22,22 @@ from gymnasium.error import ResetNeeded
 
 from tsr_lightning.envs.text import CHARSET, say_answer, say_turn
 from tsr_lightning.envs.validate import one_of, whole
-from tsr_lightning.envs.webshop.factory import PartName, opened
-from tsr_lightning.envs.webshop.nouns import TAGGERS, NounsName, tagger
-from tsr_lightning.envs.webshop.oracle import turn as best_turn
-from tsr_lightning.envs.webshop.pages import DONE, Page, act
+from tsr_lightning.envs.webshop.factory import GoalOrderName, GoalSourceName, SplitName, open_tasks
+from tsr_lightning.envs.webshop.nouns import TAGGERS, NounTaggerName, tagger
+from tsr_lightning.envs.webshop.oracle import next_action
+from tsr_lightning.envs.webshop.pages import DONE, Page, act, product_on
 from tsr_lightning.envs.webshop.prompts import (
-    SHOP_WORDINGS,
+    SHOP_PROMPT_STYLES,
     ObservationName,
-    ShopWordingName,
-    heard,
+    ShopPromptStyleName,
     instructions,
-    possible,
+    legal_actions,
+    parse_action,
     show,
 )
-from tsr_lightning.envs.webshop.reward import Detail, judge
-from tsr_lightning.envs.webshop.score import prospect
-from tsr_lightning.envs.webshop.tasks import Customer, Market
+from tsr_lightning.envs.webshop.reward import RewardDetail, purchase_reward
+from tsr_lightning.envs.webshop.score import page_score
+from tsr_lightning.envs.webshop.tasks import ShoppingTask, ShoppingTasks
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
@@ -84,11 +84,12 @@ class WebShopEnv(gymnasium.Env[str, str]):
         data: the folder of the published files, or the path of their items_shuffle*.json (.gz too), beside which the
             others lie. None: the embedded catalogue.
         products: reads the first so many of the published products; None for all.
-        asked: the published goals made from products and their options ("synthetic"), or written by people ("human").
-        part: of the published goals, those for "train", "validation" or "test", or "all".
-        split: in whose order the goals are parted, "ragen" or "original"; with "original" and all goals, a seed is the
-            number of its goal.
-        difficulty: of the embedded catalogue, by the names of `made.Difficulty`; or a list, of which each shop has one.
+        goals: the published goals made from products and their options ("synthetic"), or written by people ("human").
+        split: of the published goals: "train", "validation", "test" or "all".
+        goal_order: the order in which the goals are split, "ragen" or "original"; with "original" and all goals, a seed
+            is the number of its goal.
+        difficulty: of the embedded catalogue, by the names of `product_generator.Difficulty`; or a list, of which each
+            shop has one.
         catalogue_seed: another seed, another embedded catalogue.
         shops: of the embedded catalogue; None gives every instance a shop of its own.
         max_turns: turns before the episode is truncated; a turn plays one action, and an unreadable one uses it up.
@@ -102,7 +103,8 @@ class WebShopEnv(gymnasium.Env[str, str]):
         nouns: finds the nouns by which titles are compared: "rule", "spacy" (the original's; needs spaCy and its
             model), "auto" (spaCy where it is installed) or "alphabetic" (every word).
         shows_attributes: whether articles have a page of attributes (the original's `show_attrs`).
-        market: customers of your own; the arguments up to `shops`, and the one before, then say nothing.
+        tasks: shops and goals of your own, for which the arguments from `data` to `shops` and the one before have no
+            effect.
         render_mode: "ansi" for the page as text.
     """
 
@@ -112,37 +114,37 @@ class WebShopEnv(gymnasium.Env[str, str]):
         self,
         data: str | Path | None = None,
         products: int | None = None,
-        asked: Literal["synthetic", "human"] = "synthetic",
-        part: PartName = "train",
-        split: Literal["ragen", "original"] = "ragen",
+        goals: GoalSourceName = "synthetic",
+        split: SplitName = "train",
+        goal_order: GoalOrderName = "ragen",
         difficulty: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
         catalogue_seed: int = 0,
         shops: int | None = None,
         max_turns: int = 9,
         reward: RewardName = "binary",
         observation: ObservationName = "actions",
-        prompt_style: ShopWordingName = "paper",
+        prompt_style: ShopPromptStyleName = "paper",
         format_penalty: float = -0.1,
-        nouns: NounsName = "rule",
+        nouns: NounTaggerName = "rule",
         shows_attributes: bool = False,
-        market: Market | None = None,
+        tasks: ShoppingTasks | None = None,
         render_mode: Literal["ansi"] | None = None,
     ) -> None:
         whole("max_turns", max_turns)
         one_of("reward", reward, get_args(RewardName))
         one_of("observation", observation, get_args(ObservationName))
-        one_of("prompt_style", prompt_style, tuple(SHOP_WORDINGS))
+        one_of("prompt_style", prompt_style, tuple(SHOP_PROMPT_STYLES))
         one_of("nouns", nouns, TAGGERS)
         if render_mode is not None:
             one_of("render_mode", render_mode, ("ansi",))
         if not isinstance(format_penalty, int | float) or not format_penalty <= 0:
             raise ConfigError(f"format_penalty is {format_penalty!r}: it is a reward, so give 0 or less, such as -0.1.")
-        self._market = market or opened(
+        self._tasks = tasks or open_tasks(
             data=data,
             products=products,
-            asked=asked,
-            part=part,
+            goals=goals,
             split=split,
+            goal_order=goal_order,
             difficulty=difficulty,
             catalogue_seed=catalogue_seed,
             shops=shops,
@@ -153,12 +155,12 @@ class WebShopEnv(gymnasium.Env[str, str]):
         self._max_turns = max_turns
         self._paid = _REWARDS[reward]
         self._observation: ObservationName = observation
-        self._prompt_style = SHOP_WORDINGS[prompt_style]
+        self._prompt_style = SHOP_PROMPT_STYLES[prompt_style]
         self._format_penalty = float(format_penalty)
         self._instructions = instructions(self._prompt_style, max_turns)
         self.observation_space = AnyText(_LONGEST_PAGE, min_length=0, charset=CHARSET)
         self.action_space = spaces.Text(_LONGEST_ACTION, min_length=0, charset=CHARSET)
-        self._customer = lru_cache(maxsize=256)(self._market.customer)
+        self._task = lru_cache(maxsize=256)(self._tasks.task)
         self._now: Moment | None = None
 
     @property
@@ -167,8 +169,8 @@ class WebShopEnv(gymnasium.Env[str, str]):
         return self._instructions
 
     @property
-    def customer(self) -> Customer:
-        """Who shops now: the shop, and the goal with its hidden parts."""
+    def task(self) -> ShoppingTask:
+        """The shop, and the goal with its hidden parts."""
         return self._who(self._moment())
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -176,7 +178,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(1 << 31))
-        shop, goal = self._market.numbers(seed)
+        shop, goal = self._tasks.numbers(seed)
         noise = Key(0).fold_in("webshop", "noise", seed).value
         self._now = Moment(shop, goal, Page(), turns=0, reward=None, problem="", noise=noise)
         return self._say(self._now), self._info(valid=True, effective=False, bought=None)
@@ -187,7 +189,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         if self._over(now):
             raise ResetNeeded("the episode is over; call reset before the next step")
         shop, _ = self._who(now)
-        said, problem = heard(action, self._prompt_style)
+        said, problem = parse_action(action, self._prompt_style)
         reward = self._format_penalty if problem else 0.0
         page = now.page
         if said:
@@ -220,7 +222,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         self._now = self._moment()._replace(noise=key.value)
 
     def score(self) -> float:
-        """The best reward in reach, a little less for every click to it (see prospects.py); after buying, the reward.
+        """The best reward in reach, a little less for every click to it (see score.py); after buying, the reward.
 
         The share matched counts, with a binary reward too, until something is bought.
         """
@@ -228,7 +230,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         if now.page.kind == DONE:
             return self._paid(self._bought(now).reward)
         shop, goal = self._who(now)
-        return prospect(shop, now.page, goal, self._nouns, self.remaining())
+        return page_score(shop, now.page, goal, self._nouns, self.remaining())
 
     def state_key(self) -> tuple[int, str, str, Page]:
         """The shop's number, what is wanted, and the page with all that the shop remembers."""
@@ -245,7 +247,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         now = self._moment()
         if self._over(now):
             return []
-        return [say_answer(self._prompt_style, [action]) for action in self._possible(now, now.page)]
+        return [say_answer(self._prompt_style, [action]) for action in self._legal(now)]
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """A response that plays the next turn of a shortest way to the best reward (see oracle.py).
@@ -256,42 +258,35 @@ class WebShopEnv(gymnasium.Env[str, str]):
             raise ConfigError(f"noise {noise}: needs a key to draw from.")
         now = self._moment()
         shop, goal = self._who(now)
-        said = best_turn(
-            shop,
-            goal,
-            now.page,
-            self._nouns,
-            lambda page: self._possible(now, page),
-            actions=1,
-            left=self.remaining(),
-            noise=noise,
-            key=key,
-        )
-        return say_answer(self._prompt_style, said)
+        if noise and key is not None and key.uniform(0) < noise:
+            legal = self._legal(now)
+            action = legal[int(key.uniform(1) * len(legal))]
+        else:
+            action = next_action(shop, goal, now.page, self._nouns, self.remaining())
+        return say_answer(self._prompt_style, [action])
 
     def _moment(self) -> Moment:
         if self._now is None:
             raise ResetNeeded("call reset before anything else")
         return self._now
 
-    def _who(self, now: Moment) -> Customer:
-        return self._customer(now.shop, now.goal)
+    def _who(self, now: Moment) -> ShoppingTask:
+        return self._task(now.shop, now.goal)
 
     def _over(self, now: Moment) -> bool:
         return now.page.kind == DONE or now.turns >= self._max_turns
 
-    def _possible(self, now: Moment, page: Page) -> tuple[str, ...]:
+    def _legal(self, now: Moment) -> tuple[str, ...]:
         shop, goal = self._who(now)
-        return possible(shop, page, goal.instruction)
+        return legal_actions(shop, now.page, goal.instruction)
 
-    def _bought(self, now: Moment) -> Detail:
+    def _bought(self, now: Moment) -> RewardDetail:
         """The reward of the purchase that ended the episode."""
         shop, goal = self._who(now)
-        if now.page.place is None:
-            raise ValueError("nothing was bought")
-        return judge(shop.product(now.page.place), goal, [value for _, value in now.page.options], self._nouns)
+        chosen = [value for _, value in now.page.options]
+        return purchase_reward(product_on(shop, now.page), goal, chosen, self._nouns)
 
-    def _info(self, *, valid: bool, effective: bool, bought: Detail | None) -> dict[str, Any]:
+    def _info(self, *, valid: bool, effective: bool, bought: RewardDetail | None) -> dict[str, Any]:
         """The two measures of success, score and success, and what the contract asks for."""
         score = bought.reward if bought else 0.0
         return {
