@@ -401,6 +401,19 @@ def test_invalid_difficulties_are_refused(settings: dict[str, object], message: 
     assert str(error.value).startswith(f"difficulty.{message}")
 
 
+@pytest.mark.parametrize("difficulty", [[], (), [1], [[]], [None], [{}, 1], "easy", "", 0])
+def test_difficulties_that_are_no_mappings_are_refused(difficulty: object) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_env("tsr/WebShop-v0", difficulty=difficulty)
+    assert str(error.value).startswith(f"difficulty is {difficulty!r}: give a mapping such as {{products: 40}}, a list")
+
+
+@pytest.mark.parametrize("data", [5, [], {}])
+def test_data_that_is_no_path_is_refused(data: object) -> None:
+    with pytest.raises(ConfigError, match="give the path of the published files, or null"):
+        make_env("tsr/WebShop-v0", data=data)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"), [({"seed": -1}, "catalogue_seed is -1"), ({"count": 0}, "shops is 0: give a whole")]
 )

@@ -49,6 +49,7 @@ def open_tasks(
     if data is None:
         generated = GeneratedShops(_difficulties(difficulty), catalogue_seed, shops)
         return GeneratedTasks(generated, search_over, shows_attributes)
+    require(isinstance(data, str | Path), "data", data, "give the path of the published files, or null.")
     path, attributes, human = published_files(Path(data))
     require(
         goals != "human" or human is not None,
