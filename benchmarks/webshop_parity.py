@@ -1,12 +1,12 @@
 """The original WebShop and ours side by side: `python -m benchmarks.webshop_parity --original WebShop --data DIR`.
 
-`--original` is a checkout of github.com/princeton-nlp/WebShop, whose code runs as it is; flask, beautifulsoup4,
-thefuzz, tqdm and rich must be installed for it. Stand-ins take the place of what it cannot have here: its search (any
-ranking will do, both sides show the same), spaCy (every word of letters is a noun, on both sides), and modules that it
-imports and does not use in its text mode. `--data` is the folder of the published files.
+`--original` is a checkout of github.com/princeton-nlp/WebShop, whose code runs unchanged; it needs flask,
+beautifulsoup4, thefuzz, tqdm and rich. Stubs replace its search (both sides use the same ranking), spaCy (on both sides
+every word of letters is a noun), and modules that it imports and does not use in its text mode. `--data` is the folder
+of the published files.
 
-Random actions are compared step by step: page, clickables, reward, end, and what was bought with all parts of the
-reward. Then rewards alone, of purchases drawn at random.
+Compares episodes of random actions step by step: page, clickables, reward, end, purchase and all parts of its reward.
+Then compares the rewards of random purchases.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from tsr_lightning.envs.webshop.nouns import alphabetic
 from tsr_lightning.envs.webshop.pages import DONE, Page, act, clickables, has_search_bar
 from tsr_lightning.envs.webshop.product import Goal, Product
 from tsr_lightning.envs.webshop.render import text
-from tsr_lightning.envs.webshop.reward import judge
-from tsr_lightning.envs.webshop.shop import MOST, Shop
+from tsr_lightning.envs.webshop.reward import purchase_reward
+from tsr_lightning.envs.webshop.shop import MAX_RESULTS, Shop
 from tsr_lightning.rng import Key
 
-_STRANGE = """
+_ODD_ACTIONS = """
 look around
 click[]
 search[]
@@ -59,15 +59,15 @@ click[next >]
 click[< prev]
 click[attributes]
 """
-STRANGE = tuple(_STRANGE.strip().splitlines())
+ODD_ACTIONS = tuple(_ODD_ACTIONS.strip().splitlines())
 _WORD = re.compile(r"\w+|\S")
 
 
 class Ranking:
-    """Stands in for Lucene on both sides: articles with a word of the query in the title, in an order made of both."""
+    """Replaces Lucene on both sides: products that share words with the query, ranked by their number, then by hash."""
 
     def __init__(self) -> None:
-        self.titles: list[tuple[str, frozenset[str]]] = []  # of all articles
+        self.titles: list[tuple[str, frozenset[str]]] = []  # (asin, words of the title) of all products
 
     def __call__(self, query: str) -> list[int]:
         words = set(query.lower().split())
@@ -76,7 +76,7 @@ class Ranking:
             for place, (asin, title) in enumerate(self.titles)
             if words & title
         ]
-        return [place for *_, place in sorted(found)[:MOST]]
+        return [place for *_, place in sorted(found)[:MAX_RESULTS]]
 
     def search(self, query: str, k: int) -> list[Any]:
         return [types.SimpleNamespace(docid=self.titles[place][0]) for place in self(query)]
@@ -85,8 +85,8 @@ class Ranking:
         return types.SimpleNamespace(raw=lambda: json.dumps({"id": asin}))
 
 
-def stand_in(ranking: Ranking) -> None:
-    """Puts modules of a few lines where the original imports large ones."""
+def install_stubs(ranking: Ranking) -> None:
+    """Replaces large modules that the original imports."""
 
     def module(name: str, **parts: object) -> None:
         sys.modules[name] = types.ModuleType(name)
@@ -111,25 +111,25 @@ def stand_in(ranking: Ranking) -> None:
 
 
 class Original:
-    """The original's environment, without what it prints.
+    """The original's environment, without its output.
 
     Args:
         checkout: of its repository.
         data: folder of the published files.
-        human: whether its goals are those that people wrote.
-        attributes: whether articles have a page of attributes.
+        human: whether its goals are the human ones.
+        attributes: whether products have a page of attributes.
     """
 
     def __init__(self, checkout: Path, data: Path, human: bool, attributes: bool) -> None:
         self.ranking = Ranking()
-        stand_in(self.ranking)
+        install_stubs(self.ranking)
         sys.path.insert(0, str(checkout))
         sys.modules["web_agent_site.envs"].__path__ = [str(checkout / "web_agent_site" / "envs")]  # type: ignore[attr-defined]
         from web_agent_site.engine import engine, goal
         from web_agent_site.envs import web_agent_text_env
 
-        products, texts, people = (_unpacked(path) for path in published_files(data))
-        engine.DEFAULT_ATTR_PATH, engine.HUMAN_ATTR_PATH = texts, people
+        products, synthetic, human_goals = (_unpacked(path) for path in published_files(data))
+        engine.DEFAULT_ATTR_PATH, engine.HUMAN_ATTR_PATH = synthetic, human_goals
         engine.print = goal.print = lambda *_: None
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self.env = web_agent_text_env.WebAgentTextEnv(
@@ -157,8 +157,8 @@ class Original:
 
     def goal(self, index: int) -> Goal:
         raw = self.server.goals[index]
-        asked = raw["goal_options"]
-        options = asked.items() if isinstance(asked, dict) else [("", value) for value in asked]
+        wanted = raw["goal_options"]
+        options = wanted.items() if isinstance(wanted, dict) else [("", value) for value in wanted]
         return Goal(
             asin=raw["asin"],
             instruction=raw["instruction_text"],
@@ -174,7 +174,7 @@ class Original:
 def _unpacked(path: Path | None) -> str:
     """The path of a plain file with the same content."""
     if path is None:
-        raise SystemExit("the original wants all three published files")
+        raise SystemExit("the original needs all three published files")
     if path.suffix != ".gz":
         return str(path)
     plain = Path(tempfile.mkdtemp()) / path.stem
@@ -186,10 +186,10 @@ def action(key: Key, original: Original, available: Mapping[str, Any], goal: Goa
     """A random action: mostly one that the page has."""
     names: Sequence[str] = available["clickables"]
     if key.uniform(0) < 0.08:
-        return STRANGE[key.bits(1) % len(STRANGE)]
+        return ODD_ACTIONS[key.bits(1) % len(ODD_ACTIONS)]
     if available["has_search_bar"] or not names or key.uniform(0) < 0.12:
-        told = (goal.instruction, goal.query, original.products[key.bits(1) % len(original.products)].title)
-        words = told[key.bits(2) % len(told)].split()
+        texts = (goal.instruction, goal.query, original.products[key.bits(1) % len(original.products)].title)
+        words = texts[key.bits(2) % len(texts)].split()
         start = key.bits(3) % max(1, len(words))
         return f"search[{' '.join(words[start : start + 1 + key.bits(4) % 5])}]"
     if "buy now" in names and key.uniform(5) < 0.3:
@@ -199,7 +199,7 @@ def action(key: Key, original: Original, available: Mapping[str, Any], goal: Goa
 
 
 def compared(original: Original, key: Key, length: int) -> Iterator[tuple[str, object, object, str]]:
-    """What is compared in one episode: its name, ours, theirs, and the action before."""
+    """The comparisons of an episode: what, ours, theirs, and the action before."""
     index = key.bits() % len(original.server.goals)
     goal, shop, page, reward = original.goal(index), original.shop, Page(), 0.0
     original.server.user_sessions.clear()  # or the original remembers every episode
@@ -209,20 +209,21 @@ def compared(original: Original, key: Key, length: int) -> Iterator[tuple[str, o
         available = original.env.get_available_actions()
         ours = {"has_search_bar": has_search_bar(page), "clickables": list(clickables(shop, page))}
         yield "clickables", ours, available, "the turn before"
-        said = action(key.fold_in(turn), original, available, goal)
-        observation, paid, done, _ = original.env.step(said)
-        there = act(shop, page, said)
-        page = page if there is None else there
-        bought = there is not None and page.kind == DONE
-        detail = judge(original.products[page.place or 0], goal, [value for _, value in page.options], alphabetic)
+        played = action(key.fold_in(turn), original, available, goal)
+        observation, paid, done, _ = original.env.step(played)
+        result = act(shop, page, played)
+        page = page if result is None else result
+        bought = result is not None and page.kind == DONE
+        values = [value for _, value in page.options]
+        detail = purchase_reward(original.products[page.place or 0], goal, values, alphabetic)
         reward = detail.reward if bought else reward
-        yield "reward and end", (detail.reward if bought else 0.0, bought), (paid, done), said
-        yield "page", text(shop, page, goal.instruction, reward), observation, said
+        yield "reward and end", (detail.reward if bought else 0.0, bought), (paid, done), played
+        yield "page", text(shop, page, goal.instruction, reward), observation, played
         if bought and done:
             session = original.server.user_sessions[original.env.session]
             chosen = original.products[page.place or 0].asin, dict(page.options)
-            yield "purchase", chosen, (session["asin"], dict(session["options"])), said
-            yield "parts of the reward", _parts(detail), session["verbose_info"], said
+            yield "purchase", chosen, (session["asin"], dict(session["options"])), played
+            yield "parts of the reward", _parts(detail), session["verbose_info"], played
             return
 
 
@@ -231,20 +232,20 @@ def _parts(detail: Any) -> dict[str, Any]:
 
 
 def purchases(original: Original, key: Key, count: int) -> Iterator[tuple[str, object, object, str]]:
-    """Rewards of random purchases: of the goal's article, of one found by the same query, and of any."""
+    """The rewards of random purchases: of the goal's product, of one with the same query, and of any."""
     server = original.server
     for number in range(count):
-        mine = key.fold_in(number)
-        index = mine.bits() % len(server.goals)
+        own_key = key.fold_in(number)
+        index = own_key.bits() % len(server.goals)
         raw = server.goals[index]
         alike = [place for place, product in enumerate(original.products) if product.query == raw["query"]]
         own = [place for place, product in enumerate(original.products) if product.asin == raw["asin"]]
-        choice = (own, alike, range(len(original.products)))[mine.bits(1) % 3]
-        product = original.products[choice[mine.bits(2) % len(choice)]]
-        chosen = {name: values[mine.bits(3) % len(values)] for name, values in product.options if values}
-        article = server.product_item_dict[product.asin]
-        theirs = original.reward_of(article, raw, price=product.price, options=chosen, verbose=True)
-        detail = judge(product, original.goal(index), list(chosen.values()), alphabetic)
+        choice = (own, alike, range(len(original.products)))[own_key.bits(1) % 3]
+        product = original.products[choice[own_key.bits(2) % len(choice)]]
+        chosen = {name: values[own_key.bits(3) % len(values)] for name, values in product.options if values}
+        item = server.product_item_dict[product.asin]
+        theirs = original.reward_of(item, raw, price=product.price, options=chosen, verbose=True)
+        detail = purchase_reward(product, original.goal(index), list(chosen.values()), alphabetic)
         yield "random purchase", (detail.reward, _parts(detail)), theirs, product.asin
 
 
@@ -254,22 +255,22 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the published files")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--purchases", type=int, default=10_000)
-    parser.add_argument("--human", action="store_true", help="goals that people wrote")
-    parser.add_argument("--attributes", action="store_true", help="articles have a page of attributes")
+    parser.add_argument("--human", action="store_true", help="human goals")
+    parser.add_argument("--attributes", action="store_true", help="products have a page of attributes")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    warnings.simplefilter("ignore")  # the original's calls of beautifulsoup4 are old
+    warnings.simplefilter("ignore")  # the original calls beautifulsoup4 in an old way
     original = Original(args.original, args.data, args.human, args.attributes)
     key, counts, differing, steps, episode = Key(args.seed), Counter[str](), Counter[str](), 0, 0
 
     def count(pairs: Iterator[tuple[str, object, object, str]]) -> int:
         ended = 0
-        for what, ours, theirs, said in pairs:
+        for what, ours, theirs, played in pairs:
             counts[what] += 1
             ended += what == "reward and end"
             if ours != theirs:
                 differing[what] += 1
-                print(f"{what} differs after {said!r}\n  ours:   {ours!r}\n  theirs: {theirs!r}")
+                print(f"{what} differs after {played!r}\n  ours:   {ours!r}\n  theirs: {theirs!r}")
         return ended
 
     while steps < args.steps:

@@ -1,9 +1,9 @@
-"""What WebShop's search takes at 1,000, 100,000 and 1.18 million products: `python -m benchmarks.webshop_search`.
+"""Time and memory of WebShop's search, up to 1.18 million products: `python -m benchmarks.webshop_search`.
 
-The products are made up, in the published files' format and with their lengths: words per text, different words per
-text and in all texts, shares of products with options and instructions are those of the published thousand. Queries are
-instructions, as in the recorded rankings. Each size runs in a process of its own; seconds are those of one core. Beside
-ours stands bm25s, where it is installed, fed with terms that are ready.
+The products are random, in the format of the published files, and match the published sample in words per text,
+different words per text and over all texts, and the fraction of products with options and instructions. Queries are
+instructions, as in the recorded rankings. Each size runs in its own process on one core. bm25s, where it is installed,
+is measured too, without tokenizing and stemming.
 """
 
 import argparse
@@ -25,14 +25,15 @@ import numpy as np
 
 from tsr_lightning.envs.webshop.goals import Goals
 from tsr_lightning.envs.webshop.reading import read_catalogue
-from tsr_lightning.envs.webshop.search import LISTED, Search, indexed_text
+from tsr_lightning.envs.webshop.search import Search, indexed_text
+from tsr_lightning.envs.webshop.shop import MAX_RESULTS
 from tsr_lightning.envs.webshop.tokens import terms
 from tsr_lightning.rng import Key
 
 SIZES = (1_000, 100_000, 1_180_000)
 QUERIES = 300
 PRODUCTS, ATTRIBUTES = "items_shuffle.json", "items_ins_v2.json"
-_AT_ONCE = 1_000  # products that share a generator
+_BATCH = 1_000  # products per generator
 _LETTERS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z"), ("a", "e", "i", "o", "u")
 _SYLLABLES = [consonant + vowel for consonant in _LETTERS[0] for vowel in _LETTERS[1]]
 _COMMON = ("and", "size", "for", "color", "the", "your", "to", "women", "with", "made")  # the most frequent words
@@ -51,7 +52,7 @@ def _word(rank: int) -> str:
 
 
 def _texts(generator: np.random.Generator, middle: float, spread: float, count: int) -> list[str]:
-    """Texts of log-normal length; word ranks by a Pareto law, whose 0.45 and 10 fit the published thousand best."""
+    """Texts of log-normal length; word ranks by a Pareto law, with 0.45 and 10 fitted to the published sample."""
     lengths = generator.lognormal(np.log(middle), spread, count).astype(int) + 1
     drawn = 10 * ((1 - generator.random(lengths.sum())) ** (-1 / 0.45) - 1)
     ranks = np.minimum(drawn, 2.0**53).astype(np.int64) % (1 << 24)
@@ -59,19 +60,19 @@ def _texts(generator: np.random.Generator, middle: float, spread: float, count: 
     return [" ".join(words[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def made_up(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def random_records(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Records of items_shuffle.json and items_ins_v2.json."""
-    for first in range(0, count, _AT_ONCE):
-        here = min(_AT_ONCE, count - first)
+    for first in range(0, count, _BATCH):
+        here = min(_BATCH, count - first)
         generator = Key(1).fold_in("products", first).generator()
         titles, descriptions = _texts(generator, 16, 0.4, here), _texts(generator, 50, 1.1, here)
-        bullets, asked = _texts(generator, 23, 0.6, 5 * here), _texts(generator, 2, 0.2, 4 * here)
+        bullets, attribute_words = _texts(generator, 23, 0.6, 5 * here), _texts(generator, 2, 0.2, 4 * here)
         values = _texts(generator, 1.2, 0.4, 12 * here)
-        cents, lots = generator.integers(199, 20_000, (here, 2)), generator.random((here, 4))
+        cents, chances = generator.integers(199, 20_000, (here, 2)), generator.random((here, 4))
         for i in range(here):
             colours, sizes = values[12 * i : 12 * i + 6], values[12 * i + 6 : 12 * i + 12]
-            options = {"Color": _choices(colours), "Size": _choices(sizes) if lots[i, 1] < 0.3 else None}
-            attributes = asked[4 * i : 4 * i + 4]
+            options = {"Color": _choices(colours), "Size": _choices(sizes) if chances[i, 1] < 0.3 else None}
+            attributes = attribute_words[4 * i : 4 * i + 4]
             product = {
                 "asin": f"B{first + i:09d}",
                 "name": titles[i].title(),
@@ -80,14 +81,14 @@ def made_up(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
                 "product_category": f"Clothing › {attributes[2]} › {attributes[3]}",
                 "full_description": descriptions[i],
                 "small_description": bullets[5 * i : 5 * i + 5],
-                "pricing": "$".join(["", *(str(cent / 100) for cent in cents[i, : 1 + (lots[i, 2] < 0.2)])]),
-                "customization_options": options if lots[i, 0] < 0.48 else "",
+                "pricing": "$".join(["", *(str(cent / 100) for cent in cents[i, : 1 + (chances[i, 2] < 0.2)])]),
+                "customization_options": options if chances[i, 0] < 0.48 else "",
                 "images": [""],
             }
             words: dict[str, Any] = {"attributes": attributes}
-            if lots[i, 3] < 0.415:
-                said = f"Find me {attributes[0]}, {attributes[1]} {attributes[3]} with {titles[i][:40]}"
-                words |= {"instruction": said, "instruction_attributes": attributes[:2]}
+            if chances[i, 3] < 0.415:
+                instruction = f"Find me {attributes[0]}, {attributes[1]} {attributes[3]} with {titles[i][:40]}"
+                words |= {"instruction": instruction, "instruction_attributes": attributes[:2]}
             yield product, words
 
 
@@ -107,7 +108,7 @@ def _choices(values: Sequence[str]) -> list[dict[str, Any]]:
 
 def write_files(folder: Path, count: int) -> None:
     with (folder / PRODUCTS).open("w") as products, (folder / ATTRIBUTES).open("w") as attributes:
-        for number, (product, words) in enumerate(made_up(count)):
+        for number, (product, words) in enumerate(random_records(count)):
             products.write(("[" if number == 0 else ",\n") + json.dumps(product))
             attributes.write(("{" if number == 0 else ",\n") + f"{json.dumps(product['asin'])}: {json.dumps(words)}")
         products.write("]\n")
@@ -115,7 +116,7 @@ def write_files(folder: Path, count: int) -> None:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Figures of the files in a folder. Call in a fresh process: memory is the process's."""
+    """The figures of the files in a folder. Call in a fresh process, whose memory is measured."""
     before = _resident()
     (catalogue, _), reading = _timed(lambda: read_catalogue(folder / PRODUCTS, folder / ATTRIBUTES))
     loaded = _resident()
@@ -126,7 +127,7 @@ def measure(folder: Path) -> dict[str, Any]:
     places = Key(2).generator().integers(len(goals), size=QUERIES)
     queries = [goals[place].instruction.lower() for place in places.tolist()]
     for query in queries:
-        terms(query)  # stems are remembered, for bm25s below as well
+        terms(query)  # fills the cache of stems, for bm25s below as well
     fresh, cached = _milliseconds(search, queries), _milliseconds(search, queries)
     return {
         "products": len(catalogue),
@@ -150,7 +151,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def _beside(texts: Iterator[str], queries: Sequence[str]) -> dict[str, float]:
-    """The same with bm25s, which gets terms that are ready, so that its seconds leave out the words and stems."""
+    """The same with bm25s, which gets terms, so that its seconds exclude tokenizing and stemming."""
     import bm25s
 
     start = _resident()
@@ -162,21 +163,21 @@ def _beside(texts: Iterator[str], queries: Sequence[str]) -> dict[str, float]:
     numbers.clear()
     taken = _resident() - start
 
-    def asked(query: str) -> Any:
-        return engine.retrieve([terms(query)], k=LISTED, show_progress=False)
+    def retrieve(query: str) -> Any:
+        return engine.retrieve([terms(query)], k=MAX_RESULTS, show_progress=False)
 
-    fresh = _milliseconds(asked, queries)
+    fresh = _milliseconds(retrieve, queries)
     return {"build_s": seconds, "index_mb": taken, "fresh_ms": fmean(fresh), "fresh_median_ms": median(fresh)}
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What some work gives, and its seconds on one core, whatever else the machine does meanwhile."""
+    """The result of some work, and its processor seconds."""
     start = time.process_time()
     return work(), time.process_time() - start
 
 
-def _milliseconds(ask: Callable[[str], Any], queries: Sequence[str]) -> list[float]:
-    return [1e3 * _timed(lambda query=query: ask(query))[1] for query in queries]
+def _milliseconds(search: Callable[[str], Any], queries: Sequence[str]) -> list[float]:
+    return [1e3 * _timed(lambda query=query: search(query))[1] for query in queries]
 
 
 def _resident() -> float:
@@ -220,7 +221,7 @@ def _query(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.webshop_search", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of products")
-    parser.add_argument("--folder", type=Path, help="where the made-up files lie meanwhile: 3 GB for 1.18 million")
+    parser.add_argument("--folder", type=Path, help="folder for the temporary files: 3 GB for 1.18 million")
     parser.add_argument("--out", type=Path, default=Path("runs/webshop"), help="folder of the table and the JSON")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)  # what each size's own process does
     args = parser.parse_args()
@@ -234,8 +235,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             write_files(Path(folder), size)
             command = [sys.executable, "-m", "benchmarks.webshop_search", "--measure", folder]
-            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        rows.append(json.loads(told.splitlines()[-1]))
+            printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        rows.append(json.loads(printed.splitlines()[-1]))
         print(table(rows), flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
     figures = {"machine": platform.processor() or platform.machine(), "python": platform.python_version(), "rows": rows}

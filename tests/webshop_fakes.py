@@ -1,4 +1,4 @@
-"""A shop of a dozen articles with texts one can see through, for the tests of pages, reward and environment."""
+"""A shop of 14 simple products and its tasks, for the tests of pages, reward and environment."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.product import Goal, Product
 from tsr_lightning.envs.webshop.shop import Shop
-from tsr_lightning.envs.webshop.tasks import Customer
+from tsr_lightning.envs.webshop.tasks import ShoppingTask
 
 NOTHING = Product(
     asin="",
@@ -81,7 +81,7 @@ GOAL = Goal(
 
 
 def by_words(products: Sequence[Product]) -> Callable[[str], list[int]]:
-    """Articles with a word of the query in the title, the more the earlier."""
+    """A search for products with a word of the query in the title; more words, higher rank."""
 
     def search(query: str) -> list[int]:
         words = query.lower().split()
@@ -95,9 +95,13 @@ def shop_of(*products: Product, **settings: Any) -> Shop:
     return Shop(Catalogue(products), by_words(products), **settings)
 
 
+def product_by_asin(catalogue: Catalogue, asin: str) -> Product:
+    return next(product for product in catalogue.products if product.asin == asin)
+
+
 @dataclass(frozen=True)
-class Stall:
-    """A market of one customer."""
+class SingleTask:
+    """Tasks of which there is only one."""
 
     shop: Shop
     goal: Goal = GOAL
@@ -105,5 +109,5 @@ class Stall:
     def numbers(self, seed: int) -> tuple[int, int]:
         return 0, 0
 
-    def customer(self, shop: int, goal: int) -> Customer:
-        return Customer(self.shop, self.goal)
+    def task(self, shop: int, goal: int) -> ShoppingTask:
+        return ShoppingTask(self.shop, self.goal)

@@ -4,6 +4,7 @@ import itertools
 import re
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 
 import gymnasium
@@ -12,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsr_lightning.envs.text import PROMPT_STYLES, find_answer
-from tsr_lightning.envs.webshop.pages import read
-from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_WORDINGS, heard
+from tsr_lightning.envs.webshop.pages import verb_and_argument
+from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_PROMPT_STYLES, parse_action
 from tsr_lightning.envs.webshop.tokens import words
 
 # the definitions, which take cubic or quadratic time
@@ -60,7 +61,7 @@ def test_every_short_action_is_parsed_as_by_the_pattern() -> None:
     for length in range(8):
         for characters in itertools.product(CHARACTERS, repeat=length):
             text = "".join(characters)
-            assert read(text) == action_by_pattern(text), text
+            assert verb_and_argument(text) == action_by_pattern(text), text
 
 
 def test_every_short_query_is_split_as_by_the_pattern() -> None:
@@ -86,8 +87,8 @@ def limit() -> Iterator[None]:
 
 UNITS = ("<think>", "</think>", "<answer>", "</answer>", "<think></think><answer>", "<think></think>", "</think> ", " ")
 PARSERS: list[Callable[[str], object]] = [
-    *(lambda text, prompt_style=prompt_style: heard(text, prompt_style) for prompt_style in SHOP_WORDINGS.values()),  # type: ignore[misc]
-    read,
+    *(partial(parse_action, prompt_style=prompt_style) for prompt_style in SHOP_PROMPT_STYLES.values()),
+    verb_and_argument,
     words,
 ]
 

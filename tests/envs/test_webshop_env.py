@@ -13,12 +13,12 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from tests.webshop_fakes import GOAL, MUGS, PRODUCTS, SHIRT, Stall, shop_of
+from tests.webshop_fakes import GOAL, MUGS, PRODUCTS, SHIRT, SingleTask, shop_of
+from tests.webshop_files import publish
 from tsr_lightning.envs.base import Branchable, HasOracle, fingerprint
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.webshop.env import AS_ORIGINAL, WebShopEnv
-from tsr_lightning.envs.webshop.publishing import publish
-from tsr_lightning.envs.webshop.score import PATIENCE
+from tsr_lightning.envs.webshop.score import CLICK_DISCOUNT
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
@@ -36,8 +36,8 @@ PATH = ("search[shirt]", "click[b0shirt001]", "click[navy]", "click[xx-large]", 
 
 
 def brief(**settings: Any) -> WebShopEnv:
-    market = settings.pop("market", Stall(shop_of(*PRODUCTS)))
-    env = WebShopEnv(**{"prompt_style": "brief", "market": market, **settings})
+    tasks = settings.pop("tasks", SingleTask(shop_of(*PRODUCTS)))
+    env = WebShopEnv(**{"prompt_style": "brief", "tasks": tasks, **settings})
     env.reset(seed=0)
     return env
 
@@ -64,10 +64,10 @@ def test_it_is_branchable(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason=f"no published data in {PUBLISHED}")
-@pytest.mark.parametrize("asked", ["synthetic", "human"])
-def test_it_is_branchable_with_the_published_data(asked: str) -> None:
-    part = "train" if asked == "synthetic" else "all"
-    kwargs = {"data": str(PUBLISHED), "asked": asked, "part": part}
+@pytest.mark.parametrize("goals", ["synthetic", "human"])
+def test_it_is_branchable_with_the_published_data(goals: str) -> None:
+    split = "train" if goals == "synthetic" else "all"
+    kwargs = {"data": str(PUBLISHED), "goals": goals, "split": split}
     assert check_branchable("tsr/WebShop-v0", kwargs=kwargs, seeds=range(2), noisy=False).skipped == ()
 
 
@@ -80,7 +80,7 @@ def test_it_is_registered_and_implements_the_contracts() -> None:
 
 
 def test_the_papers_prompt() -> None:
-    env = WebShopEnv(market=Stall(shop_of(*PRODUCTS)))
+    env = WebShopEnv(tasks=SingleTask(shop_of(*PRODUCTS)))
     observation, info = env.reset(seed=0)
     assert env.instructions.startswith("You're a helpful assistant. You are shopping online. Read the instruction and")
     assert "<answer>search[hand painted ginkgo pillow cover]</answer>" in env.instructions
@@ -110,7 +110,7 @@ def test_the_papers_prompt() -> None:
 
 
 def test_an_empty_page_offers_no_next_page() -> None:
-    env = WebShopEnv(market=Stall(shop_of(*PRODUCTS)))
+    env = WebShopEnv(tasks=SingleTask(shop_of(*PRODUCTS)))
     env.reset(seed=0)
     for action in ("search[mug]", "click[next >]", "click[next >]"):
         observation = env.step(f"<think></think><answer>{action}</answer>")[0]
@@ -137,7 +137,7 @@ def test_the_compact_rendering() -> None:
 
 
 def test_the_originals_prompt_and_rewards() -> None:
-    env = WebShopEnv(**{**AS_ORIGINAL, "nouns": "alphabetic"}, market=Stall(shop_of(*PRODUCTS)))
+    env = WebShopEnv(**{**AS_ORIGINAL, "nouns": "alphabetic"}, tasks=SingleTask(shop_of(*PRODUCTS)))
     observation, _ = env.reset(seed=0)
     assert env.instructions == ""
     assert observation == f"WebShop [SEP] Instruction: [SEP] {GOAL.instruction} [SEP] Search"
@@ -184,7 +184,7 @@ def test_the_first_of_several_actions_is_played() -> None:
     assert env.step(answer("search[mug] || click[b0mug00000]"))[4]["action_is_valid"]
     assert env.state.page.kind == "search_results"
     # a value may hold the separator itself
-    env = brief(market=Stall(shop_of(replace(SHIRT, options=(("color", ("red || blue",)),)))))
+    env = brief(tasks=SingleTask(shop_of(replace(SHIRT, options=(("color", ("red || blue",)),)))))
     play(env, *PATH[:2], "click[red || blue]")
     assert env.state.page.options == (("color", "red || blue"),)
     assert answer("click[red || blue]") in env.legal_actions()
@@ -209,9 +209,9 @@ def test_legal_actions_click_or_search() -> None:
 
 
 def test_searches_leave_out_brackets_and_line_breaks_of_the_instruction() -> None:
-    env = brief(market=Stall(shop_of(*PRODUCTS), replace(GOAL, instruction="a [red]\nshirt with color: [x]")))
+    env = brief(tasks=SingleTask(shop_of(*PRODUCTS), replace(GOAL, instruction="a [red]\nshirt with color: [x]")))
     assert env.legal_actions() == [answer("search[a red shirt with color: x]"), answer("search[a red shirt]")]
-    env = brief(market=Stall(shop_of(*PRODUCTS), replace(GOAL, instruction="[]")))
+    env = brief(tasks=SingleTask(shop_of(*PRODUCTS), replace(GOAL, instruction="[]")))
     assert env.legal_actions() == [answer("search[anything]")]
 
 
@@ -254,7 +254,7 @@ def test_the_state_key_leaves_out_the_budget() -> None:
     env = brief()
     play(env, "search[shirt]")
     key, left, score = env.state_key(), env.remaining(), env.score()
-    assert score == PATIENCE**4
+    assert score == CLICK_DISCOUNT**4
     play(env, "click[back to search]", "search[shirt]")
     assert (env.state_key(), env.remaining()) == (key, left - 2)
     assert fingerprint(env.state_key()) == fingerprint(key)
@@ -268,7 +268,7 @@ def test_seeds_name_goals_and_shops() -> None:
     assert len(first) == 20
     assert env.reset(seed=3)[0] == WebShopEnv().reset(seed=3)[0] != WebShopEnv(catalogue_seed=1).reset(seed=3)[0]
     observation, _ = env.reset(seed=19)
-    assert env.customer.goal.instruction in observation
+    assert env.task.goal.instruction in observation
     assert env.reset()[0] != env.reset()[0]  # unseeded resets go on
 
 
@@ -297,27 +297,27 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_published_files_by_folder_or_by_name(folder: Path) -> None:
-    env = WebShopEnv(data=folder, part="all", prompt_style="brief")
+    env = WebShopEnv(data=folder, split="all", prompt_style="brief")
     assert (
         env.reset(seed=0)[0]
-        == WebShopEnv(data=folder / "items_shuffle.json", part="all", prompt_style="brief").reset(seed=0)[0]
+        == WebShopEnv(data=folder / "items_shuffle.json", split="all", prompt_style="brief").reset(seed=0)[0]
     )
     goals = {env.reset(seed=seed)[0] for seed in range(100)}
     assert len(goals) > 10
-    human = WebShopEnv(data=str(folder), asked="human", part="all", prompt_style="brief")
+    human = WebShopEnv(data=str(folder), goals="human", split="all", prompt_style="brief")
     assert GOAL.instruction.split(",")[0] in human.reset(seed=5)[0]
-    one = WebShopEnv(data=folder, products=1, part="all")
+    one = WebShopEnv(data=folder, products=1, split="all")
     one.reset(seed=0)
-    assert len(one.customer.shop.catalogue) == 1
+    assert len(one.task.shop.catalogue) == 1
 
 
 def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
     code = (
         "import sys; from tsr_lightning.envs.webshop.env import WebShopEnv\n"
-        "env = WebShopEnv(data=sys.argv[1], part='all')\n"
+        "env = WebShopEnv(data=sys.argv[1], split='all')\n"
         "for seed in range(20):\n"
         "    env.reset(seed=seed)\n"
-        "    print(env.customer.goal.price_limit, env.customer.goal.instruction)"
+        "    print(env.task.goal.price_limit, env.task.goal.instruction)"
     )
     printed = {
         subprocess.run(
@@ -343,18 +343,18 @@ def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
         ({"nouns": "all"}, "WebShopEnv.nouns is 'all': take one of rule, alphabetic, spacy, auto."),
         ({"format_penalty": 0.1}, "WebShopEnv.format_penalty is 0.1: it is a reward, so give 0 or less, such as -0.1."),
         ({"render_mode": "human"}, "WebShopEnv.render_mode is 'human': take one of ansi."),
-        ({"asked": "both"}, "asked is 'both': take one of synthetic, human."),
-        ({"part": "dev"}, "part is 'dev': take one of train, validation, test, all."),
-        ({"split": "mine"}, "split is 'mine': take one of ragen, original."),
+        ({"goals": "both"}, "goals is 'both': take one of synthetic, human."),
+        ({"split": "dev"}, "split is 'dev': take one of train, validation, test, all."),
+        ({"goal_order": "mine"}, "goal_order is 'mine': take one of ragen, original."),
         ({"products": 0}, "products is 0: give a whole number of at least 1."),
         ({"difficulty": {"product": 9}}, "difficulty has no 'product': did you mean 'products'?"),
         ({"difficulty": {"xyz": 9}}, "difficulty has no 'xyz': it takes products, look_alikes"),
-        ({"difficulty": {"options": 99}}, "options is 99: made products have at most"),
+        ({"difficulty": {"options": 99}}, "difficulty.options is 99: generated products have at most"),
         ({"difficulty": []}, "difficulty is []: give a mapping such as {products: 40}, a list of one or more of them"),
         ({"difficulty": ["easy"]}, "difficulty is ['easy']: give a mapping such as {products: 40}"),
         ({"difficulty": "easy"}, "difficulty is 'easy': give a mapping such as {products: 40}"),
-        ({"difficulty": [{}, {"options": 99}]}, "options is 99: made products have at most"),
-        ({"data": "no/such/place"}, "data is 'no/such/place', and there is nothing: give the path of items_shuffle"),
+        ({"difficulty": [{}, {"options": 99}]}, "difficulty.options is 99: generated products have at most"),
+        ({"data": "no/such/place"}, "data is 'no/such/place': there is no such file; give the path of items_shuffle"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
@@ -365,14 +365,14 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
 
 def test_ambiguous_folders_are_refused(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     empty = tmp_path_factory.mktemp("empty")
-    with pytest.raises(ConfigError, match=r"a folder with 0 files items_shuffle\*\.json \(none\): name one file\."):
+    with pytest.raises(ConfigError, match=r"the folder has 0 files items_shuffle\*\.json \(none\), so give the path"):
         WebShopEnv(data=empty)
     (folder / "items_shuffle_1000.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"2 files items_shuffle\*\.json \(items_shuffle\.json, items_shuffle_1000"):
         WebShopEnv(data=folder)
     (folder / "items_human_ins.json").unlink()
-    with pytest.raises(ConfigError, match=r"asked is 'human', and beside .* is no items_human_ins\*\.json"):
-        WebShopEnv(data=folder / "items_shuffle.json", asked="human", part="all")
+    with pytest.raises(ConfigError, match=r"goals is 'human': there is no items_human_ins\*\.json beside"):
+        WebShopEnv(data=folder / "items_shuffle.json", goals="human", split="all")
 
 
 def test_rendering() -> None:
@@ -380,4 +380,4 @@ def test_rendering() -> None:
     assert env.render() == f"WebShop [SEP] Instruction: [SEP] {GOAL.instruction} [SEP] Search"
     assert brief().render() is None
     with pytest.raises(ResetNeeded, match="call reset"):
-        WebShopEnv(market=Stall(shop_of(*PRODUCTS))).score()
+        WebShopEnv(tasks=SingleTask(shop_of(*PRODUCTS))).score()

@@ -1,4 +1,4 @@
-"""The oracle: always the best reward in reach, by no longer a way than needed, from wherever it is asked."""
+"""The oracle: the best reward in reach by a shortest path, from any page."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,56 +8,56 @@ from pathlib import Path
 
 import pytest
 
+from tests.webshop_fakes import product_by_asin
 from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.webshop.catalogue import Catalogue
-from tsr_lightning.envs.webshop.generated_shops import Mall
+from tsr_lightning.envs.webshop.env import WebShopEnv
+from tsr_lightning.envs.webshop.generated_shops import GeneratedShops
 from tsr_lightning.envs.webshop.goals import Goals
 from tsr_lightning.envs.webshop.nouns import tagger
-from tsr_lightning.envs.webshop.oracle import next_action, turn
-from tsr_lightning.envs.webshop.pages import DONE, INDEX, Page, act, clickables
+from tsr_lightning.envs.webshop.oracle import next_action
+from tsr_lightning.envs.webshop.pages import DONE, INDEX, ITEM, Page, act, clickables
 from tsr_lightning.envs.webshop.product import Goal, Product
 from tsr_lightning.envs.webshop.product_generator import Difficulty
-from tsr_lightning.envs.webshop.prompts import possible
+from tsr_lightning.envs.webshop.prompts import legal_actions
 from tsr_lightning.envs.webshop.reading import read_catalogue
-from tsr_lightning.envs.webshop.reward import judge
+from tsr_lightning.envs.webshop.reward import purchase_reward
 from tsr_lightning.envs.webshop.search import search_over
 from tsr_lightning.envs.webshop.shop import Shop
-from tsr_lightning.envs.webshop.tasks import Customer, ManyShops
+from tsr_lightning.envs.webshop.tasks import GeneratedTasks, ShoppingTask
 from tsr_lightning.rng import Key
 
 NOUNS = tagger("rule")
 TURNS = 9
 SMALL = Difficulty(products=12, look_alikes=12, option_values=2)
 
-Walk = Callable[[Page], list[str]]
+
+def task(seed: int, difficulty: Difficulty) -> ShoppingTask:
+    tasks = GeneratedTasks(GeneratedShops((difficulty,)), search_over, False)
+    return tasks.task(*tasks.numbers(seed))
 
 
-def customer(seed: int, difficulty: Difficulty) -> Customer:
-    market = ManyShops(Mall((difficulty,)), search_over, False)
-    return market.customer(*market.numbers(seed))
-
-
-def paid(shop: Shop, goal: Goal, page: Page) -> float | None:
+def final_reward(shop: Shop, goal: Goal, page: Page) -> float | None:
     """The reward of the purchase; None if there was none."""
     if page.kind != DONE or page.place is None:
         return None
-    return judge(shop.product(page.place), goal, [value for _, value in page.options], NOUNS).reward
+    return purchase_reward(shop.product(page.place), goal, [value for _, value in page.options], NOUNS).reward
 
 
 def played(shop: Shop, goal: Goal, page: Page, left: int) -> tuple[float | None, list[str]]:
-    """What the oracle gets from here, and by which actions."""
+    """The oracle's reward from a page, and its actions."""
     actions: list[str] = []
     while page.kind != DONE and len(actions) < left:
         actions.append(next_action(shop, goal, page, NOUNS, left - len(actions)))
-        there = act(shop, page, actions[-1])
-        assert there is not None
-        page = there
-    return paid(shop, goal, page), actions
+        result = act(shop, page, actions[-1])
+        assert result is not None
+        page = result
+    return final_reward(shop, goal, page), actions
 
 
 def moves(goal: Goal) -> Callable[[Shop, Page], list[str]]:
-    """All that can be clicked, and on the first page the searches that a goal's words give."""
+    """All clicks of a page, and on the first page searches with the goal's words."""
     kind = " ".join([*goal.attributes, goal.query])
     queries = [kind, goal.query, " ".join([kind, *(value for _, value in goal.options)]), goal.instruction.lower()]
 
@@ -70,26 +70,26 @@ def moves(goal: Goal) -> Callable[[Shop, Page], list[str]]:
 
 
 def best(shop: Shop, goal: Goal, page: Page, left: int) -> tuple[float, int]:
-    """The best reward in reach and, negative, the fewest actions to it, by trying everything; -1 for no purchase."""
+    """The best reward in reach, -1 for no purchase, and minus the fewest actions to it, by brute force."""
     from_here = moves(goal)
 
     @cache
     def tried(page: Page, left: int) -> tuple[float, int]:
-        reward = paid(shop, goal, page)
+        reward = final_reward(shop, goal, page)
         if reward is not None or not left:
             return (-1.0 if reward is None else reward), 0
         found = (-1.0, 0)
         for action in from_here(shop, page):
-            there = act(shop, page, action)
-            if there is not None:
-                reward, actions = tried(there, left - 1)
+            result = act(shop, page, action)
+            if result is not None:
+                reward, actions = tried(result, left - 1)
                 found = max(found, (reward, actions - 1))
         return found
 
     return tried(page, left)
 
 
-# -- made shops -------------------------------------------------------------------------------------------------------
+# -- generated shops --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def best(shop: Shop, goal: Goal, page: Page, left: int) -> tuple[float, int]:
     ],
     ids=str,
 )
-def test_it_always_succeeds(difficulty: Difficulty) -> None:
+def test_it_always_succeeds_by_the_shortest_path(difficulty: Difficulty) -> None:
     for seed in range(60):
-        shop, goal = customer(seed, difficulty)
+        shop, goal = task(seed, difficulty)
         reward, actions = played(shop, goal, Page(), TURNS)
         assert reward == 1
-        assert len(actions) == 3 + difficulty.options  # a search, the article, its options, the purchase
+        assert len(actions) == 3 + difficulty.options  # a search, the product, its options, the purchase
         assert goal.query in actions[0]
-        if difficulty == Difficulty():  # the first words that are tried do; elsewhere others may save turning a page
+        if difficulty == Difficulty():  # here the first query is enough; elsewhere another may save turning a page
             assert actions[0] == f"search[{' '.join([*goal.attributes, goal.query])}]"
         assert actions[1] == f"click[{goal.asin}]"
         assert actions[2:-1] == [f"click[{value}]" for _, value in goal.options]
@@ -116,9 +116,8 @@ def test_it_always_succeeds(difficulty: Difficulty) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_is_better_or_shorter_from_anywhere(seed: int) -> None:
-    """Against trying everything, from pages that random walks lead to, with few actions left."""
-    shop, goal = customer(seed, SMALL)
+def test_it_equals_brute_force_from_random_pages_with_few_actions_left(seed: int) -> None:
+    shop, goal = task(seed, SMALL)
     from_here = moves(goal)
     for walk in range(8):
         key = Key(seed).fold_in("walk", walk)
@@ -137,38 +136,38 @@ def test_nothing_is_better_or_shorter_from_anywhere(seed: int) -> None:
 def at(shop: Shop, *actions: str) -> Page:
     page = Page()
     for action in actions:
-        there = act(shop, page, action)
-        assert there is not None, action
-        page = there
+        result = act(shop, page, action)
+        assert result is not None, action
+        page = result
     return page
 
 
-def test_it_finds_its_way_back() -> None:
-    shop, goal = customer(0, Difficulty())
+def test_it_recovers_from_wrong_pages_and_options() -> None:
+    shop, goal = task(0, Difficulty())
     search = f"search[{' '.join([*goal.attributes, goal.query])}]"
-    article = f"click[{goal.asin}]"
+    open_it = f"click[{goal.asin}]"
     (_, first), (name, second) = goal.options
-    other = next(value for value in dict(shop.catalogue.product(goal.asin).options)[name] if value != second)
+    other = next(value for value in dict(product_by_asin(shop.catalogue, goal.asin).options)[name] if value != second)
     listed = at(shop, search)
     wrong = next(name for name, target in clickables(shop, listed).items() if target.place and name != goal.asin)
     for page, ahead in [
-        (at(shop, search, article, "click[features]"), ["click[< prev]", f"click[{first}]", f"click[{second}]"]),
-        (at(shop, search, article, f"click[{other}]"), [f"click[{first}]", f"click[{second}]"]),
-        (at(shop, search, article, f"click[{second}]"), [f"click[{first}]"]),
-        (at(shop, search, "click[next >]"), ["click[< prev]", article, f"click[{first}]", f"click[{second}]"]),
-        (at(shop, search, f"click[{wrong}]"), ["click[< prev]", article, f"click[{first}]", f"click[{second}]"]),
-        (at(shop, "search[xyzzy]"), ["click[back to search]", search, article, f"click[{first}]", f"click[{second}]"]),
+        (at(shop, search, open_it, "click[features]"), ["click[< prev]", f"click[{first}]", f"click[{second}]"]),
+        (at(shop, search, open_it, f"click[{other}]"), [f"click[{first}]", f"click[{second}]"]),
+        (at(shop, search, open_it, f"click[{second}]"), [f"click[{first}]"]),
+        (at(shop, search, "click[next >]"), ["click[< prev]", open_it, f"click[{first}]", f"click[{second}]"]),
+        (at(shop, search, f"click[{wrong}]"), ["click[< prev]", open_it, f"click[{first}]", f"click[{second}]"]),
+        (at(shop, "search[xyzzy]"), ["click[back to search]", search, open_it, f"click[{first}]", f"click[{second}]"]),
     ]:
         assert played(shop, goal, page, TURNS) == (1.0, [*ahead, "click[buy now]"])
 
 
-def test_it_takes_what_the_actions_left_allow() -> None:
-    shop, goal = customer(0, Difficulty())
+def test_few_actions_left_limit_the_reward() -> None:
+    shop, goal = task(0, Difficulty())
     page = at(shop, f"search[{' '.join([*goal.attributes, goal.query])}]")
-    # two attributes, two options and the price make five parts; each option costs a click
+    # two attributes, two options and the price are five parts; each option costs a click
     assert [played(shop, goal, page, left)[0] for left in (2, 3, 4)] == [3 / 5, 4 / 5, 1]
     assert played(shop, goal, page, 1)[0] is None
-    assert next_action(shop, goal, page, NOUNS, 1) == f"click[{goal.asin}]"  # as if there were time
+    assert next_action(shop, goal, page, NOUNS, 1) == f"click[{goal.asin}]"  # planned without a limit
 
 
 # -- odd shops --------------------------------------------------------------------------------------------------------
@@ -183,7 +182,7 @@ def shop_of(*products: Product, search: Callable[[str], list[int]]) -> Shop:
     return Shop(Catalogue(products), search)
 
 
-def test_where_no_word_of_the_goal_finds_it_the_title_does() -> None:
+def test_it_searches_for_the_title_where_the_goals_words_find_nothing() -> None:
     tall = replace(LAMP, title="Tall oak lamp")
     shop = shop_of(tall, search=lambda query: [0] if query == "tall oak lamp" else [])
     goal = replace(GOAL, name="Tall oak lamp")
@@ -191,7 +190,7 @@ def test_where_no_word_of_the_goal_finds_it_the_title_does() -> None:
 
 
 @pytest.mark.parametrize(("limit", "reward"), [(20.0, 1.0), (5.0, 1 / 2)])
-def test_the_title_is_not_searched_for_only_to_save_an_action(limit: float, reward: float) -> None:
+def test_it_does_not_search_for_the_title_to_save_an_action(limit: float, reward: float) -> None:
     shop = shop_of(
         *SHELVES[:10],
         replace(LAMP, title="Tall oak lamp"),
@@ -202,7 +201,7 @@ def test_the_title_is_not_searched_for_only_to_save_an_action(limit: float, rewa
     assert played(shop, goal, Page(), TURNS) == (reward, actions)
 
 
-def test_where_nothing_is_found_it_searches_all_the_same() -> None:
+def test_it_searches_even_if_nothing_is_found() -> None:
     shop = shop_of(LAMP, search=lambda query: [])
     assert next_action(shop, GOAL, Page(), NOUNS, TURNS) == "search[oak lamp]"
     assert next_action(shop, GOAL, at(shop, "search[oak lamp]"), NOUNS, TURNS) == "click[back to search]"
@@ -216,67 +215,52 @@ def test_it_turns_pages() -> None:
     assert played(shop, GOAL, beyond, TURNS) == (1.0, ["click[< prev]", "click[a1]", "click[buy now]"])
 
 
-def test_another_article_that_is_as_good_and_nearer_will_do() -> None:
+def test_it_buys_another_product_that_is_as_good_and_nearer() -> None:
     shop = shop_of(*SHELVES[:12], LAMP, replace(LAMP, asin="A2"), search=lambda query: [13, *range(13)])
     assert played(shop, GOAL, Page(), TURNS) == (1.0, ["search[oak lamp]", "click[a2]", "click[buy now]"])
 
 
-def test_options_that_cannot_be_clicked_are_left() -> None:
-    """A value with an opening bracket cannot be said; one that satisfies two wishes is clicked once."""
+def test_it_clicks_expressible_values_only_and_one_for_two_matching_options() -> None:
     lamp = replace(LAMP, options=(("size", ("huge", "oval [dark]", "round small")),))
     shop = shop_of(lamp, search=lambda query: [0])
-    for wishes, reward, clicks in [
+    for values, reward, clicks in [
         (("oval [dark]",), 2 / 3, []),
         (("round", "small"), 1.0, ["click[round small]"]),
         (("small", "huge"), 3 / 4, ["click[huge]"]),
     ]:
-        goal = replace(GOAL, options=tuple(("", wish) for wish in wishes))
+        goal = replace(GOAL, options=tuple(("", value) for value in values))
         actions = ["search[oak lamp]", "click[a1]", *clicks, "click[buy now]"]
         assert played(shop, goal, Page(), TURNS) == (reward, actions)
 
 
-def test_a_random_listing_is_taken_as_it_stands() -> None:
+def test_it_uses_the_random_listing_shown() -> None:
     pine = replace(LAMP, asin="A2", title="Pine lamp", attributes=())
     shop = shop_of(LAMP, pine, search=lambda query: [])
     page = act(shop, Page(), "search[<r>]", draw=3)
     assert page is not None
     assert played(shop, GOAL, page, TURNS) == (1.0, ["click[a1]", "click[buy now]"])
     other = at(shop, "search[<r>]", "click[a2]")
-    assert next_action(shop, GOAL, other, NOUNS, TURNS) == "click[buy now]"  # half of it: the way back leads elsewhere
+    assert next_action(shop, GOAL, other, NOUNS, TURNS) == "click[buy now]"  # going back leads to another listing
 
 
 # -- noise ------------------------------------------------------------------------------------------------------------
 
 
-def test_noise_is_keyed_and_as_frequent_as_asked() -> None:
-    shop, goal = customer(1, Difficulty())
-
-    def said(page: Page, noise: float, key: Key) -> tuple[str, ...]:
-        legal: Walk = lambda page: possible(shop, page, goal.instruction)  # noqa: E731
-        return turn(shop, goal, page, NOUNS, legal, actions=1, left=TURNS, noise=noise, key=key)
-
-    page = at(shop, f"search[{goal.query}]")
-    clear = said(page, 0.0, Key(0))
-    counts = Counter(said(page, 0.4, Key(5).fold_in(index)) for index in range(1000))
-    choices = len(possible(shop, page, goal.instruction))
-    # a random action is the best one too, once in `choices`; five standard deviations are 0.08
-    assert counts[clear] / 1000 == pytest.approx(0.6 + 0.4 / choices, abs=0.08)
-    assert len(counts) == choices
-    assert {said(page, 1.0, Key(7)) for _ in range(3)} == {said(page, 1.0, Key(7))}
-    assert {action for (action,) in counts} <= set(possible(shop, page, goal.instruction))
-
-
-def test_a_turn_of_several_actions_ends_with_the_purchase() -> None:
-    shop, goal = customer(2, Difficulty())
-    legal: Walk = lambda page: possible(shop, page, goal.instruction)  # noqa: E731
-    wanted = played(shop, goal, Page(), TURNS)[1]
-    assert turn(shop, goal, Page(), NOUNS, legal, actions=3, left=TURNS) == tuple(wanted[:3])
-    assert turn(shop, goal, Page(), NOUNS, legal, actions=20, left=TURNS) == tuple(wanted)
-    assert turn(shop, goal, Page(), NOUNS, legal, actions=2, left=0) == ()
+def test_noise_is_keyed_and_has_the_given_probability() -> None:
+    env = WebShopEnv(prompt_style="original")
+    env.reset(seed=1)
+    env.step(f"search[{env.task.goal.query}]")
+    legal = env.legal_actions()
+    assert tuple(legal) == legal_actions(env.task.shop, env.get_state().page, env.task.goal.instruction)
+    counts = Counter(env.oracle(0.4, Key(5).fold_in(index)) for index in range(1000))
+    # a random action is the best one once in `len(legal)`; five standard deviations are 0.08
+    assert counts[env.oracle()] / 1000 == pytest.approx(0.6 + 0.4 / len(legal), abs=0.08)
+    assert set(counts) == set(legal)
+    assert env.oracle(1.0, Key(7)) == env.oracle(1.0, Key(7))
 
 
 def successes(noise: float) -> int:
-    """Of 60 episodes in the environment."""
+    """The number of successes in 60 episodes."""
     env = make_env("tsr/WebShop-v0")
     assert isinstance(env, HasOracle)
     won = 0
@@ -291,16 +275,16 @@ def successes(noise: float) -> int:
     return won
 
 
-def test_in_the_environment() -> None:
+def test_it_solves_every_instance_and_noise_costs_successes() -> None:
     assert successes(0.0) == 60
-    assert 45 <= successes(0.2) < 60  # it goes on from wherever noise leads, but a wrong purchase is final
-    assert successes(1.0) <= 1  # a random buyer
+    assert 45 <= successes(0.2) < 60  # it recovers from random actions, but a wrong purchase is final
+    assert successes(1.0) <= 1  # random actions
 
 
 # -- published products -----------------------------------------------------------------------------------------------
 
 
-def test_on_published_products_nothing_in_the_shop_is_better(shared_data: Path) -> None:
+def test_no_published_product_earns_more_than_the_oracle(shared_data: Path) -> None:
     folder = shared_data / "webshop"
     catalogue, _ = read_catalogue(folder / "items_shuffle_1000.json.gz", folder / "items_ins_v2_1000.json.gz")
     shop, goals = Shop(catalogue, search_over(catalogue)), Goals(catalogue)
@@ -309,22 +293,14 @@ def test_on_published_products_nothing_in_the_shop_is_better(shared_data: Path) 
         reward, actions = played(shop, goal, Page(), TURNS)
         assert reward is not None
         assert len(actions) <= TURNS
-        # an own list of all articles, so that each can be opened and its options tried
+        # a search that lists all products, so that each can be opened and its options tried
         everything = Shop(catalogue, lambda query: range(len(catalogue)))
         at_best = max(
-            played(everything, goal, act_to(everything, place), TURNS)[0] or 0.0
-            for place in range(len(catalogue))
-            if worth_a_look(catalogue.products[place], goal)
+            played(everything, goal, Page(ITEM, ("all",), 1, place), TURNS)[0] or 0.0
+            for place, product in enumerate(catalogue.products)
+            if product.asin == goal.asin or product.query == goal.query
         )
         assert reward >= at_best
         rewards.append(reward)
-    # the rest cannot be had: a value such as "2005grey" does not satisfy the wish for it (see reward.judge)
+    # the rest is out of reach: a value such as "2005grey" does not match the option "2005grey" (see purchase_reward)
     assert sum(reward >= 1 for reward in rewards) > 0.85 * len(rewards)
-
-
-def worth_a_look(product: Product, goal: Goal) -> bool:
-    return product.asin == goal.asin or product.query == goal.query
-
-
-def act_to(shop: Shop, place: int) -> Page:
-    return Page("item_page", ("all",), 1, place)

@@ -1,4 +1,4 @@
-"""Search: the terms, ranks and scores of real Lucene, and a ranking by brute force."""
+"""Search: terms, ranks and scores equal Lucene's, and a brute-force BM25."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def test_rankings_and_scores_are_those_of_lucene(shared_data: Path) -> None:
         assert search(one["query"]) == tuple(places)
 
 
-def test_what_of_a_product_is_indexed() -> None:
+def test_the_indexed_text_of_a_product() -> None:
     options = (("color", ("red", "blue")), ("size", ("s",)))
     shirt = Product("B1", "A Shirt", "Of Cotton.", ("Soft", "Long"), "cat", "q", "pc", ("at",), options, (1.0,), 1.0)
     assert indexed_text(shirt) == "a shirt of cotton. soft color: red, blue, and size: s"
@@ -92,12 +92,12 @@ def test_stems(word: str, stemmed: str) -> None:
 
 
 @given(st.text("ab19_'.,;:-! \n", max_size=30))
-def test_ascii_has_a_short_cut_to_the_same_words(text: str) -> None:
+def test_the_ascii_pattern_finds_the_same_words(text: str) -> None:
     assert _ascii_words(text) == [word for piece in text.split() for word in _words(piece) if word]
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_a_blank_parts_texts(left: str, right: str) -> None:
+def test_a_blank_separates_terms(left: str, right: str) -> None:
     assert terms(f"{left} {right}") == terms(left) + terms(right)
 
 
@@ -108,7 +108,7 @@ def test_long_words_are_cut() -> None:
 # Ranking
 
 
-def test_the_lengths_that_a_byte_can_say() -> None:
+def test_the_lengths_that_a_byte_can_encode() -> None:
     assert LENGTHS[:42].tolist() == [*range(40), 40, 42]  # one by one to 40, then in steps of two, four, eight
     assert LENGTHS[48:52].tolist() == [56, 60, 64, 68]
     assert np.all(np.diff(LENGTHS) > 0)
@@ -117,7 +117,7 @@ def test_the_lengths_that_a_byte_can_say() -> None:
 
 
 def brute_force(texts: Sequence[str], query: str, most: int) -> list[tuple[int, np.float32]]:
-    """BM25 by its definition, document by document; the length of a document rounded as a byte of Lucene has it."""
+    """BM25 by its definition, document by document, with lengths rounded to a byte as in Lucene."""
     documents = [terms(text) for text in texts]
     filled = [document for document in documents if document]
     average = np.float32(sum(map(len, filled)) / max(len(filled), 1))
@@ -127,8 +127,8 @@ def brute_force(texts: Sequence[str], query: str, most: int) -> list[tuple[int, 
         length = max((known for known in LENGTHS.tolist() if known <= len(document)), default=0)
         for term, count in Counter(terms(query)).items():
             if term in document:
-                having = sum(term in other for other in filled)
-                idf = np.float32(math.log(1 + (len(filled) - having + 0.5) / (having + 0.5)))
+                frequency = sum(term in other for other in filled)
+                idf = np.float32(math.log(1 + (len(filled) - frequency + 0.5) / (frequency + 0.5)))
                 weight = np.float32(count) * idf
                 one, k1, b = np.float32(1), np.float32(0.9), np.float32(0.4)
                 inverse = one / (k1 * ((one - b) + b * np.float32(length) / average))
@@ -139,33 +139,31 @@ def brute_force(texts: Sequence[str], query: str, most: int) -> list[tuple[int, 
 
 
 def corpus(seed: int, size: int) -> list[str]:
-    """Texts with frequent and rare words, equal ones and empty ones among them."""
-    draws = np.random.default_rng(seed)
-    made = [" ".join(f"w{rank}" for rank in draws.zipf(1.4, draws.integers(0, 60)).clip(max=300)) for _ in range(size)]
-    return made + made[: size // 3] + ["", "the of", "!!"]
+    """Texts of frequent and rare words, with duplicates and empty texts."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(f"w{rank}" for rank in rng.zipf(1.4, rng.integers(0, 60)).clip(max=300)) for _ in range(size)]
+    return texts + texts[: size // 3] + ["", "the of", "!!"]
 
 
 @settings(max_examples=40)
 @given(
     st.integers(0, 9), st.lists(st.integers(1, 40), max_size=8), st.integers(1, 60), st.sampled_from([0, 30, 20_000])
 )
-def test_the_ranking_is_that_of_brute_force(seed: int, ranks: list[int], most: int, few: int) -> None:
+def test_the_ranking_equals_brute_force(seed: int, ranks: list[int], most: int, few: int) -> None:
     texts = corpus(seed, 90)
     query = " ".join(f"w{rank}" for rank in ranks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bm25, "_FEW", few)  # so that a small index leaves out what a large one would
+        patch.setattr(bm25, "_FEW", few)  # so that a small index prunes like a large one
         places, scores = build_index(texts).top(query, most)
     assert list(zip(places.tolist(), scores, strict=True)) == brute_force(texts, query, most)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_leaving_out_what_cannot_matter_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_does_not_change_the_ranking(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     index = build_index(corpus(seed, 1500))
-    draws = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     # rare words with frequent ones: short texts of frequent words alone are often among the best
-    queries = [
-        f"w{draws.integers(20, 300)} " + " ".join(f"w{rank}" for rank in range(1, end)) for end in (3, 5, 9) * 40
-    ]
+    queries = [f"w{rng.integers(20, 300)} " + " ".join(f"w{rank}" for rank in range(1, end)) for end in (3, 5, 9) * 40]
     monkeypatch.setattr(bm25, "_FEW", 10**9)
     whole = [index.top(query, most) for query in queries for most in (1, 3, 10)]
     monkeypatch.setattr(bm25, "_FEW", 0)
@@ -176,7 +174,7 @@ def test_leaving_out_what_cannot_matter_changes_nothing(seed: int, monkeypatch: 
 
 
 @pytest.mark.parametrize("block", [1, 100, 1000])
-def test_an_index_built_in_blocks_is_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_building_in_blocks_does_not_change_the_index(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = corpus(3, 200)
     whole = build_index(texts)
     monkeypatch.setattr(bm25, "_BLOCK", block)
@@ -186,31 +184,31 @@ def test_an_index_built_in_blocks_is_the_same(block: int, monkeypatch: pytest.Mo
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
 
 
-def test_equal_documents_come_in_their_order_and_only_those_found() -> None:
+def test_equal_documents_are_listed_in_catalogue_order() -> None:
     search = Search([product(f"B{number}", title) for number, title in enumerate(["red cup"] * 3 + ["cup"] + ["hat"])])
     assert search("red cups") == (0, 1, 2, 3)
     assert search("nothing") == search("") == search("the") == search("!!") == ()
     assert search("hats hats") == (4,)
 
 
-def test_at_most_fifty_are_listed() -> None:
+def test_a_search_lists_at_most_fifty() -> None:
     search = Search([product(f"B{number}", "cup " * (1 + number // 30)) for number in range(90)])
     assert search("cup") == (*range(60, 90), *range(30, 50))
 
 
-def test_an_empty_shop_has_nothing() -> None:
+def test_an_empty_catalogue_gives_no_results() -> None:
     assert Search([])("cup") == ()
     assert Search([product("B1", "the")])("the cup") == ()
     assert search_over(Catalogue(()))("cup") == ()
 
 
-def test_queries_are_remembered() -> None:
+def test_answers_are_cached() -> None:
     search = Search([product("B1", "cup")])
     assert search("cup") is search("cup")
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), st.text(max_size=20))
-def test_any_text_can_be_indexed_and_asked(texts: list[str], query: str) -> None:
+def test_any_text_can_be_indexed_and_queried(texts: list[str], query: str) -> None:
     found, scores = build_index(texts).top(query, 3)
     assert len(found) == len(scores) <= 3
     assert np.all(scores > 0)
@@ -219,10 +217,10 @@ def test_any_text_can_be_indexed_and_asked(texts: list[str], query: str) -> None
 # The benchmark
 
 
-def test_the_benchmark_measures_files_as_published(tmp_path: Path) -> None:
+def test_the_benchmark_measures_generated_files(tmp_path: Path) -> None:
     write_files(tmp_path, 60)
-    _, account = read_catalogue(tmp_path / PRODUCTS, tmp_path / ATTRIBUTES)
-    assert str(account) == "60 of 60 products are in the shop"
+    _, report = read_catalogue(tmp_path / PRODUCTS, tmp_path / ATTRIBUTES)
+    assert str(report) == "60 of 60 products are in the shop"
     row = measure(tmp_path)
     assert row["products"] == 60
     assert row["fresh_ms"] > row["cached_us"] / 1000 > 0

@@ -1,1 +1,1 @@
-"""WebShop: a shop with its pages, search and reward, published or made catalogues, and the environment itself."""
+"""WebShop: pages, search and reward of the shop, published or generated catalogues, and the environment."""

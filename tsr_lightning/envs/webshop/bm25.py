@@ -1,11 +1,11 @@
-"""An inverted index with Lucene's BM25, to the bit of its scores and the order of its ties. Knows texts, no products.
+"""An inverted index with Lucene's BM25: the same scores, bit for bit, and the same order of ties. Knows no products.
 
-Score of a document d for a query q, as Lucene 9 computes it in 32 bits (its BM25Similarity):
+The score of a document d for a query q, as Lucene 9's BM25Similarity computes it in 32 bits:
 
     sum over the terms t of q:  w - w / (1 + tf / (k1 (1 - b + b |d| / avgdl))),   w = count(t in q) idf(t)
     idf(t) = ln(1 + (N - df + 1/2) / (df + 1/2))
 
-where |d| is known only as one byte, of four significant bits. bm25s has neither this byte nor these stems and words.
+where |d| is rounded to one byte of four significant bits. bm25s has neither this byte nor these stems and words.
 """
 
 from array import array
@@ -21,16 +21,16 @@ from tsr_lightning.envs.webshop.tokens import term_of, terms, words
 
 K1: Final = 0.9  # Anserini's
 B: Final = 0.4
-_BLOCK: Final = 1 << 22  # words that are sorted at a time
-_STOP: Final = -1  # number of a word that has no term
-_FEW: Final = 20_000  # postings that are not worth avoiding
-_LOOK_UP: Final = 8  # postings that take as long as finding one by its document
-_NEARLY: Final = 1 - 2.0**-22  # sums closer than this may be equal once they are rounded
+_BLOCK: Final = 1 << 22  # words sorted at a time
+_STOP: Final = -1  # the number of a word without a term
+_FEW: Final = 20_000  # postings not worth skipping
+_LOOK_UP: Final = 8  # postings that take as long to add as one takes to find by its document
+_NEARLY: Final = 1 - 2.0**-22  # sums closer than this may be equal once rounded
 _ALL: Final = slice(None)
 
 
 def _lengths() -> NDArray[np.int64]:
-    """The lengths that a byte can say [256]: 0 to 39 one by one, then with four significant bits."""
+    """The lengths that a byte can encode [256]: 0 to 39 exactly, then with four significant bits."""
     low = np.arange(24)
     rest = np.arange(232)
     shift = np.maximum(rest // 8 - 1, 0)
@@ -41,29 +41,29 @@ LENGTHS: Final = _lengths()
 
 
 def length_byte(length: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The byte that stands for a length: that of the longest one that is no longer."""
+    """The byte of a length: that of the largest encodable length up to it."""
     return np.searchsorted(LENGTHS, length, side="right") - 1
 
 
-class Posted(NamedTuple):
+class Postings(NamedTuple):
     """The postings of one term of a query."""
 
-    documents: NDArray[np.int32]  # rising
-    pairs: NDArray[np.uint16] | NDArray[np.uint32]
+    documents: NDArray[np.int32]  # [postings], rising
+    pairs: NDArray[np.uint16] | NDArray[np.uint32]  # [postings]
     weight: np.float32  # w
-    most: np.float32  # the highest score that it gives to a document
+    max_score: np.float32  # the highest score that the term gives to a document
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Postings of all documents: for each term the documents that have it, in their order.
+    """Postings of all documents: for each term the documents that have it, in order.
 
-    A posting takes six bytes: the document, and which pair of (term frequency, length byte) it has there. There are few
+    A posting takes six bytes: the document, and the number of its pair (term frequency, length byte). There are few
     such pairs, so a query computes a term's scores once per pair and looks them up per posting.
     """
 
     vocabulary: dict[str, int]  # term -> its number
-    starts: NDArray[np.int64]  # [terms + 1]; the postings of term t are [starts[t], starts[t + 1])
+    starts: NDArray[np.int64]  # [terms + 1], the postings of term t are [starts[t], starts[t + 1])
     documents: NDArray[np.int32]  # [postings], rising within a term
     pairs: NDArray[np.uint16] | NDArray[np.uint32]  # [postings], numbers of pairs
     damped: NDArray[np.float32]  # [pairs], rising: 1 + tf / (k1 (1 - b + b |d| / avgdl))
@@ -73,34 +73,34 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays; the vocabulary comes on top."""
+        """Bytes of the arrays, without the vocabulary."""
         return sum(part.nbytes for part in (self.starts, self.documents, self.pairs, self.damped, self.best_pair))
 
     def top(self, query: str, most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The best documents that have a term of the query, and their scores; of equals the earlier one comes first.
+        """The `most` best documents that have a term of the query, and their scores; of equals the earlier one first.
 
-        Terms are taken from the weightiest to the lightest. As soon as those that are left cannot lift a document that
-        has none of the others among the best, only the documents that may still be among them are looked up in what is
-        left (Turtle and Flood 1995, "max score"). Sums are in 64 bits, where a few scores of 24 bits add up exactly, so
-        their order is free; Lucene, too, rounds once, at the end.
+        Terms are added from the heaviest to the lightest. Once those left cannot bring a document that has none of the
+        others among the best, only the remaining candidates are looked up in them (Turtle and Flood 1995, "max score").
+        Sums are in 64 bits, where a few scores of 24 bits add up exactly in any order; Lucene, too, rounds once, at the
+        end.
         """
-        left = sorted(self._posted(query), key=lambda term: term.weight)
-        taken: list[Posted] = []
+        left = sorted(self._query_postings(query), key=lambda term: term.weight)
+        added: list[Postings] = []
         total = np.zeros(self.size, dtype=np.float64)
         threshold = 0.0  # at least `most` documents reach it
-        while left and threshold <= _liftable(left):
+        while left and threshold <= _max_gain(left):
             term = left.pop()
-            taken.append(term)
+            added.append(term)
             total[term.documents] += self._scores(term)
-            if len(term.documents) >= most and _postings(left) > _FEW:
+            if len(term.documents) >= most and _count(left) > _FEW:
                 threshold = max(threshold, _NEARLY * _largest(total[term.documents], most))
-        found = self._hopeful(taken, total, threshold - _liftable(left))
+        found = self._candidates(added, total, threshold - _max_gain(left))
         while left:
             term = left.pop()
             self._add(term, found, total)
             if len(found) > most and left:
                 threshold = _NEARLY * _largest(total[found], most)
-                found = found[total[found] >= threshold - _liftable(left)]
+                found = found[total[found] >= threshold - _max_gain(left)]
         scores = total[found].astype(np.float32)
         if len(found) > most:
             kept = scores >= _largest(scores, most)
@@ -108,26 +108,26 @@ class Index:
         order = np.argsort(-scores, kind="stable")[:most]
         return found[order], scores[order]
 
-    def _posted(self, query: str) -> Iterator[Posted]:
+    def _query_postings(self, query: str) -> Iterator[Postings]:
         for term, count in Counter(terms(query)).items():
             number = self.vocabulary.get(term)
             if number is not None:
-                mine = slice(self.starts[number], self.starts[number + 1])
-                having = int(mine.stop - mine.start)
-                idf = np.float32(np.log(1 + (self.filled - having + 0.5) / (having + 0.5)))
+                own = slice(self.starts[number], self.starts[number + 1])
+                frequency = int(own.stop - own.start)  # df
+                idf = np.float32(np.log(1 + (self.filled - frequency + 0.5) / (frequency + 0.5)))
                 weight = np.float32(count) * idf
-                most = weight - weight / self.damped[self.best_pair[number]]
-                yield Posted(self.documents[mine], self.pairs[mine], weight, most)
+                max_score = weight - weight / self.damped[self.best_pair[number]]
+                yield Postings(self.documents[own], self.pairs[own], weight, max_score)
 
-    def _scores(self, term: Posted, places: NDArray[np.int64] | slice = _ALL) -> NDArray[np.float32]:
-        """What a term gives to the documents that have it, or to those at some places of its postings."""
+    def _scores(self, term: Postings, places: NDArray[np.int64] | slice = _ALL) -> NDArray[np.float32]:
+        """The scores that a term gives to its documents, or to those at some places of its postings."""
         pairs = term.pairs[places]
         if len(pairs) < len(self.damped):
             return term.weight - term.weight / self.damped[pairs]
         return (term.weight - term.weight / self.damped)[pairs]
 
-    def _add(self, term: Posted, found: NDArray[np.int64], total: NDArray[np.float64]) -> None:
-        """Add what a term gives to some documents, by the shorter way: one by one, or its postings."""
+    def _add(self, term: Postings, found: NDArray[np.int64], total: NDArray[np.float64]) -> None:
+        """Adds the scores of a term for the documents `found`, by the faster of look-ups and all its postings."""
         if len(term.documents) < _LOOK_UP * len(found):
             total[term.documents] += self._scores(term)
             return
@@ -135,21 +135,21 @@ class Index:
         has = term.documents[places] == found
         total[found[has]] += self._scores(term, places[has])
 
-    def _hopeful(self, taken: Sequence[Posted], total: NDArray[np.float64], least: float) -> NDArray[np.int64]:
-        """The documents with one of the terms that have `least` so far, in their order."""
-        if _postings(taken) > self.size // _LOOK_UP:
+    def _candidates(self, added: Sequence[Postings], total: NDArray[np.float64], least: float) -> NDArray[np.int64]:
+        """The documents with one of the added terms whose total is `least` or more, in order."""
+        if _count(added) > self.size // _LOOK_UP:
             return np.flatnonzero((total >= least) & (total > 0))
-        found = [term.documents[total[term.documents] >= least] for term in taken]
+        found = [term.documents[total[term.documents] >= least] for term in added]
         return np.unique(np.concatenate(found)).astype(np.int64) if found else np.zeros(0, dtype=np.int64)
 
 
-def _postings(posted: Sequence[Posted]) -> int:
-    return sum(len(term.documents) for term in posted)
+def _count(postings: Sequence[Postings]) -> int:
+    return sum(len(term.documents) for term in postings)
 
 
-def _liftable(posted: Sequence[Posted]) -> float:
+def _max_gain(postings: Sequence[Postings]) -> float:
     """The most that some terms can add to a document's score."""
-    return sum(float(term.most) for term in posted)
+    return sum(float(term.max_score) for term in postings)
 
 
 def _largest(values: NDArray[Any], count: int) -> Any:
@@ -158,7 +158,7 @@ def _largest(values: NDArray[Any], count: int) -> Any:
 
 
 def build_index(texts: Iterable[str]) -> Index:
-    """The index of some texts, in one pass over them."""
+    """Builds the index of some texts in one pass over them."""
     vocabulary: dict[str, int] = {}
     lengths = array("i")
     blocks = [_Block.sorted(*block) for block in _numbered(texts, vocabulary, lengths)]
@@ -177,7 +177,7 @@ def build_index(texts: Iterable[str]) -> Index:
     starts = np.concatenate([[0], np.cumsum(counts)])
     documents = np.empty(starts[-1], dtype=np.int32)
     pairs = np.empty(starts[-1], dtype=kind)
-    free = starts[:-1].copy()  # where the next posting of each term goes
+    free = starts[:-1].copy()  # the place of each term's next posting
     blocks.reverse()
     while blocks:
         block = blocks.pop()
@@ -197,8 +197,8 @@ def _damped(pairs: NDArray[np.int64], average: np.float32) -> NDArray[np.float32
     return one + (pairs >> 8).astype(np.float32) * inverse[pairs & 255]
 
 
-class _Numbers(dict[str, int]):
-    """The number of each word's term; new terms get the next number."""
+class _TermNumbers(dict[str, int]):
+    """The number of each word's term; a new term gets the next number."""
 
     def __init__(self, vocabulary: dict[str, int]) -> None:
         self.vocabulary = vocabulary
@@ -212,8 +212,8 @@ class _Numbers(dict[str, int]):
 def _numbered(
     texts: Iterable[str], vocabulary: dict[str, int], lengths: "array[int]"
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
-    """The texts as numbers of terms, in blocks: (terms, lengths of the texts, place of the first); fills `lengths`."""
-    numbers = _Numbers(vocabulary)
+    """The texts as numbers of terms, in blocks: (terms, lengths of texts, place of the first text); fills `lengths`."""
+    numbers = _TermNumbers(vocabulary)
     block, first = array("i"), 0
     for text in texts:
         found = [number for number in map(numbers.__getitem__, words(text.lower())) if number != _STOP]
@@ -228,12 +228,12 @@ def _numbered(
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """The postings of some neighbouring documents, by term and then by document."""
+    """The postings of consecutive documents, by term and then by document."""
 
     counts: NDArray[np.int64]  # [terms so far], postings of each term
     documents: NDArray[np.int32]  # [postings]
     pairs: NDArray[np.int64]  # [postings], 256 tf + length byte
-    known_pairs: NDArray[np.int64]  # the pairs, each once
+    known_pairs: NDArray[np.int64]  # the different pairs
 
     @classmethod
     def sorted(cls, numbers: NDArray[np.int32], lengths: NDArray[np.int32], first: int) -> "_Block":

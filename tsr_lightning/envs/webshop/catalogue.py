@@ -1,23 +1,20 @@
-"""Many records in little memory, and the catalogue that is made of them. Knows no file."""
+"""A catalogue, and sequences that keep many records in little memory. Knows no file."""
 
 import marshal
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Generic, TypeVar, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tsr_lightning.envs.webshop.product import Product, Wish
+from tsr_lightning.envs.webshop.product import GoalTemplate, Product
 
 T = TypeVar("T")
-KEPT = 8192  # records that stay unpacked; the published sample of 1000 products fits
+CACHED = 8192  # unpacked records; the published sample of 1000 products fits
 
 
-class Packed(Sequence[T], Generic[T]):
-    """A sequence of records whose fields lie as bytes, one after another, until they are asked for.
+class PackedRecords(Sequence[T], Generic[T]):
+    """A sequence of records, each kept as the bytes of its fields and unpacked on access.
 
     A million products as Python objects would take about three times the memory. marshal keeps every str, float and
     tuple exactly; its bytes never leave the process.
@@ -31,7 +28,7 @@ class Packed(Sequence[T], Generic[T]):
         self._make = make
         self._bytes = bytearray()
         self._ends = array("Q", [0])  # record i lies at [ends[i], ends[i + 1])
-        self._at = lru_cache(KEPT)(self._unpacked)
+        self._at = lru_cache(CACHED)(self._unpacked)
         for fields in records:
             self.append(fields)
 
@@ -55,12 +52,8 @@ class Packed(Sequence[T], Generic[T]):
         return self._at(place)
 
     def __iter__(self) -> Iterator[T]:
-        """All records, without pushing those in use out of the cache."""
+        """All records, past the cache, which keeps those in use."""
         return map(self._unpacked, range(len(self)))
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._bytes) + self._ends.itemsize * len(self._ends)
 
     def _unpacked(self, place: int) -> T:
         return self._make(*marshal.loads(memoryview(self._bytes)[self._ends[place] : self._ends[place + 1]]))
@@ -68,32 +61,11 @@ class Packed(Sequence[T], Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """What a shop has, and what its customers ask for. Compared by identity, so that an index can be kept with it."""
+    """The products of a shop and the instructions for them. Compared by identity: caches keep its index and goals."""
 
     products: Sequence[Product]  # [N], all of different asin
-    wishes: Sequence[Wish] = ()  # synthetic ones, at most one per product, in the order of the products
-    human: Sequence[Wish] = ()  # those that people wrote, in the order of the products
+    templates: Sequence[GoalTemplate] = ()  # synthetic, at most one per product, in the order of the products
+    human_templates: Sequence[GoalTemplate] = ()  # written by people, in the order of the products
 
     def __len__(self) -> int:
         return len(self.products)
-
-    def place(self, asin: str) -> int | None:
-        """Where the product with this asin stands, or None where there is none."""
-        asins, order = self._by_asin
-        wanted = np.array(asin.encode("utf-8", "replace"))
-        rank = int(np.searchsorted(asins, wanted, sorter=order))
-        if rank == len(order) or asins[order[rank]] != wanted:
-            return None
-        return int(order[rank])
-
-    def product(self, asin: str) -> Product:
-        place = self.place(asin)
-        if place is None:
-            raise KeyError(asin)
-        return self.products[place]
-
-    @cached_property
-    def _by_asin(self) -> tuple[NDArray[np.bytes_], NDArray[np.int32]]:
-        """The asins [N] and the places in their order [N]: 14 bytes a product where a dict takes 200."""
-        asins = np.array([product.asin.encode() for product in self.products], dtype=np.bytes_)
-        return asins, np.argsort(asins, kind="stable").astype(np.int32)

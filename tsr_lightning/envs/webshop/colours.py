@@ -1,4 +1,4 @@
-"""Colours, as the reward compares them. The list and its order are WebShop's, and so is taking any part of a word."""
+"""Colours as the reward compares them. The list, its order and the match within words are WebShop's."""
 
 _LIST = """
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
@@ -13,15 +13,15 @@ _COLOURS = tuple(_LIST.split())
 _EXACT = frozenset(_COLOURS)
 
 
-def colour_in(said: str) -> str:
-    """The first colour of the list that stands anywhere in a text ("wash" has "ash"); the text itself if none does."""
-    return next((colour for colour in _COLOURS if colour in said), said)
+def colour_in(text: str) -> str:
+    """The first colour of the list that occurs anywhere in a text ("wash" has "ash"); else the text itself."""
+    return next((colour for colour in _COLOURS if colour in text), text)
 
 
 def colour_of(name: str, value: str) -> str:
-    """What the original makes of a (name, value) pair, by taking it for a text: see `reward.py`.
+    """The original's normalisation of a (name, value) pair, which it takes for a text: see `reward.py`.
 
-    A colour only where name or value is exactly one, else the pair as Python writes it.
+    A colour where name or value is exactly one, else the pair as Python prints it.
     """
     exact = {name, value} & _EXACT
     return min(exact, key=_COLOURS.index) if exact else str((name, value))

@@ -4,7 +4,7 @@ Departs from the original (github.com/princeton-nlp/WebShop) in what its argumen
 that), and in this:
 
 - prices of products with a range and price limits of goals are drawn by key, the same in every process; the original
-  draws them from an unseeded generator. To use recorded ones, give a `market` of `dataclasses.replace(product,
+  draws them from an unseeded generator. To use recorded ones, give `tasks` of `dataclasses.replace(product,
   price=...)` and `goals.with_limit`;
 - an episode ends with a purchase; in the original one can go on searching, and `pages.act` still allows it;
 - what raises in the original does not: see `shop.listing`, and goals without attributes;
@@ -20,22 +20,22 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 from tsr_lightning.envs.text import Answer, PromptStyle, format_answer
 from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
-from tsr_lightning.envs.webshop.factory import PartName, opened
-from tsr_lightning.envs.webshop.nouns import TAGGERS, NounsName, tagger
-from tsr_lightning.envs.webshop.oracle import turn as best_turn
-from tsr_lightning.envs.webshop.pages import DONE, Page, act
+from tsr_lightning.envs.webshop.factory import GoalOrderName, GoalSourceName, SplitName, open_tasks
+from tsr_lightning.envs.webshop.nouns import TAGGERS, NounTaggerName, tagger
+from tsr_lightning.envs.webshop.oracle import next_action
+from tsr_lightning.envs.webshop.pages import DONE, Page, act, product_on
 from tsr_lightning.envs.webshop.prompts import (
-    SHOP_WORDINGS,
+    SHOP_PROMPT_STYLES,
     ObservationName,
-    ShopWordingName,
-    heard,
+    ShopPromptStyleName,
     instructions,
-    possible,
+    legal_actions,
+    parse_action,
     show,
 )
-from tsr_lightning.envs.webshop.reward import Detail, judge
-from tsr_lightning.envs.webshop.score import prospect
-from tsr_lightning.envs.webshop.tasks import Customer, Market
+from tsr_lightning.envs.webshop.reward import RewardDetail, purchase_reward
+from tsr_lightning.envs.webshop.score import page_score
+from tsr_lightning.envs.webshop.tasks import ShoppingTask, ShoppingTasks
 from tsr_lightning.rng import Key
 
 RewardName = Literal["raw", "binary"]
@@ -68,10 +68,10 @@ class WebShopEnv(TextEnv[WebShopState]):
         data: the folder of the published files, or the path of their items_shuffle*.json (.gz too), with the others
             beside it. None: generated shops.
         products: reads only the first so many published products; None for all.
-        asked: published goals made from products and their options ("synthetic"), or written by people ("human").
-        part: the published goals for "train", "validation" or "test", or "all".
-        split: the order in which the goals are split, "ragen" or "original"; with "original" and all goals, a seed is
-            the number of its goal.
+        goals: published goals made from products and their options ("synthetic"), or written by people ("human").
+        split: of the published goals: "train", "validation", "test" or "all".
+        goal_order: the order in which the goals are split, "ragen" or "original"; with "original" and all goals, a
+            seed is the number of its goal.
         difficulty: of generated shops, by the names of `product_generator.Difficulty`; or a list, one for each shop.
         catalogue_seed: of generated shops.
         shops: the number of generated shops; None gives every instance a shop of its own.
@@ -86,29 +86,29 @@ class WebShopEnv(TextEnv[WebShopState]):
         nouns: finds the nouns by which titles are compared: "rule", "spacy" (the original's; needs spaCy and its
             model), "auto" (spaCy where it is installed) or "alphabetic" (every word).
         shows_attributes: whether products have a page of attributes (the original's `show_attrs`).
-        market: your own shops and goals; `data` to `shops` and `shows_attributes` then have no effect.
+        tasks: your own shops and goals; `data` to `shops` and `shows_attributes` then have no effect.
     """
 
-    prompt_styles: ClassVar[Mapping[str, PromptStyle]] = SHOP_WORDINGS
+    prompt_styles: ClassVar[Mapping[str, PromptStyle]] = SHOP_PROMPT_STYLES
 
     def __init__(
         self,
         data: str | Path | None = None,
         products: int | None = None,
-        asked: Literal["synthetic", "human"] = "synthetic",
-        part: PartName = "train",
-        split: Literal["ragen", "original"] = "ragen",
+        goals: GoalSourceName = "synthetic",
+        split: SplitName = "train",
+        goal_order: GoalOrderName = "ragen",
         difficulty: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
         catalogue_seed: int = 0,
         shops: int | None = None,
         max_turns: int = 9,
         reward: RewardName = "binary",
         observation: ObservationName = "actions",
-        prompt_style: ShopWordingName = "paper",
+        prompt_style: ShopPromptStyleName = "paper",
         format_penalty: float = -0.1,
-        nouns: NounsName = "rule",
+        nouns: NounTaggerName = "rule",
         shows_attributes: bool = False,
-        market: Market | None = None,
+        tasks: ShoppingTasks | None = None,
         render_mode: Literal["ansi"] | None = None,
     ) -> None:
         super().__init__(
@@ -117,37 +117,37 @@ class WebShopEnv(TextEnv[WebShopState]):
         one_of("WebShopEnv.reward", reward, get_args(RewardName))
         one_of("WebShopEnv.observation", observation, get_args(ObservationName))
         one_of("WebShopEnv.nouns", nouns, TAGGERS)
-        self._market = market or opened(
+        self._tasks = tasks or open_tasks(
             data=data,
             products=products,
-            asked=asked,
-            part=part,
+            goals=goals,
             split=split,
+            goal_order=goal_order,
             difficulty=difficulty,
             catalogue_seed=catalogue_seed,
             shops=shops,
             shows_attributes=shows_attributes,
         )
-        self._customer = lru_cache(maxsize=256)(self._market.customer)
+        self._cached_task = lru_cache(maxsize=256)(self._tasks.task)
         self._nouns = tagger(nouns)
         self._paid = _REWARDS[reward]
         self._observed: ObservationName = observation
         self.instructions = instructions(self.prompt_style, max_turns)
 
     @property
-    def customer(self) -> Customer:
+    def task(self) -> ShoppingTask:
         """The current shop and goal, with the goal's hidden parts."""
         return self._task(self.state)
 
     def initial_state(self, seed: int) -> WebShopState:
         """The first page, with the goal that `seed` names."""
-        return WebShopState(*self._market.numbers(seed), Page())
+        return WebShopState(*self._tasks.numbers(seed), Page())
 
     def noise_key(self, seed: int) -> Key:
         return Key(0).fold_in("webshop", "noise", seed)
 
     def read(self, response: str, limit: int) -> Answer:
-        action, problem = heard(response, self.prompt_style)
+        action, problem = parse_action(response, self.prompt_style)
         return Answer((action,), problem)
 
     def play(self, state: WebShopState, actions: tuple[str, ...], noise: Draws) -> TurnResult[WebShopState]:
@@ -186,7 +186,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         if state.page.kind == DONE:
             return self._paid(self._purchase(state).reward)
         shop, goal = self._task(state)
-        return prospect(shop, state.page, goal, self._nouns, self.remaining())
+        return page_score(shop, state.page, goal, self._nouns, self.remaining())
 
     def state_key(self) -> tuple[int, str, str, Page]:
         """The shop's number, the goal, and the page with all that the shop keeps of the episode."""
@@ -198,7 +198,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         """Responses that click what is on the page, or search with words of the instruction; none at the end."""
         if self.has_ended():
             return []
-        return [format_answer(self.prompt_style, [action]) for action in self._possible(self.state.page)]
+        return [format_answer(self.prompt_style, [action]) for action in self._legal(self.state.page)]
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """A response that plays the next turn of a shortest path to the best reward (see oracle.py).
@@ -206,30 +206,24 @@ class WebShopEnv(TextEnv[WebShopState]):
         The action is, with probability `noise`, a random legal one, drawn from `key`.
         """
         noise_has_key(noise, key)
-        shop, goal = self.customer
-        actions = best_turn(
-            shop,
-            goal,
-            self.state.page,
-            self._nouns,
-            self._possible,
-            actions=1,
-            left=self.remaining(),
-            noise=noise,
-            key=key,
-        )
-        return format_answer(self.prompt_style, actions)
+        page = self.state.page
+        if noise and key is not None and key.uniform(0) < noise:
+            legal = self._legal(page)
+            action = legal[int(key.uniform(1) * len(legal))]
+        else:
+            shop, goal = self.task
+            action = next_action(shop, goal, page, self._nouns, self.remaining())
+        return format_answer(self.prompt_style, [action])
 
-    def _task(self, state: WebShopState) -> Customer:
-        return self._customer(state.shop, state.goal)
+    def _task(self, state: WebShopState) -> ShoppingTask:
+        return self._cached_task(state.shop, state.goal)
 
-    def _possible(self, page: Page) -> tuple[str, ...]:
-        shop, goal = self.customer
-        return possible(shop, page, goal.instruction)
+    def _legal(self, page: Page) -> tuple[str, ...]:
+        shop, goal = self.task
+        return legal_actions(shop, page, goal.instruction)
 
-    def _purchase(self, state: WebShopState) -> Detail:
+    def _purchase(self, state: WebShopState) -> RewardDetail:
         """The reward of the purchase that ended the episode."""
         shop, goal = self._task(state)
-        if state.page.place is None:
-            raise ValueError("nothing was bought")
-        return judge(shop.product(state.page.place), goal, [value for _, value in state.page.options], self._nouns)
+        chosen = [value for _, value in state.page.options]
+        return purchase_reward(product_on(shop, state.page), goal, chosen, self._nouns)

@@ -1,4 +1,4 @@
-"""A market from an environment's arguments: the published files, or the embedded catalogue."""
+"""Shopping tasks from an environment's arguments: the published files, or generated shops."""
 
 import difflib
 import logging
@@ -8,72 +8,72 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tsr_lightning.envs.validate import one_of, whole
-from tsr_lightning.envs.webshop.generated_shops import Mall
-from tsr_lightning.envs.webshop.goals import Asked, Part, Split, goals_of, part_of
+from tsr_lightning.envs.webshop.generated_shops import GeneratedShops
+from tsr_lightning.envs.webshop.goals import GoalOrder, GoalSource, Split, goals_of, split_indices
 from tsr_lightning.envs.webshop.product_generator import Difficulty
 from tsr_lightning.envs.webshop.reading import read_catalogue
 from tsr_lightning.envs.webshop.search import search_over
 from tsr_lightning.envs.webshop.shop import Shop
-from tsr_lightning.envs.webshop.tasks import ManyShops, Market, OneShop
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.envs.webshop.tasks import GeneratedTasks, ShoppingTasks, SingleShopTasks
+from tsr_lightning.errors import ConfigError, require
 
-AskedName = Literal["synthetic", "human"]
-PartName = Literal["train", "validation", "test", "all"]
-SplitName = Literal["ragen", "original"]
+GoalSourceName = Literal["synthetic", "human"]
+SplitName = Literal["train", "validation", "test", "all"]
+GoalOrderName = Literal["ragen", "original"]
 
 _PRODUCTS, _ATTRIBUTES, _HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
 
 
-def opened(
+def open_tasks(
     *,
     data: str | Path | None,
     products: int | None,
-    asked: AskedName,
-    part: PartName,
+    goals: GoalSourceName,
     split: SplitName,
+    goal_order: GoalOrderName,
     difficulty: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
     catalogue_seed: int,
     shops: int | None,
     shows_attributes: bool,
-) -> Market:
-    """The customers that the arguments of `WebShopEnv` speak of.
+) -> ShoppingTasks:
+    """The tasks that the arguments of `WebShopEnv` describe.
 
     Raises:
         ConfigError: one sentence with the key, the value and the remedy.
     """
-    one_of("asked", asked, get_args(AskedName))
-    one_of("part", part, get_args(PartName))
+    one_of("goals", goals, get_args(GoalSourceName))
     one_of("split", split, get_args(SplitName))
+    one_of("goal_order", goal_order, get_args(GoalOrderName))
     if products is not None:
         whole("products", products)
     if data is None:
-        mall = Mall(_difficulties(difficulty), catalogue_seed, shops)
-        return ManyShops(mall, search_over, shows_attributes)
+        generated = GeneratedShops(_difficulties(difficulty), catalogue_seed, shops)
+        return GeneratedTasks(generated, search_over, shows_attributes)
+    require(isinstance(data, str | Path), "data", data, "give the path of the published files, or null.")
     path, attributes, human = published_files(Path(data))
-    if asked == "human" and human is None:
-        raise ConfigError(
-            f"asked is 'human', and beside {path} is no {_HUMAN}*.json: put it there, or ask 'synthetic'."
-        )
-    catalogue, account = read_catalogue(path, attributes, human, most=products)
-    if account.noted:
-        logging.getLogger(__name__).warning("%s", account)
-    goals = goals_of(catalogue, Asked(asked))
+    require(
+        goals != "human" or human is not None,
+        "goals",
+        goals,
+        f"there is no {_HUMAN}*.json beside {path}; put it there, or take 'synthetic'.",
+    )
+    catalogue, report = read_catalogue(path, attributes, human, limit=products)
+    if report.notes:
+        logging.getLogger(__name__).warning("%s", report)
+    all_goals = goals_of(catalogue, GoalSource(goals))
     shop = Shop(catalogue, search_over(catalogue), shows_attributes)
-    return OneShop(shop, goals, part_of(len(goals), Part(part), Split(split)))
+    return SingleShopTasks(shop, all_goals, split_indices(len(all_goals), Split(split), GoalOrder(goal_order)))
 
 
 def published_files(data: Path) -> tuple[Path, Path | None, Path | None]:
-    """The files of products, attributes and human instructions in a folder, or beside the first of them."""
+    """The files of products, attributes and human instructions in a folder, or beside the file of products."""
     if data.is_dir():
         found = _named(data, _PRODUCTS)
-        if len(found) != 1:
-            names = ", ".join(path.name for path in found) or "none"
-            raise ConfigError(
-                f"data is {str(data)!r}, a folder with {len(found)} files {_PRODUCTS}*.json ({names}): name one file."
-            )
+        names = ", ".join(path.name for path in found) or "none"
+        remedy = f"the folder has {len(found)} files {_PRODUCTS}*.json ({names}), so give the path of one."
+        require(len(found) == 1, "data", str(data), remedy)
         data = found[0]
-    if not data.exists():
-        raise ConfigError(f"data is {str(data)!r}, and there is nothing: give the path of {_PRODUCTS}*.json.")
+    require(data.exists(), "data", str(data), f"there is no such file; give the path of {_PRODUCTS}*.json.")
     return data, _beside(data, _ATTRIBUTES), _beside(data, _HUMAN)
 
 
@@ -82,10 +82,9 @@ def _named(folder: Path, stem: str) -> list[Path]:
 
 
 def _beside(products: Path, stem: str) -> Path | None:
-    """The file of the same number of products, else the only one of its name, else the one without a number."""
+    """The file of the same number of products, else the one without a number, else the only one of its name."""
     found = _named(products.parent, stem)
-    tails = [products.name.removeprefix(_PRODUCTS).split(".")[0], ""]
-    for tail in tails:
+    for tail in (products.name.removeprefix(_PRODUCTS).split(".")[0], ""):
         for path in found:
             if path.name.split(".")[0] == stem + tail:
                 return path
@@ -98,8 +97,8 @@ def _difficulties(given: Any) -> tuple[Difficulty, ...]:
             return (Difficulty(),)
         case Mapping():
             return (_difficulty(given),)
-        case [_, *_] as several if all(isinstance(one, Mapping) for one in several):
-            return tuple(_difficulty(one) for one in several)
+        case [_, *_] if all(isinstance(one, Mapping) for one in given):
+            return tuple(map(_difficulty, given))
     raise ConfigError(
         f"difficulty is {given!r}: give a mapping such as {{products: 40}}, a list of one or more of them, or null."
     )

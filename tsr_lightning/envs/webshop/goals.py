@@ -1,9 +1,9 @@
-"""Goals made from a catalogue's wishes, in the original's order, and the parts that training and testing take.
+"""Goals made from a catalogue's templates, in the original's order, and their splits.
 
-Texts, options, order and weights are those of the original (princeton-nlp/WebShop, web_agent_site/engine/goal.py and
-the shuffle in envs/web_agent_text_env.py). Price limits are drawn as there, the larger of two of the next four tens
-above the price, but by a key of the article: there they come from a generator that nobody seeded, and differ between
-two runs. A limit from elsewhere, such as a recorded one, is put in by `with_limit`.
+Texts, options, order and weights are the original's (princeton-nlp/WebShop, web_agent_site/engine/goal.py and the
+shuffle in envs/web_agent_text_env.py). Price limits follow its rule, the larger of two of the next four tens above the
+price, but are drawn by a key of the product: the original's generator is unseeded, so its limits differ between runs.
+`with_limit` sets another limit, such as a recorded one.
 """
 
 import math
@@ -19,24 +19,24 @@ from itertools import accumulate, combinations
 from typing import Final, overload
 
 from tsr_lightning.envs.webshop.catalogue import Catalogue
-from tsr_lightning.envs.webshop.product import Goal, Product, Wish
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.envs.webshop.product import Goal, GoalTemplate, Product
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 
-MOST: Final = 100_000_000  # goals; the full published set makes about 8 million
+MAX_GOALS: Final = 100_000_000  # the full published set makes about 8 million
 _TENS: Final = tuple(10.0 * ten for ten in range(1, 100))  # dollars
-_SHUFFLE: Final = 233  # the original's seed
-_PERMUTATION: Final = 42  # RAGEN's seed
+_SHUFFLE_SEED: Final = 233  # the original's
+_PERMUTATION_SEED: Final = 42  # RAGEN's
 
 
-class Asked(StrEnum):
-    """Whose wishes the goals are."""
+class GoalSource(StrEnum):
+    """Where the instructions come from."""
 
     SYNTHETIC = "synthetic"
     HUMAN = "human"
 
 
-class Part(StrEnum):
+class Split(StrEnum):
     """Which goals: the first 500, the next 1000, the rest, or all of them."""
 
     TEST = "test"
@@ -45,30 +45,27 @@ class Part(StrEnum):
     ALL = "all"
 
 
-_BOUNDS: Final = {Part.TEST: (0, 500), Part.VALIDATION: (500, 1500), Part.TRAIN: (1500, None), Part.ALL: (0, None)}
+_BOUNDS: Final = {Split.TEST: (0, 500), Split.VALIDATION: (500, 1500), Split.TRAIN: (1500, None), Split.ALL: (0, None)}
 
 
-class Split(StrEnum):
-    """In whose order the goals are parted."""
+class GoalOrder(StrEnum):
+    """The order in which goals are split."""
 
-    ORIGINAL = "original"  # as the shuffle left them (baseline_models/env.py)
+    ORIGINAL = "original"  # as shuffled by the original (baseline_models/env.py)
     RAGEN = "ragen"  # after one more permutation (RAGEN, ragen/env/webshop/env.py)
 
 
-def part_of(count: int, part: Part, split: Split) -> Sequence[int]:
-    """The indices of a part of `count` goals. An instance's seed names the one at `seed % len`, as RAGEN does it.
+def split_indices(count: int, split: Split, order: GoalOrder) -> Sequence[int]:
+    """The indices of a split of `count` goals. A seed names the one at `seed % len`, as in RAGEN.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if the split is empty.
     """
-    start, stop = _BOUNDS[part]
-    if start >= count:
-        raise ConfigError(
-            f"part is {part}, which begins at goal {start} of {count}: take part {Part.ALL}, or more goals."
-        )
-    if split is Split.ORIGINAL:
+    start, stop = _BOUNDS[split]
+    require(start < count, "split", split.value, f"it begins at goal {start} of {count}; take 'all', or more goals.")
+    if order is GoalOrder.ORIGINAL:
         return range(start, count if stop is None else min(stop, count))
-    return _shuffled(count, _PERMUTATION)[start:stop]
+    return _shuffled(count, _PERMUTATION_SEED)[start:stop]
 
 
 @lru_cache(maxsize=4)
@@ -80,28 +77,28 @@ def _shuffled(count: int, seed: int) -> "array[int]":
 
 
 class Goals(Sequence[Goal]):
-    """All goals of a catalogue, in the original's shuffled order; each is made when it is asked for.
+    """All goals of a catalogue, in the original's shuffled order, each made on access.
 
     Args:
-        catalogue: of the articles.
-        asked: synthetic wishes, of which each combination of the article's options makes a goal, or human ones.
+        catalogue: of the products.
+        source: synthetic templates, each combination of whose product's options makes a goal, or human ones.
     """
 
-    def __init__(self, catalogue: Catalogue, asked: Asked = Asked.SYNTHETIC) -> None:
+    def __init__(self, catalogue: Catalogue, source: GoalSource = GoalSource.SYNTHETIC) -> None:
         self._products = catalogue.products
-        self._wishes = catalogue.wishes if asked is Asked.SYNTHETIC else catalogue.human
-        counts, self._shares = [], Counter[str]()  # how many goals name an attribute, for the weights
-        for wish in self._wishes:
-            counts.append(_combinations(wish, self._products[wish.place]))
-            for attribute in wish.attributes:
-                self._shares[attribute] += counts[-1]
+        self._templates = catalogue.templates if source is GoalSource.SYNTHETIC else catalogue.human_templates
+        counts, self._frequencies = [], Counter[str]()  # how many goals name an attribute, for the weights
+        for template in self._templates:
+            counts.append(_combinations(template, self._products[template.place]))
+            for attribute in template.attributes:
+                self._frequencies[attribute] += counts[-1]
         total = sum(counts)
         if not total:
-            raise ConfigError(f"the catalogue of {len(catalogue)} products has no {asked} goals: {_REMEDY[asked]}.")
-        if total > MOST:
-            raise ConfigError(f"the catalogue makes {total} goals, which nobody can hold: read fewer products.")
-        self._starts = array("Q", accumulate(counts, initial=0))  # wish i makes goals [starts[i], starts[i + 1])
-        self._order = _shuffled(total, _SHUFFLE)
+            raise ConfigError(f"the catalogue of {len(catalogue)} products has no {source} goals: {_REMEDY[source]}.")
+        if total > MAX_GOALS:
+            raise ConfigError(f"the catalogue makes {total} goals, more than {MAX_GOALS}: read fewer products.")
+        self._starts = array("Q", accumulate(counts, initial=0))  # template i makes goals [starts[i], starts[i + 1])
+        self._order = _shuffled(total, _SHUFFLE_SEED)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -112,53 +109,58 @@ class Goals(Sequence[Goal]):
     def __getitem__(self, index: slice) -> list[Goal]: ...
     def __getitem__(self, index: int | slice) -> Goal | list[Goal]:
         if isinstance(index, slice):
-            return [self._made(number) for number in self._order[index]]
-        return self._made(self._order[index])
+            return [self._goal(number) for number in self._order[index]]
+        return self._goal(self._order[index])
 
-    def _made(self, number: int) -> Goal:
+    def _goal(self, number: int) -> Goal:
         rank = bisect_right(self._starts, number) - 1
-        wish = self._wishes[rank]
-        product = self._products[wish.place]
-        options = (
-            _combination(product, number - self._starts[rank]) if wish.options is None else _nameless(wish.options)
-        )
-        weight = sum(1.0 / self._shares[attribute] for attribute in wish.attributes) / len(wish.attributes)
-        return make_goal(product, wish, options, weight if wish.options is None else 1.0)
+        template = self._templates[rank]
+        product = self._products[template.place]
+        if template.options is not None:
+            return make_goal(product, template, tuple(("", value) for value in template.options))
+        options = _combination(product, number - self._starts[rank])
+        weight = sum(1.0 / self._frequencies[attribute] for attribute in template.attributes)
+        return make_goal(product, template, options, weight / len(template.attributes))
 
 
 @lru_cache(maxsize=4)
-def goals_of(catalogue: Catalogue, asked: Asked) -> Goals:
-    """The goals of a catalogue, counted and shuffled once in a process."""
-    return Goals(catalogue, asked)
+def goals_of(catalogue: Catalogue, source: GoalSource) -> Goals:
+    """The goals of a catalogue, counted and shuffled once per process."""
+    return Goals(catalogue, source)
 
 
 _REMEDY: Final = {
-    Asked.SYNTHETIC: "give items_ins_v2*.json of the same products, which has their instructions",
-    Asked.HUMAN: "give items_human_ins.json, and products that it speaks of",
+    GoalSource.SYNTHETIC: "give items_ins_v2*.json of the same products, which has their instructions",
+    GoalSource.HUMAN: "give items_human_ins.json, and products that it names",
 }
 
 
-def make_goal(product: Product, wish: Wish, options: tuple[tuple[str, str], ...], weight: float = 1.0) -> Goal:
-    """The goal of one wish and one combination of options."""
-    limit = price_limit(product.price, limit_key(product.asin, wish))
-    told = " with " + ", and ".join(f"{name}: {value}" for name, value in options)
-    said = f"{wish.instruction}{told if options else ''}" if wish.options is None else wish.instruction.strip(".")
+def make_goal(
+    product: Product, template: GoalTemplate, options: tuple[tuple[str, str], ...], weight: float = 1.0
+) -> Goal:
+    """The goal of a template and a combination of options."""
+    limit = price_limit(product.price, limit_key(product.asin, template))
+    if template.options is None:
+        wanted = " with " + ", and ".join(f"{name}: {value}" for name, value in options)
+        instruction = f"{template.instruction}{wanted if options else ''}"
+    else:
+        instruction = template.instruction.strip(".")
     return Goal(
         asin=product.asin,
-        instruction=said + limit_text(limit),
+        instruction=instruction + limit_text(limit),
         query=product.query,
         name=product.title,
         product_category=product.product_category,
-        attributes=wish.attributes,
+        attributes=template.attributes,
         options=options,
         price_limit=limit,
         weight=weight,
     )
 
 
-def limit_key(asin: str, wish: Wish) -> Key:
-    """One draw per article for its synthetic goals, one per human instruction, as in the original."""
-    return Key(0).fold_in("webshop", "limit", asin, "synthetic" if wish.options is None else wish.number)
+def limit_key(asin: str, template: GoalTemplate) -> Key:
+    """One draw per product for its synthetic goals, one per human instruction, as in the original."""
+    return Key(0).fold_in("webshop", "limit", asin, "synthetic" if template.options is None else template.number)
 
 
 def price_limit(price: float, key: Key) -> float:
@@ -173,12 +175,12 @@ def limit_text(limit: float) -> str:
 
 def with_limit(goal: Goal, limit: float) -> Goal:
     """The same goal with another price limit, in its text too."""
-    said = goal.instruction.removesuffix(limit_text(goal.price_limit)) + limit_text(limit)
-    return replace(goal, instruction=said, price_limit=limit)
+    instruction = goal.instruction.removesuffix(limit_text(goal.price_limit)) + limit_text(limit)
+    return replace(goal, instruction=instruction, price_limit=limit)
 
 
-def _combinations(wish: Wish, product: Product) -> int:
-    return math.prod(len(values) for _, values in product.options) if wish.options is None else 1
+def _combinations(template: GoalTemplate, product: Product) -> int:
+    return math.prod(len(values) for _, values in product.options) if template.options is None else 1
 
 
 def _combination(product: Product, number: int) -> tuple[tuple[str, str], ...]:
@@ -188,7 +190,3 @@ def _combination(product: Product, number: int) -> tuple[tuple[str, str], ...]:
         number, place = divmod(number, len(values))
         chosen.append((name, values[place]))
     return tuple(reversed(chosen))
-
-
-def _nameless(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple(("", value) for value in values)

@@ -1,7 +1,7 @@
-"""JSON of any size, one element at a time, plain or gzip: the outer list or object is never held as a whole.
+"""JSON of any size, plain or gzip, one element at a time: the outer list or object is never in memory as a whole.
 
-The stdlib's own decoder does the work on a sliding window of text. ijson does the same as fast, 10 µs a product either
-way, but would be one more dependency for forty lines, and does not say which element is broken.
+The standard library's decoder works on a sliding window of text. ijson is as fast, 10 µs a product, but would be one
+more dependency for forty lines, and does not report which element is broken.
 """
 
 import gzip
@@ -14,41 +14,41 @@ from typing import Any, TextIO
 from tsr_lightning.errors import ConfigError
 
 _WINDOW = 1 << 20  # characters read at a time
-_LONGEST = 1 << 26  # characters; an element that is still not whole by then is broken
-_SHORT = 16  # characters; no literal, escape or end of a number is longer than this
+_MAX_ELEMENT = 1 << 26  # characters; a longer element is broken
+_MAX_TOKEN = 16  # characters; no literal, escape or end of a number is longer
 _BLANK = " \t\n\r"
-_decode = json.JSONDecoder(strict=False).raw_decode  # control characters in strings are cleaning.py's
+_decode = json.JSONDecoder(strict=False).raw_decode  # cleaning.py replaces control characters in strings
 
 
 def elements(path: Path) -> Iterator[Any]:
     """The elements of the list that a file holds.
 
     Raises:
-        ConfigError: one sentence with the file, the position and the remedy; on the way, when its place is reached.
+        ConfigError: one sentence with the file, the position and the remedy, when that position is reached.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         window = _Window(file, path)
-        window.take("[", "list")
-        while window.goes_on("]"):
+        window.open("[", "list")
+        while window.has_next("]"):
             yield window.value()
         window.finish()
 
 
 def pairs(path: Path) -> Iterator[tuple[str, Any]]:
     """The (key, value) pairs of the object that a file holds; raises as `elements` does."""
-    with _opened(path) as file:
+    with _open(path) as file:
         window = _Window(file, path)
-        window.take("{", "object")
-        while window.goes_on("}"):
+        window.open("{", "object")
+        while window.has_next("}"):
             key = window.value()
             if not isinstance(key, str) or window.peek() != ":":
-                raise window.broken("there is no key with a colon")
+                raise window.error("there is no key with a colon")
             window.at += 1
             yield key, window.value()
         window.finish()
 
 
-def _opened(path: Path) -> TextIO:
+def _open(path: Path) -> TextIO:
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -60,7 +60,7 @@ def _opened(path: Path) -> TextIO:
 
 
 class _Window:
-    """A part of the text, and the next character to be read in it."""
+    """A part of the text, and the position of the next character to read."""
 
     def __init__(self, file: TextIO, path: Path) -> None:
         self.file, self.path = file, path
@@ -76,26 +76,26 @@ class _Window:
                 return self.text[self.at : self.at + 1]
             self._more()
 
-    def take(self, opening: str, kind: str) -> None:
+    def open(self, opening: str, kind: str) -> None:
         found = self.peek()
         if not found:
             raise ConfigError(f"{self.path}: is empty; get the file again.")
         if found != opening:
             raise ConfigError(
-                f"{self.path}: begins with {found!r} where JSON's {opening!r} is due; "
+                f"{self.path}: begins with {found!r} instead of {opening!r}; "
                 f"give a file that holds one {kind}, as WebShop publishes it."
             )
         self.at += 1
 
-    def goes_on(self, closing: str) -> bool:
-        """Whether there is another element; steps over the comma before it or over the end."""
+    def has_next(self, closing: str) -> bool:
+        """Whether there is another element; skips the comma before it, or the closing bracket."""
         found = self.peek()
         if found == closing:
             self.at += 1
             return False
         if self.count:
             if found != ",":
-                raise self.broken(f"there is {found!r} where a comma or {closing} is due")
+                raise self.error(f"there is {found!r} instead of a comma or {closing}")
             self.at += 1
             self.peek()
         self.count += 1
@@ -107,35 +107,35 @@ class _Window:
             try:
                 value, end = _decode(self.text, self.at)
             except json.JSONDecodeError as error:
-                if not self._is_cut_off(error):
-                    raise self.broken(error.msg, error.pos) from None
-                if self.ended or len(self.text) - self.at > _LONGEST:
-                    raise self.broken("the file ends within it" if self.ended else "it does not end") from None
-            except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
-                raise self.broken("nobody could hold it") from None
+                if not self._is_incomplete(error):
+                    raise self.error(error.msg, error.pos) from None
+                if self.ended or len(self.text) - self.at > _MAX_ELEMENT:
+                    raise self.error("the file ends within it" if self.ended else "it does not end") from None
+            except (ValueError, RecursionError):  # a number of thousands of digits, or too many nested lists
+                raise self.error("it is too large or too deeply nested") from None
             else:
-                if len(self.text) - end >= _SHORT or self.ended:  # else a number might go on, as 1e-5 after its 1
+                if len(self.text) - end >= _MAX_TOKEN or self.ended:  # else a number may continue, as 1e-5 after its 1
                     self.at = end
                     return value
             self._more()
 
     def finish(self) -> None:
         if found := self.peek():
-            raise self.broken(f"there is {found!r} after the end")
+            raise self.error(f"there is {found!r} after the end")
 
-    def broken(self, what: str, at: int | None = None) -> ConfigError:
+    def error(self, what: str, at: int | None = None) -> ConfigError:
         at = self.at if at is None else at
         if self.ended and at >= len(self.text):
             what = "the file ends"
         where = f"element {self.count}, character {self.dropped + at}"
-        return ConfigError(f"{self.path}: is no whole JSON at {where}: {what}; get the file again.")
+        return ConfigError(f"{self.path}: is no complete JSON at {where}: {what}; get the file again.")
 
-    def _is_cut_off(self, error: json.JSONDecodeError) -> bool:
-        """Whether more text could mend it: nothing in JSON but a string is longer than a few characters."""
+    def _is_incomplete(self, error: json.JSONDecodeError) -> bool:
+        """Whether more text may complete the element: no token but a string is longer than a few characters."""
         if error.msg.startswith("Unterminated string"):
             return True
         left = len(self.text) - error.pos
-        return not self.text[error.pos :].strip(_BLANK) if self.ended else left < _SHORT
+        return not self.text[error.pos :].strip(_BLANK) if self.ended else left < _MAX_TOKEN
 
     def _more(self) -> None:
         self.dropped += self.at

@@ -1,8 +1,8 @@
-"""The words that made products are named with: our own, few, and told apart by the shop's fuzzy matching.
+"""The words of generated products: few, and told apart by the reward's fuzzy matching.
 
-No attribute is part of another or of a kind, and no two values of options match each other: otherwise the reward would
-take one for the other (tests/test_webshop_made.py looks at every pair). Colours are single words that the reward's
-colour table leaves as they are.
+No attribute is part of another or of a kind, and no two option values match each other, or the reward would confuse
+them (tests/envs/test_webshop_generated_shops.py checks every pair). Colours are single words that the reward's colour
+table leaves as they are.
 """
 
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Department:
-    """What one part of the shop sells. A kind of product is a use and a noun: "hiking boots"."""
+    """The vocabulary of a department. A kind of product is a use and a noun: "hiking boots"."""
 
     category: str  # as in the published files
-    label: str  # heads the product's path of categories
+    label: str  # the first part of the product category
     nouns: tuple[str, ...]
     uses: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -72,5 +72,5 @@ BRANDS = (
     *("Kestro", "Fennel", "Dorvy", "Lumsa", "Pavero", "Harkin", "Yondel", "Sabra"),
 )
 
-# how sellers recommend themselves, and so come up earlier in a search
+# adjectives with which descriptions praise a product; each one more ranks it higher in a search
 PRAISE = ("best", "top", "new", "super", "great", "prime")

@@ -1,10 +1,10 @@
-"""Which words of a title are nouns: what the reward tells the kind of an article by.
+"""Noun taggers: the reward compares the types of products by the nouns of their titles.
 
-The original asks spaCy's `en_core_web_sm`, which takes milliseconds a title. In titles, where words begin with
-capitals, it takes most adjectives for nouns too, so the rule leaves out few words. Over 20,000 purchases of the
-published products the rule gives the `r_type` of spaCy 3.8 in 98.9%; of other articles than the goal's own, with
-titles of the half whose words were not counted to make it, in 98.1%, though it was picked from five rules by that
-figure. To call every word of letters a noun gives it in 92.4% and 81.1%.
+The original uses spaCy's `en_core_web_sm`, which takes milliseconds per title. In titles, where words begin with
+capitals, it tags most adjectives as nouns too, so the rule excludes few words. In 98.9% of 20,000 purchases of the
+published products the rule gives the `r_type` of spaCy 3.8. Of products other than the goal's own, with titles of the
+half whose words were not counted to make it, the figure is 98.1%, by which it was picked out of five rules. Calling
+every word of letters a noun gives 92.4% and 81.1%.
 """
 
 import re
@@ -14,10 +14,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 
-Nouns = Callable[[str], tuple[str, ...]]  # a title -> its nouns, in lower case, repeated as they are
-NounsName = Literal["rule", "spacy", "auto", "alphabetic"]
+NounTagger = Callable[[str], tuple[str, ...]]  # a title -> its nouns, in lower case, with repetitions
+NounTaggerName = Literal["rule", "spacy", "auto", "alphabetic"]
 
 SPACY_MODEL = "en_core_web_sm"
 _TOKEN = re.compile(r"\w+|\S")
@@ -29,9 +29,9 @@ did has have had can could will would shall should may might must not no all any
 much other some such only own same too very just also when where while if then because how why here there now ever
 never always s x l full large comfortable led made based hanging lasting
 """
-_NO_NOUN = frozenset(_LIST.split())  # function words, and what spaCy mostly takes for something else in titles
+_NO_NOUN = frozenset(_LIST.split())  # function words, and words that spaCy mostly tags otherwise in titles
 _ENDINGS = ("ly", "ful", "less", "able", "ible", "ous", "ive")
-_LONG_ENOUGH = 6  # letters of a word that its ending tells something about: "table" and "fly" are nouns
+_MIN_LENGTH = 6  # letters of a word whose ending counts: "table" and "fly" are nouns
 
 
 @lru_cache(maxsize=1 << 14)
@@ -42,20 +42,18 @@ def alphabetic(title: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def by_rule(title: str) -> tuple[str, ...]:
-    """Tokens of letters, without words and endings that are hardly ever a noun's in a title."""
+    """Tokens of letters, without words and endings that are hardly ever nouns in a title."""
     return tuple(
         word
         for word in alphabetic(title)
-        if word not in _NO_NOUN and not (len(word) >= _LONG_ENOUGH and word.endswith(_ENDINGS))
+        if word not in _NO_NOUN and not (len(word) >= _MIN_LENGTH and word.endswith(_ENDINGS))
     )
 
 
-def by_spacy() -> Nouns:
-    """spaCy's small English model, as the original has it."""
-    if not _has_spacy():
-        raise ConfigError(
-            f"nouns is 'spacy': install spacy and its model {SPACY_MODEL}, or take 'rule', which needs neither."
-        )
+def by_spacy() -> NounTagger:
+    """spaCy's small English model, as in the original."""
+    remedy = f"install spacy and its model {SPACY_MODEL}, or take 'rule', which needs neither."
+    require(_has_spacy(), "nouns", "spacy", remedy)
     model = import_module("spacy").load(SPACY_MODEL)
 
     @lru_cache(maxsize=1 << 14)
@@ -69,7 +67,7 @@ def _has_spacy() -> bool:
     return find_spec("spacy") is not None and find_spec(SPACY_MODEL) is not None
 
 
-_MAKERS: dict[str, Callable[[], Nouns]] = {
+_MAKERS: dict[str, Callable[[], NounTagger]] = {
     "rule": lambda: by_rule,
     "alphabetic": lambda: alphabetic,
     "spacy": by_spacy,
@@ -79,6 +77,6 @@ TAGGERS = tuple(_MAKERS)
 
 
 @lru_cache
-def tagger(name: str) -> Nouns:
+def tagger(name: str) -> NounTagger:
     """A tagger by name; `auto` is spaCy where it and its model are installed, and the rule otherwise."""
     return _MAKERS[name]()

@@ -1,20 +1,19 @@
-"""How to shop best: from any page the next action of a shortest way to the best reward that the actions left can reach.
+"""The oracle: from any page, the next action of a shortest path to the best reward that the actions left can reach.
 
-The oracle knows all articles and what each is worth to the goal. It searches with words of the goal alone, as a shopper
-could, and with the title of the goal's own article only where those find nothing as good; so its ways are shortest
-among those. It searches where there is a search box, although the shop would take a search from everywhere.
+It knows all products and their reward. It searches with words of the goal, as an agent could, and with the title of the
+goal's own product only where those find nothing as good; so its paths are shortest among those. It searches only on
+pages with a search box, although the shop would take a search from any page.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tsr_lightning.envs.webshop.nouns import Nouns
+from tsr_lightning.envs.webshop.nouns import NounTagger
 from tsr_lightning.envs.webshop.pages import (
     BACK,
     BUY,
     CLICK,
-    DONE,
     INDEX,
     ITEM,
     NEXT,
@@ -24,149 +23,110 @@ from tsr_lightning.envs.webshop.pages import (
     SEARCH,
     SUB,
     Page,
-    act,
     clickables,
+    is_expressible,
     listed,
-    read,
-    sayable,
+    product_on,
+    verb_and_argument,
 )
 from tsr_lightning.envs.webshop.product import Goal
-from tsr_lightning.envs.webshop.reward import appraise, satisfied, worth
+from tsr_lightning.envs.webshop.reward import match_product, matched_options, total_reward
 from tsr_lightning.envs.webshop.shop import RANDOM, Shop, listing
-from tsr_lightning.rng import Key
 
-# rewards of buying an article, rising, each with the values of options still to click
+# rewards of buying a product, rising, each with the option values still to click
 Completions = tuple[tuple[float, tuple[str, ...]], ...]
 
-_ENOUGH = 1 << 30  # actions, where those left are too few to buy anything
+_UNLIMITED = 1 << 30  # actions, where those left are too few to buy anything
 
 
-class Way(NamedTuple):
-    """A way to buy something."""
+class Path(NamedTuple):
+    """Actions that end with a purchase."""
 
     reward: float
     actions: tuple[str, ...]
-    told: bool  # whether the goal tells all the words that it searches for
+    uses_goal_words: bool  # whether all words that it searches for are in the goal
     query: int  # the number of the search that it begins with; -1: it begins with none
 
 
 class Offer(NamedTuple):
-    """An article in a list."""
+    """A product in a list of results."""
 
     page: int  # of the list, from 1
     place: int  # in the catalogue
     completions: Completions
 
 
-def turn(
-    shop: Shop,
-    goal: Goal,
-    page: Page,
-    nouns: Nouns,
-    legal: Callable[[Page], Sequence[str]],
-    *,
-    actions: int,
-    left: int,
-    noise: float = 0.0,
-    key: Key | None = None,
-) -> tuple[str, ...]:
-    """The actions of a turn.
+def next_action(shop: Shop, goal: Goal, page: Page, nouns: NounTagger, left: int) -> str:
+    """The next action of the best path from a page on which nothing has been bought yet.
 
     Args:
-        shop: where.
+        shop: that the page belongs to.
         goal: what to buy.
         page: now.
-        nouns: finds the nouns of a title, for the reward.
-        legal: the single actions that can be said on a page.
-        actions: the most that the turn plays.
-        left: in the episode.
-        noise: probability that an action is a random legal one instead; what follows is planned anew.
-        key: to draw them from.
-    """
-    said: list[str] = []
-    for place in range(min(actions, left)):
-        if page.kind == DONE:
-            break
-        if noise and key is not None and key.uniform(2 * place) < noise:
-            choice = legal(page)
-            said.append(choice[int(key.uniform(2 * place + 1) * len(choice))])
-        else:
-            said.append(next_action(shop, goal, page, nouns, left - place))
-        page = act(shop, page, said[-1]) or page
-    return tuple(said)
-
-
-def next_action(shop: Shop, goal: Goal, page: Page, nouns: Nouns, left: int) -> str:
-    """The next action of the best way from here.
-
-    Args:
-        shop: where.
-        goal: what to buy.
-        page: now; nothing has been bought yet.
         nouns: finds the nouns of a title.
-        left: actions in the episode. Where they are too few to buy anything, the way is planned as if they were not.
+        left: actions in the episode. Where they are too few to buy anything, the path is planned without a limit.
     """
-    for budget in (left, _ENOUGH):
-        if way := _best(shop, goal, page, nouns, budget):
-            return way.actions[0]
-    # nothing that the goal says finds anything
+    for budget in (left, _UNLIMITED):
+        if path := _best(shop, goal, page, nouns, budget):
+            return path.actions[0]
+    # no query of the goal finds anything
     return _search(_queries(goal)[0][0]) if page.kind == INDEX else _click(BACK)
 
 
-def _best(shop: Shop, goal: Goal, page: Page, nouns: Nouns, left: int) -> Way | None:
-    """The best way within the actions left."""
-    best = min(_from_here(shop, goal, page, nouns, left), key=_rank, default=None)
+def _best(shop: Shop, goal: Goal, page: Page, nouns: NounTagger, left: int) -> Path | None:
+    """The best path within the actions left."""
+    best = min(_without_search(shop, goal, page, nouns, left), key=_rank, default=None)
     back = () if page.kind == INDEX else (_click(BACK),)
-    for order, (query, told) in enumerate(_queries(goal)):
-        # a search, an article and its purchase: no shorter way begins with a search
-        if best and best.reward >= 1 and (not told or len(best.actions) <= len(back) + 3):
+    for number, (query, uses_goal_words) in enumerate(_queries(goal)):
+        # a search, a product and its purchase: no path that begins with a search is shorter
+        if best and best.reward >= 1 and (not uses_goal_words or len(best.actions) <= len(back) + 3):
             break
         found = [] if best is None else [best]
         for offer in _offers(shop, goal, tuple(query.split(" ")), nouns):
-            way = (*back, _search(query), *_turned(1, offer.page), _click(shop.product(offer.place).asin))
-            found += _bought(way, offer.completions, left, told, order)
+            start = (*back, _search(query), *_turn_pages(1, offer.page), _click(shop.product(offer.place).asin))
+            found += _completed(start, offer.completions, left, uses_goal_words, number)
         best = min(found, key=_rank, default=None)
     return best
 
 
-def _rank(way: Way) -> tuple[float, bool, int, int]:
+def _rank(path: Path) -> tuple[float, bool, int, int]:
     """Small for the best."""
-    return -way.reward, not way.told, len(way.actions), way.query
+    return -path.reward, not path.uses_goal_words, len(path.actions), path.query
 
 
-def _from_here(shop: Shop, goal: Goal, page: Page, nouns: Nouns, left: int) -> Iterator[Way]:
-    """Ways without a further search."""
-    before: tuple[str, ...] = ()  # actions that lead to the page that is looked at
+def _without_search(shop: Shop, goal: Goal, page: Page, nouns: NounTagger, left: int) -> Iterator[Path]:
+    """Paths without a further search."""
+    start: tuple[str, ...] = ()  # actions that lead to `page`
     if page.kind == SUB:
-        before, page = (_click(PREV),), page._replace(kind=ITEM, sub="")
+        start, page = (_click(PREV),), page._replace(kind=ITEM, sub="")
     if page.kind == ITEM:
-        yield from _bought(before, _completions(shop, goal, page, nouns), left)
+        yield from _completed(start, _completions(shop, goal, page, nouns), left)
         if page.keywords[0] == RANDOM:
-            return  # the list would be another one
-        before, page = (*before, _click(PREV)), Page(RESULTS, page.keywords, page.number)
+            return  # the way back leads to another random listing
+        start, page = (*start, _click(PREV)), Page(RESULTS, page.keywords, page.number)
     if page.kind == RESULTS:
-        for offer in _seen(shop, goal, page, nouns):
-            way = (*before, *_turned(page.number, offer.page), _click(shop.product(offer.place).asin))
-            yield from _bought(way, offer.completions, left)
+        for offer in _offers_of(shop, goal, page, nouns):
+            path = (*start, *_turn_pages(page.number, offer.page), _click(shop.product(offer.place).asin))
+            yield from _completed(path, offer.completions, left)
 
 
-def _bought(
-    way: tuple[str, ...], completions: Completions, left: int, told: bool = True, order: int = -1
-) -> Iterator[Way]:
-    """`way` to an article's page, continued to the best purchase for which the actions left are enough."""
+def _completed(
+    start: tuple[str, ...], completions: Completions, left: int, uses_goal_words: bool = True, query: int = -1
+) -> Iterator[Path]:
+    """`start`, which leads to a product's page, continued to the best purchase within the actions left."""
     for reward, values in reversed(completions):
-        if len(way) + len(values) + 1 <= left:
-            yield Way(reward, (*way, *map(_click, values), _click(BUY)), told, order)
+        if len(start) + len(values) + 1 <= left:
+            yield Path(reward, (*start, *map(_click, values), _click(BUY)), uses_goal_words, query)
             return
 
 
-def _turned(page: int, wanted: int) -> list[str]:
-    """From page to page of a list."""
+def _turn_pages(page: int, wanted: int) -> list[str]:
+    """Clicks from one page of a list to another."""
     return [_click(NEXT if wanted > page else PREV)] * abs(wanted - page)
 
 
-def _seen(shop: Shop, goal: Goal, page: Page, nouns: Nouns) -> Sequence[Offer]:
-    """What is offered in the list that this is a page of."""
+def _offers_of(shop: Shop, goal: Goal, page: Page, nouns: NounTagger) -> Sequence[Offer]:
+    """The offers in the list that a page belongs to; of a random listing those on the page alone."""
     if page.keywords[0] != RANDOM:
         return _offers(shop, goal, page.keywords, nouns)
     fresh = Page(ITEM, page.keywords, page.number)
@@ -178,63 +138,62 @@ def _seen(shop: Shop, goal: Goal, page: Page, nouns: Nouns) -> Sequence[Offer]:
 
 @lru_cache(maxsize=1 << 12)
 def _queries(goal: Goal) -> tuple[tuple[str, bool], ...]:
-    """Queries to find the goal's article by, as they are sent, and whether the goal tells their words."""
-    kind = " ".join([*goal.attributes, goal.query])
-    told = [kind, goal.query, " ".join([kind, *(value for _, value in goal.options)]), goal.instruction]
-    queries = {query.lower(): True for query in told}
+    """Queries that may find the goal's product, in lower case, and whether all their words are in the goal."""
+    attributes_and_query = " ".join([*goal.attributes, goal.query])
+    with_options = " ".join([attributes_and_query, *(value for _, value in goal.options)])
+    of_goal = (attributes_and_query, goal.query, with_options, goal.instruction)
+    queries = {query.lower(): True for query in of_goal}
     queries.setdefault(goal.name.lower(), False)
-    return tuple((query, told) for query, told in queries.items() if read(_search(query)) == (SEARCH, query))
+    return tuple(pair for pair in queries.items() if verb_and_argument(_search(pair[0])) == (SEARCH, pair[0]))
 
 
 @lru_cache(maxsize=1 << 12)
-def _offers(shop: Shop, goal: Goal, keywords: tuple[str, ...], nouns: Nouns) -> tuple[Offer, ...]:
-    """What is offered in a list, without what its page offers earlier for as much."""
+def _offers(shop: Shop, goal: Goal, keywords: tuple[str, ...], nouns: NounTagger) -> tuple[Offer, ...]:
+    """The offers in a list, but for those no better than an earlier one on the same page."""
     offers: list[Offer] = []
     for index, place in enumerate(listing(shop, keywords)):
-        if not sayable(shop.product(place).asin.lower()):
+        if not is_expressible(shop.product(place).asin.lower()):
             continue
         number = index // PER_PAGE + 1
         completions = _completions(shop, goal, Page(ITEM, keywords, place=place), nouns)
-        if not any(offer.page == number and _as_good(offer.completions, completions) for offer in offers):
+        if not any(offer.page == number and _covers(offer.completions, completions) for offer in offers):
             offers.append(Offer(number, place, completions))
     return tuple(offers)
 
 
-def _as_good(one: Completions, other: Completions) -> bool:
-    """Whether the first is worth as much with as few clicks."""
+def _covers(one: Completions, other: Completions) -> bool:
+    """Whether the first has, for each reward of the other, as much for as few clicks."""
     return all(any(r >= reward and len(v) <= len(values) for r, v in one) for reward, values in other)
 
 
 @lru_cache(maxsize=1 << 14)
-def _completions(shop: Shop, goal: Goal, page: Page, nouns: Nouns) -> Completions:
-    """What an article's page is worth: a reward, and the fewest clicks on options for it; each is worth more than the
-    one before.
+def _completions(shop: Shop, goal: Goal, page: Page, nouns: NounTagger) -> Completions:
+    """Rewards of buying from a product's page, each with the fewest clicks on options for it, rising in both.
 
-    Option by option, the fewest clicks that satisfy a set of the goal's options: those of the values already chosen for
-    nothing, those of another value for a click.
+    Goes option by option over the sets of the goal's options that can be satisfied, with the fewest clicks for each:
+    the value already chosen costs none, another value one.
     """
-    if page.place is None:
-        raise ValueError(f"a {page.kind} shows an article, and this one has none")
+    product = product_on(shop, page)
     values: dict[str, list[str]] = {}
     for value, target in clickables(shop, page).items():
-        if target.option is not None and sayable(value) and satisfied(goal, value):
+        if target.option is not None and is_expressible(value) and matched_options(goal, value):
             values.setdefault(target.option, []).append(value)
     chosen = dict(page.options)
     none = frozenset[int]()
     reached: dict[frozenset[int], tuple[str, ...]] = {none: ()}
     for name in values | chosen:
-        kept = satisfied(goal, chosen[name]) if name in chosen else none
-        further: dict[frozenset[int], tuple[str, ...]] = {}
-        for had, clicks in reached.items():
-            steps = [(kept, clicks), *((satisfied(goal, value), (*clicks, value)) for value in values.get(name, []))]
-            for more, clicked in steps:
-                if len(clicked) < len(further.get(had | more, (*clicked, ""))):
-                    further[had | more] = clicked
-        reached = further
-    appraisal = appraise(shop.product(page.place), goal, nouns)
+        kept = matched_options(goal, chosen[name]) if name in chosen else none
+        extended: dict[frozenset[int], tuple[str, ...]] = {}
+        for matched, clicks in reached.items():
+            steps = [(kept, clicks), *((matched_options(goal, v), (*clicks, v)) for v in values.get(name, []))]
+            for added, clicked in steps:
+                if len(clicked) < len(extended.get(matched | added, (*clicked, ""))):
+                    extended[matched | added] = clicked
+        reached = extended
+    match = match_product(product, goal, nouns)
     best: list[tuple[float, tuple[str, ...]]] = []
-    for had, clicks in sorted(reached.items(), key=lambda item: (len(item[1]), -len(item[0]))):
-        reward = worth(appraisal, goal, len(had))
+    for matched, clicks in sorted(reached.items(), key=lambda item: (len(item[1]), -len(item[0]))):
+        reward = total_reward(match, goal, len(matched))
         if not best or reward > best[-1][0]:
             best.append((reward, clicks))
     return tuple(best)

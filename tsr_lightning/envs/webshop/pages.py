@@ -1,14 +1,14 @@
-"""The pages of the shop and the ways between them, as pure functions: the original's, its oddities included.
+"""The pages of the shop and the clicks between them, as pure functions that keep the original's oddities.
 
-Source: WebShop (github.com/princeton-nlp/WebShop, Yao et al. 2022, arxiv.org/abs/2207.01206), whose behaviour this
-follows, checked step by step against its records. What is odd there and kept here:
+Source: WebShop (github.com/princeton-nlp/WebShop, Yao et al. 2022, arxiv.org/abs/2207.01206), checked step by step
+against records of its behaviour. Oddities kept:
 
-- a search works from every page, after buying too; it forgets the article and the options chosen;
+- a search works from every page, after the purchase too; it forgets the product and the options chosen;
 - there is always a next page, also past the end;
-- a value that two options share belongs to the last of them; one named like a button acts as that button does;
-- "< Prev" finds out by searching the page's address for names of pages where it stands; the words of the query and
-  the options chosen stand there too, so a query for "search_results" leads astray (see `_taken_for`);
-- a random listing (`<r>`) is drawn anew each time that it is shown.
+- a value that two options share belongs to the last of them; one named like a button acts as that button;
+- "< Prev" goes by names of pages in the page's address; the query and the options chosen stand there too, so a query
+  for "search_results" leads to a wrong page (see `_taken_for`);
+- a random listing (`<r>`) is drawn anew each time it is shown.
 """
 
 from collections.abc import Mapping
@@ -37,32 +37,32 @@ _SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
 
 
 class Page(NamedTuple):
-    """Where the shopper stands, with all that the shop remembers of the way there."""
+    """The page shown, with all that the shop remembers of the path to it."""
 
     kind: Kind = INDEX
     keywords: tuple[str, ...] = ()  # of the last search
     number: int = 0  # of the page of results, from 1; 0 without a search, or before the first page (see `_taken_for`)
-    place: int | None = None  # of the article in the catalogue
+    place: int | None = None  # of the product in the catalogue
     options: tuple[tuple[str, str], ...] = ()  # chosen, as (name, value), in the order of the names
     sub: str = ""  # the name of the sub page
-    draw: int = 0  # of a random listing
+    draw: int = 0  # seed of a random listing
 
 
 class Target(NamedTuple):
-    """What a click hits: an article, the value of an option, or else a button."""
+    """What a click hits: a product, the value of an option, or else a button."""
 
-    place: int | None = None  # of an article
+    place: int | None = None  # of a product
     option: str | None = None  # the name of the option
 
 
 _BUTTON = Target()
 
 
-def read(action: str) -> tuple[str, str] | None:
+def verb_and_argument(action: str) -> tuple[str, str] | None:
     """Verb and argument, the argument in lower case; None for anything but `search[...]` and `click[...]`.
 
-    That is what the original's pattern `(.+)[(.+)]`, its brackets escaped, matches at the head of the action, in linear
-    time: on the first line, up to the last bracket that closes, parted at the last that opens with something behind it.
+    In linear time what the original's pattern `(.+)[(.+)]`, its outer brackets escaped, matches at the head of the
+    action: on the first line, up to the last closing bracket, split at the last opening one with something behind it.
     """
     line = action.partition("\n")[0]
     end = line.rfind("]")
@@ -72,18 +72,18 @@ def read(action: str) -> tuple[str, str] | None:
 
 
 def act(shop: Shop, page: Page, action: str, draw: int = 0) -> Page | None:
-    """The page after an action; None where it cannot be done here, which changes nothing.
+    """The page after an action; None if the page does not have it.
 
     Args:
-        shop: where.
+        shop: that the page belongs to.
         page: before.
-        action: `search[words]` or `click[what stands on the page]`.
-        draw: names the sample of a random listing, if this action shows one.
+        action: `search[words]` or `click[a clickable]`.
+        draw: seed of the random listing, if this action shows one.
     """
-    said = read(action)
-    if said is None:
+    parsed = verb_and_argument(action)
+    if parsed is None:
         return None
-    verb, argument = said
+    verb, argument = parsed
     if verb == SEARCH:
         return _results(tuple(argument.split(" ")), 1, draw)
     if argument == SEARCH:
@@ -94,7 +94,7 @@ def act(shop: Shop, page: Page, action: str, draw: int = 0) -> Page | None:
 
 @lru_cache(maxsize=8192)
 def clickables(shop: Shop, page: Page) -> Mapping[str, Target]:
-    """What can be clicked, in the order of the page; on the index the search button, which does nothing by itself."""
+    """What can be clicked, in the order of the page; on the index the search button, which by itself does nothing."""
     return MappingProxyType(_CLICKABLES[page.kind](shop, page))
 
 
@@ -103,18 +103,25 @@ def has_search_bar(page: Page) -> bool:
 
 
 def listed(shop: Shop, page: Page) -> tuple[tuple[int, ...], int]:
-    """The places of the articles on a page of results, and how many were found in all."""
+    """The places of the products on a page of results, and the total number of results."""
     places = listing(shop, page.keywords, page.draw)
     return places[max(0, page.number - 1) * PER_PAGE : page.number * PER_PAGE], len(places)
 
 
+def product_on(shop: Shop, page: Page) -> Product:
+    """The product that a page shows."""
+    if page.place is None:
+        raise ValueError(f"a {page.kind} shows a product, and this one has none")
+    return shop.product(page.place)
+
+
 @lru_cache(maxsize=1 << 14)
-def sayable(clickable: str) -> bool:
-    """Whether `click[...]` can say it: not so with a bracket that opens, a line break, or nothing at all in it."""
-    return read(f"{CLICK}[{clickable}]") == (CLICK, clickable) and clickable != SEARCH
+def is_expressible(clickable: str) -> bool:
+    """Whether an action can name it: not if it is empty or has an opening bracket or a line break."""
+    return verb_and_argument(f"{CLICK}[{clickable}]") == (CLICK, clickable) and clickable != SEARCH
 
 
-def options_of(product: Product) -> dict[str, str]:
+def option_by_value(product: Product) -> dict[str, str]:
     """The option that a click on each value chooses; the last where several have it."""
     return {value: name for name, values in product.options for value in values}
 
@@ -125,14 +132,14 @@ def _on_index(shop: Shop, page: Page) -> dict[str, Target]:
 
 def _on_results(shop: Shop, page: Page) -> dict[str, Target]:
     buttons = (_BACK, _PREV, _NEXT) if page.number > 1 else (_BACK, _NEXT)
-    articles = {shop.product(place).asin.lower(): Target(place) for place in listed(shop, page)[0]}
-    return dict.fromkeys(buttons, _BUTTON) | articles
+    products = {shop.product(place).asin.lower(): Target(place) for place in listed(shop, page)[0]}
+    return dict.fromkeys(buttons, _BUTTON) | products
 
 
 def _on_item(shop: Shop, page: Page) -> dict[str, Target]:
     subs = (*SUB_PAGES, ATTRIBUTES) if shop.shows_attributes else SUB_PAGES
     buttons = (_BACK, _PREV, *(name.lower() for name in subs), _BUY)
-    values = options_of(_product(shop, page))
+    values = option_by_value(product_on(shop, page))
     return dict.fromkeys(buttons, _BUTTON) | {value: Target(option=name) for value, name in values.items()}
 
 
@@ -148,7 +155,7 @@ _CLICKABLES = {INDEX: _on_index, RESULTS: _on_results, ITEM: _on_item, SUB: _on_
 
 
 def _click(page: Page, name: str, target: Target, draw: int) -> Page:
-    """The page behind a clickable. Names go before kinds: an option's value "buy now" buys."""
+    """The page behind a clickable. The name decides before the target: an option's value "buy now" buys."""
     if name == _BUY:
         return page._replace(kind=DONE, sub="")
     if name == _BACK:
@@ -172,19 +179,13 @@ def _click(page: Page, name: str, target: Target, draw: int) -> Page:
 
 
 def _taken_for(page: Page) -> Kind:
-    """The kind of page that the original takes this for, which looks for the first of three names in the address."""
-    said = [*page.keywords, *(part for option in page.options for part in option)]
+    """The kind that the original takes a page for: the first of three names that it finds in the address."""
+    address = [*page.keywords, *(part for option in page.options for part in option)]
     for kind in (RESULTS, ITEM, SUB):
-        if kind == page.kind or any(kind in part for part in said):
+        if kind == page.kind or any(kind in part for part in address):
             return kind
     return page.kind
 
 
 def _results(keywords: tuple[str, ...], number: int, draw: int) -> Page:
     return Page(RESULTS, keywords, number, draw=draw if keywords[0] == RANDOM else 0)
-
-
-def _product(shop: Shop, page: Page) -> Product:
-    if page.place is None:
-        raise ValueError(f"a {page.kind} shows an article, and this one has none")
-    return shop.product(page.place)

@@ -1,14 +1,14 @@
-"""Porter's stemmer (1980, tartarus.org/martin/PorterStemmer), with its author's two later changes, which Lucene has.
+"""Porter's stemmer (1980, tartarus.org/martin/PorterStemmer) with its author's two later changes, as in Lucene.
 
-They are bli -> ble for abli -> able, and logi -> log. PyStemmer's `porter` is without them: it differs from Lucene in
-one word of four hundred of the published products ("possibly", "technology").
+These are bli -> ble for abli -> able, and logi -> log. PyStemmer's `porter` lacks them, and so differs from Lucene in
+one of 400 words of the published products ("possibly", "technology").
 """
 
 from typing import Final
 
 _VOWELS: Final = frozenset("aeiou")
 
-# (suffix, what takes its place where the stem before it has a measure above 0), longer ones first
+# (suffix, its replacement where the stem before it has a measure above 0), longer ones first
 _STEP_2: Final = (
     *(("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("bli", "ble")),
     *(("alli", "al"), ("entli", "ent"), ("eli", "e"), ("ousli", "ous"), ("ization", "ize"), ("ation", "ate")),
@@ -18,7 +18,7 @@ _STEP_2: Final = (
 _STEP_3: Final = (
     *(("icate", "ic"), ("ative", ""), ("alize", "al"), ("iciti", "ic"), ("ical", "ic"), ("ful", ""), ("ness", "")),
 )
-# suffixes that go where the stem before them has a measure above 1; ion only behind s or t
+# suffixes removed where the stem before them has a measure above 1; ion only after s or t
 _STEP_4: Final = (
     *("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "sion", "tion", "ou", "ism"),
     *("ate", "iti", "ous", "ive", "ize"),
@@ -35,7 +35,7 @@ def stem(word: str) -> str:
 
 
 def _shape(word: str) -> str:
-    """A c for each consonant and a v for each vowel; y is a vowel behind a consonant."""
+    """A c for each consonant and a v for each vowel; y is a vowel after a consonant."""
     shape = ""
     for letter in word:
         shape += "v" if letter in _VOWELS or (letter == "y" and shape.endswith("c")) else "c"
@@ -52,7 +52,7 @@ def _is_double(word: str) -> bool:
 
 
 def _is_short(word: str) -> bool:
-    """Whether it ends consonant, vowel, consonant, the last not w, x or y: then an e belongs behind it."""
+    """Whether it ends consonant, vowel, consonant, the last not w, x or y, and so takes an e."""
     return _shape(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
@@ -98,7 +98,7 @@ def _step_4(word: str) -> str:
 
 
 def _step_5(word: str) -> str:
-    """A last e, and one l of two."""
+    """Removes a last e, and one l of two."""
     measure = _measure(word)
     if word.endswith("e") and (measure > 1 or (measure == 1 and not _is_short(word[:-1]))):
         word = word[:-1]

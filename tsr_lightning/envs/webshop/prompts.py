@@ -1,4 +1,4 @@
-"""How the shop is talked to: rules and hints, what a turn shows, and which action a response says."""
+"""Prompts of the shop: rules and hints, the observation of a turn, and the action in a response."""
 
 import re
 from collections.abc import Sequence
@@ -20,17 +20,18 @@ from tsr_lightning.envs.webshop.pages import (
     Page,
     clickables,
     has_search_bar,
+    is_expressible,
     listed,
-    read,
-    sayable,
+    product_on,
+    verb_and_argument,
 )
 from tsr_lightning.envs.webshop.render import price_tag, strings, text
 from tsr_lightning.envs.webshop.shop import Shop
 
 ObservationName = Literal["text", "actions", "compact"]
-ShopWordingName = Literal["paper", "brief", "bare", "original"]
+ShopPromptStyleName = Literal["paper", "brief", "bare", "original"]
 
-# The page and nothing else, and the whole response is the action: the original environment's own way
+# The original environment's interface: the page and nothing else, and the whole response is the action
 ORIGINAL = PromptStyle(
     system="",
     turn="{state}",
@@ -40,17 +41,17 @@ ORIGINAL = PromptStyle(
     form="search[...] or click[...]",
     terse=False,
 )
-SHOP_WORDINGS: dict[str, PromptStyle] = {**PROMPT_STYLES, "original": ORIGINAL}
+SHOP_PROMPT_STYLES: dict[str, PromptStyle] = {**PROMPT_STYLES, "original": ORIGINAL}
 
 _ACTIONS = ("search[<keywords>]", "click[<what stands on the page>]")
 _END_OF_RESULTS = [f"{CLICK}[{button.lower()}]" for button in (BACK, PREV, NEXT)]
-_SHOWN = 40  # characters of a response in a warning
+_QUOTED = 40  # characters of a response in a warning
 
 
 def instructions(prompt_style: PromptStyle, turns: int) -> str:
     """The system message. Rules and hints follow RAGEN's in content (github.com/mll-lab-nu/RAGEN).
 
-    RAGEN repeats the hints in every turn; here they are told once.
+    RAGEN repeats the hints in every turn; here they stand once.
     """
     if prompt_style.terse:
         rules = (
@@ -74,28 +75,28 @@ def instructions(prompt_style: PromptStyle, turns: int) -> str:
     return format_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns)
 
 
-@lru_cache(maxsize=8192)
-def available(shop: Shop, page: Page) -> Sequence[str]:
-    """The actions of a page as RAGEN lists them; there is no next page after one without articles."""
-    actions = ["search[<content>]"] if has_search_bar(page) else []
-    actions += [f"{CLICK}[{name}]" for name in clickables(shop, page) if name != SEARCH]
-    return actions[:-1] if actions == _END_OF_RESULTS else actions
-
-
 def show(shop: Shop, page: Page, instruction: str, reward: float, observation: ObservationName) -> str:
-    """The page as text, with the actions that it has, or in few tokens."""
+    """The page as text, as text with its actions, or in few tokens."""
     if observation == "compact":
         return compact(shop, page, instruction)
     shown = text(shop, page, instruction, reward)
     if observation == "text" or page.kind == DONE:
         return shown
-    return f"{shown}.\nYou must choose from these actions: {', '.join(available(shop, page))}."
+    return f"{shown}.\nYou must choose from these actions: {', '.join(available_actions(shop, page))}."
+
+
+@lru_cache(maxsize=8192)
+def available_actions(shop: Shop, page: Page) -> Sequence[str]:
+    """The actions of a page as RAGEN lists them, which leaves out the next page after one without products."""
+    actions = ["search[<content>]"] if has_search_bar(page) else []
+    actions += [f"{CLICK}[{name}]" for name in clickables(shop, page) if name != SEARCH]
+    return actions[:-1] if actions == _END_OF_RESULTS else actions
 
 
 def compact(shop: Shop, page: Page, instruction: str) -> str:
-    """The page in few tokens: a line an article or an option, and the values chosen in brackets.
+    """The page in few tokens: a line per product or option, and the chosen values in brackets.
 
-    The other renderings do not tell which values are chosen.
+    The other renderings do not show which values are chosen.
     """
     return "\n".join([" ".join(instruction.split()), *_compact(shop, page)])
 
@@ -117,13 +118,11 @@ def _compact_results(shop: Shop, page: Page) -> list[str]:
 
 
 def _compact_item(shop: Shop, page: Page) -> list[str]:
-    if page.place is None:
-        raise ValueError("a page of an article has an article")
-    product, chosen = shop.product(page.place), set(page.options)
+    product, chosen = product_on(shop, page), set(page.options)
     lines = [f"{product.title} {price_tag(product)}"]
     for name, values in product.options:
-        said = [f"[{value}]" if (name, value) in chosen else value for value in values]
-        lines.append(f"{name}: {', '.join(said)}")
+        marked = [f"[{value}]" if (name, value) in chosen else value for value in values]
+        lines.append(f"{name}: {', '.join(marked)}")
     return [*lines, _buttons(shop, page)]
 
 
@@ -149,37 +148,37 @@ def _buttons(shop: Shop, page: Page) -> str:
     return ", ".join(name for name, target in targets.items() if target.place is None and target.option is None)
 
 
-def heard(response: str, prompt_style: PromptStyle) -> tuple[str, str]:
-    """The action that a response says, and "" or else what is wrong with it.
+def parse_action(response: str, prompt_style: PromptStyle) -> tuple[str, str]:
+    """The action of a response and "", or "" and what is wrong with the response.
 
-    Of several actions the first is played and the others are left, not punished (RAGEN).
+    Of several actions the first is played and the others are ignored, not punished (RAGEN).
     """
-    whole = find_answer(response, prompt_style)
-    if whole is None:
+    answer = find_answer(response, prompt_style)
+    if answer is None:
         return "", f"no {prompt_style.form} in the response"
-    if prompt_style is not ORIGINAL:  # which takes what is said as it is
-        whole = whole.strip()
-        first = whole.split(SEPARATOR)[0].strip()
-        if read(first):
+    if prompt_style is not ORIGINAL:  # which takes the response as it is
+        answer = answer.strip()
+        first = answer.split(SEPARATOR)[0].strip()
+        if verb_and_argument(first):
             return first, ""
-    if read(whole):
-        return whole, ""
-    return "", f"{whole[:_SHOWN]!a} is no action" if whole else "the answer is empty"
+    if verb_and_argument(answer):
+        return answer, ""
+    return "", f"{answer[:_QUOTED]!a} is no action" if answer else "the answer is empty"
 
 
-def possible(shop: Shop, page: Page, instruction: str) -> tuple[str, ...]:
-    """Actions that can be said on a page and do something: what can be clicked, or searches with the words told."""
+def legal_actions(shop: Shop, page: Page, instruction: str) -> tuple[str, ...]:
+    """The valid actions that a response can express: clicks, or searches, of which only those for the instruction."""
     return _searches(instruction) if has_search_bar(page) else _clicks(shop, page)
 
 
 @lru_cache(maxsize=8192)
 def _clicks(shop: Shop, page: Page) -> tuple[str, ...]:
-    return tuple(f"{CLICK}[{name}]" for name in clickables(shop, page) if sayable(name))
+    return tuple(f"{CLICK}[{name}]" for name in clickables(shop, page) if is_expressible(name))
 
 
 @lru_cache(maxsize=1024)
 def _searches(instruction: str) -> tuple[str, ...]:
-    """For all words of the instruction, and for those before options and price."""
+    """Searches for all words of the instruction, and for those before options and price."""
     words = " ".join(re.sub(r"[\[\]]", " ", instruction).split()).lower() or "anything"
     first = re.split(r", and price lower than | with ", words)[0]
-    return tuple(f"{SEARCH}[{said}]" for said in dict.fromkeys([words, first]))
+    return tuple(f"{SEARCH}[{query}]" for query in dict.fromkeys([words, first]))

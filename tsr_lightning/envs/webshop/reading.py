@@ -1,7 +1,7 @@
 """WebShop's published files as a Catalogue: items_shuffle*.json, items_ins_v2*.json and items_human_ins.json, any size.
 
 Records are read, cleaned and packed one at a time, so that the 1.18 million products of the full set fit into memory
-(benchmarks/webshop_search.py measures how). Nothing is downloaded: the paths are the user's.
+(measured by benchmarks/webshop_search.py). Nothing is downloaded: the paths are the user's.
 """
 
 import marshal
@@ -12,37 +12,35 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from tsr_lightning.envs.webshop.catalogue import Catalogue, Packed
+from tsr_lightning.envs.webshop.catalogue import Catalogue, PackedRecords
 from tsr_lightning.envs.webshop.cleaning import (
-    Unusable,
+    InvalidRecord,
     asin_of,
     attributes_of,
-    human_wishes_of,
-    plain_text,
+    human_templates_of,
     product_of,
-    text,
-    wish_of,
+    template_of,
 )
 from tsr_lightning.envs.webshop.json_stream import elements, pairs
-from tsr_lightning.envs.webshop.product import Product, Wish
+from tsr_lightning.envs.webshop.product import GoalTemplate, Product
 from tsr_lightning.errors import ConfigError
 
-_ASKED: Final = ("attributes", "instruction", "instruction_attributes")  # all that is kept of items_ins_v2*.json
+_KEPT_KEYS: Final = ("attributes", "instruction", "instruction_attributes")  # of a record of items_ins_v2*.json
 _product_fields = attrgetter(*(part.name for part in fields(Product)))
-_wish_fields = attrgetter(*(part.name for part in fields(Wish)))
+_template_fields = attrgetter(*(part.name for part in fields(GoalTemplate)))
 
 
 @dataclass(frozen=True)
-class Account:
-    """What became of the records of the files."""
+class ReadReport:
+    """How many records were read, kept and repaired."""
 
-    read: int  # records in the file of products
+    records: int  # in the file of products
     kept: int
-    noted: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # what -> (how often, where first)
+    notes: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # what -> (how often, where first)
 
     def __str__(self) -> str:
-        told = [f"{count} {what} (first: {where})" for what, (count, where) in self.noted.items()]
-        return "; ".join([f"{self.kept} of {self.read} products are in the shop", *told])
+        notes = [f"{count} {what} (first: {where})" for what, (count, where) in self.notes.items()]
+        return "; ".join([f"{self.kept} of {self.records} products are in the shop", *notes])
 
 
 def read_catalogue(
@@ -50,27 +48,25 @@ def read_catalogue(
     attributes: str | Path | None,
     human: str | Path | None = None,
     *,
-    most: int | None = None,
-    markup: bool = True,
-) -> tuple[Catalogue, Account]:
-    """What the files hold, in the order of the file of products; read once in a process while they stay the same.
+    limit: int | None = None,
+) -> tuple[Catalogue, ReadReport]:
+    """The catalogue of the files, in the order of the file of products; cached until a file changes.
 
     Args:
         products: items_shuffle*.json, or a .gz of it.
         attributes: items_ins_v2*.json, with the attributes and the synthetic instructions; None for none.
         human: items_human_ins.json, with the instructions that people wrote; None for none.
-        most: reads the first so many products of the file and no more, as the original's `num_products`.
-        markup: whether HTML in the products' texts stays, as in the original, or is taken out.
+        limit: reads the first so many products of the file, as the original's `num_products`.
 
     Raises:
         ConfigError: one sentence with the file, the position and the remedy.
     """
     others = [None if path is None else _dated(path) for path in (attributes, human)]
-    return _read(_dated(products), *others, most, markup)
+    return _read(_dated(products), *others, limit)
 
 
 def _dated(path: str | Path) -> tuple[Path, int]:
-    """A file and the time of its last change, so that an edited file is read anew."""
+    """A file and the time of its last change, so that an edited file is read again."""
     try:
         return Path(path), Path(path).stat().st_mtime_ns
     except OSError as error:
@@ -84,76 +80,73 @@ def _read(
     products: tuple[Path, int],
     attributes: tuple[Path, int] | None,
     human: tuple[Path, int] | None,
-    most: int | None,
-    markup: bool,
-) -> tuple[Catalogue, Account]:
-    asked = {} if attributes is None else {asin: marshal.dumps(record) for asin, record in _asked(attributes[0])}
-    by_people = {} if human is None else dict(pairs(human[0]))
-    shop = _Shop(asked, by_people, markup)
+    limit: int | None,
+) -> tuple[Catalogue, ReadReport]:
+    synthetic = {} if attributes is None else {asin: marshal.dumps(kept) for asin, kept in _kept(attributes[0])}
+    builder = _CatalogueBuilder(synthetic, {} if human is None else dict(pairs(human[0])))
     path = products[0]
     for number, record in enumerate(elements(path), start=1):
-        if most is not None and number > most:
+        if limit is not None and number > limit:
             break
-        shop.add(number, record)
-    if not shop.products:
-        raise ConfigError(f"{path}: holds no product that can be sold ({shop.account}); give items_shuffle*.json.")
-    if most is None:
-        for asin in [*asked, *by_people]:
-            shop.note(f"products in the other files that {path.name} lacks, left out", asin)
-    return shop.catalogue, shop.account
+        builder.add(number, record)
+    if not builder.products:
+        raise ConfigError(f"{path}: holds no valid product ({builder.report}); give items_shuffle*.json.")
+    if limit is None:
+        for asin in [*builder.synthetic, *builder.human]:
+            builder.note(f"products in the other files that {path.name} lacks, left out", asin)
+    return builder.catalogue, builder.report
 
 
-def _asked(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def _kept(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
     for asin, record in pairs(path):
-        whole = isinstance(record, dict)
-        yield asin, {key: record[key] for key in _ASKED if key in record} if whole else None
+        yield asin, {key: record[key] for key in _KEPT_KEYS if key in record} if isinstance(record, dict) else None
 
 
-class _Shop:
-    """The catalogue as far as it has been read.
+class _CatalogueBuilder:
+    """Adds products record by record.
 
     Args:
-        asked: of items_ins_v2*.json by asin, packed; what has been used is taken out, to free its memory.
-        by_people: of items_human_ins.json by asin, likewise.
-        markup: whether HTML stays.
+        synthetic: records of items_ins_v2*.json by asin, packed; a used one is removed, which frees its memory.
+        human: records of items_human_ins.json by asin, likewise.
     """
 
-    def __init__(self, asked: dict[str, bytes], by_people: dict[str, Any], markup: bool) -> None:
-        self.asked, self.by_people, self.say = asked, by_people, text if markup else plain_text
-        self.products, self.wishes, self.human = Packed(Product), Packed(Wish), Packed(Wish)
+    def __init__(self, synthetic: dict[str, bytes], human: dict[str, Any]) -> None:
+        self.synthetic, self.human = synthetic, human
+        self.products = PackedRecords(Product)
+        self.templates, self.human_templates = PackedRecords(GoalTemplate), PackedRecords(GoalTemplate)
         self.asins: set[str] = set()
-        self.noted: dict[str, tuple[int, str]] = {}
-        self.read = 0
+        self.notes: dict[str, tuple[int, str]] = {}
+        self.records = 0
 
     def add(self, number: int, record: object) -> None:
-        self.read = number
+        self.records = number
         note = partial(self.note, where=f"element {number}")
         try:
             asin = asin_of(record)
             if asin in self.asins:
-                raise Unusable("with the asin of an earlier one")
+                raise InvalidRecord("with the asin of an earlier one")
             self.asins.add(asin)
-            packed = self.asked.pop(asin, None)
-            asked = None if packed is None else marshal.loads(packed)
-            product = product_of(record, attributes_of(asked), note, self.say)  # type: ignore[arg-type]
-        except Unusable as problem:
+            packed = self.synthetic.pop(asin, None)
+            synthetic = None if packed is None else marshal.loads(packed)
+            product = product_of(record, attributes_of(synthetic), note)  # type: ignore[arg-type]
+        except InvalidRecord as problem:
             note(f"products {problem}, skipped")
             return
         place = len(self.products)
         self.products.append(_product_fields(product))
-        if wish := wish_of(place, asked, note):
-            self.wishes.append(_wish_fields(wish))
-        for told in human_wishes_of(place, self.by_people.pop(asin, ()), note):
-            self.human.append(_wish_fields(told))
+        if template := template_of(place, synthetic, note):
+            self.templates.append(_template_fields(template))
+        for template in human_templates_of(place, self.human.pop(asin, ()), note):
+            self.human_templates.append(_template_fields(template))
 
     def note(self, what: str, where: str) -> None:
-        count, first = self.noted.get(what, (0, where))
-        self.noted[what] = count + 1, first
+        count, first = self.notes.get(what, (0, where))
+        self.notes[what] = count + 1, first
 
     @property
     def catalogue(self) -> Catalogue:
-        return Catalogue(self.products, self.wishes, self.human)
+        return Catalogue(self.products, self.templates, self.human_templates)
 
     @property
-    def account(self) -> Account:
-        return Account(self.read, len(self.products), dict(self.noted))
+    def report(self) -> ReadReport:
+        return ReadReport(self.records, len(self.products), dict(self.notes))

@@ -1,7 +1,7 @@
-"""What the shopper reads: the visible strings of a page, and the renderings made of them.
+"""The page as the agent sees it: the visible strings, and the original's "text" mode made of them.
 
-`text` is the original's "text" mode to the character. Its strings come out of HTML, so what a browser would drop is
-dropped: a string of nothing but blanks is gone if a line break is among them, and empty otherwise.
+`text` equals the original's "text" mode to the character. Its strings come out of HTML, so what a browser would drop is
+dropped: a string of blanks alone vanishes if it has a line break, and becomes empty otherwise.
 """
 
 import json
@@ -22,6 +22,7 @@ from tsr_lightning.envs.webshop.pages import (
     SUB_PAGES,
     Page,
     listed,
+    product_on,
 )
 from tsr_lightning.envs.webshop.product import Product
 from tsr_lightning.envs.webshop.shop import Shop
@@ -35,23 +36,23 @@ def text(shop: Shop, page: Page, instruction: str, reward: float = 0.0) -> str:
     """The page as the original's "text" mode shows it.
 
     Args:
-        shop: where.
+        shop: that the page belongs to.
         page: shown.
         instruction: the goal's.
-        reward: of the purchase, which the last page tells.
+        reward: of the purchase, which the last page shows.
     """
     if page.kind == DONE:
         return SEPARATOR.join(_done(shop, page, reward))
-    before = "WebShop [SEP] " if page.kind == INDEX else ""
-    told = "".join(SEPARATOR + said for said in seen(instruction))
-    return f"{before}Instruction:{told}{SEPARATOR}{SEPARATOR.join(strings(shop, page))}"
+    head = "WebShop [SEP] " if page.kind == INDEX else ""
+    shown = "".join(SEPARATOR + string for string in visible(instruction))
+    return f"{head}Instruction:{shown}{SEPARATOR}{SEPARATOR.join(strings(shop, page))}"
 
 
-def seen(said: str) -> list[str]:
+def visible(string: str) -> list[str]:
     """The string that a browser shows of a string, or none."""
-    if said.strip(_BLANKS):
-        return [said.strip()]
-    return [""] if said and "\n" not in said else []
+    if string.strip(_BLANKS):
+        return [string.strip()]
+    return [""] if string and "\n" not in string else []
 
 
 def price_tag(product: Product) -> str:
@@ -60,7 +61,7 @@ def price_tag(product: Product) -> str:
 
 @lru_cache(maxsize=8192)
 def strings(shop: Shop, page: Page) -> tuple[str, ...]:
-    """What stands below the instruction, on all pages but the last."""
+    """The visible strings below the instruction, on all pages but the last."""
     return tuple(_STRINGS[page.kind](shop, page))
 
 
@@ -71,39 +72,39 @@ def _index(shop: Shop, page: Page) -> list[str]:
 def _results(shop: Shop, page: Page) -> list[str]:
     places, total = listed(shop, page)
     buttons = [PREV, NEXT] if page.number > 1 else [NEXT]
-    said = [BACK, f"Page {page.number} (Total results: {total})", *buttons]
+    shown = [BACK, f"Page {page.number} (Total results: {total})", *buttons]
     for product in map(shop.product, places):
-        said += [*seen(product.asin), *seen(product.title), price_tag(product)]
-    return said
+        shown += [*visible(product.asin), *visible(product.title), price_tag(product)]
+    return shown
 
 
 def _item(shop: Shop, page: Page) -> list[str]:
-    product = _product(shop, page)
-    said = [BACK, PREV]
+    product = product_on(shop, page)
+    shown = [BACK, PREV]
     for name, values in product.options:
-        said += seen(name)
+        shown += visible(name)
         for value in values:
-            said += seen(value)
-    said += [*seen(product.title), f"Price: {price_tag(product)}", "Rating: N.A.", *SUB_PAGES]
-    return [*said, *([ATTRIBUTES] if shop.shows_attributes else []), BUY]
+            shown += visible(value)
+    shown += [*visible(product.title), f"Price: {price_tag(product)}", "Rating: N.A.", *SUB_PAGES]
+    return [*shown, *([ATTRIBUTES] if shop.shows_attributes else []), BUY]
 
 
 def _sub(shop: Shop, page: Page) -> list[str]:
-    told = _SUB[page.sub](_product(shop, page))
-    return [BACK, PREV, *(said for part in told for said in seen(part))]
+    content = _SUB[page.sub](product_on(shop, page))
+    return [BACK, PREV, *(string for part in content for string in visible(part))]
 
 
-def _listed_points(points: tuple[str, ...]) -> list[str]:
+def _list_items(points: tuple[str, ...]) -> list[str]:
     """The points of a list, each of which begins with a blank."""
     return [f" {point}" for point in points]
 
 
 _SUB: dict[str, Callable[[Product], list[str]]] = {
     "Description": lambda product: [product.description],
-    "Features": lambda product: _listed_points(product.bullets),
+    "Features": lambda product: _list_items(product.bullets),
     "Reviews": lambda product: [],  # the published files have none
     "Attributes": lambda product: [
-        *_listed_points(product.attributes),
+        *_list_items(product.attributes),
         product.category,
         product.query,
         product.product_category,
@@ -113,9 +114,9 @@ _STRINGS = {INDEX: _index, RESULTS: _results, ITEM: _item, SUB: _sub}
 
 
 def _done(shop: Shop, page: Page, reward: float) -> list[str]:
-    """The page after buying. The original hides most of it from people, but not from the text mode."""
+    """The page after the purchase. The original hides most of it from people, but not in the text mode."""
     chosen = json.dumps(dict(page.options), sort_keys=True).translate(_HTML)
-    bought = ["Purchased", "asin", _product(shop, page).asin, "options", chosen, "attrs", "None"]
+    bought = ["Purchased", "asin", product_on(shop, page).asin, "options", chosen, "attrs", "None"]
     target = ["asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query"]
     return [
         "Thank you for shopping with us!",
@@ -127,9 +128,3 @@ def _done(shop: Shop, page: Page, reward: float) -> list[str]:
         *target,
         *("Goal", "None", "Reward", "Your score (min 0.0, max 1.0)", f"{reward}", "Reward Details", "None"),
     ]
-
-
-def _product(shop: Shop, page: Page) -> Product:
-    if page.place is None:
-        raise ValueError(f"a {page.kind} shows an article, and this one has none")
-    return shop.product(page.place)

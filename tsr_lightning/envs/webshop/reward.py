@@ -1,4 +1,4 @@
-"""What a purchase is worth. As in the original, oddities included: see `judge`.
+"""The reward of a purchase. As in the original, oddities included: see `purchase_reward`.
 
     reward = r_type * (attributes matched + options matched + [price <= limit]) / (attributes + options + 1)
 
@@ -13,32 +13,35 @@ from rapidfuzz.fuzz import token_set_ratio
 from rapidfuzz.utils import default_process
 
 from tsr_lightning.envs.webshop.colours import colour_in, colour_of
-from tsr_lightning.envs.webshop.nouns import Nouns
+from tsr_lightning.envs.webshop.nouns import NounTagger
 from tsr_lightning.envs.webshop.product import Goal, Product
 
-ALIKE = 85.5  # per cent from which two texts are the same
-SAME_TITLE = 0.2  # share of the goal's nouns above which titles are of a kind
-OTHER_TITLE = 0.1  # and below which they are of different kinds
-UNTOLD_TITLE = 0.2  # the share where the goal's title has no noun
-SAME_CATEGORIES = 2  # parts of the category path that two articles of a kind share
-OTHER_KIND, HARDLY, NOT_AT_ALL = 0.5, 0.1, 0.0  # r_type where neither query nor category nor title is the goal's, ...
+MIN_RATIO = 85.5  # per cent from which two texts match
+SAME_TITLE = 0.2  # fraction of the goal's nouns above which titles name the same type
+OTHER_TITLE = 0.1  # and below which they name different types
+TITLE_SCORE_WITHOUT_NOUNS = 0.2  # where the goal's title has no noun
+SAME_CATEGORIES = 2  # parts of the category path that two products of a type share
+SIMILAR_TYPE, OTHER_TYPE, NO_NOUN_SHARED = 0.5, 0.1, 0.0  # r_type below 1
 
 _LATIN_1 = dict.fromkeys(range(128, 256))  # dropped before texts are compared, as by thefuzz
 
 
 @dataclass(frozen=True, slots=True)
-class Kinship:
-    """Whether an article is of the kind that a goal asks for."""
+class TypeMatch:
+    """Whether a product is of the type that a goal asks for."""
 
     r_type: float
     query_match: bool
     category_match: bool
-    title_score: float  # share of the goal's nouns that the article's title has
+    title_score: float  # fraction of the goal's nouns that the product's title has
 
 
 @dataclass(frozen=True, slots=True)
-class Detail:
-    """The parts of a reward. `r_` is what share was matched, `w_` its weight; None where the goal asks for nothing."""
+class RewardDetail:
+    """The parts of a reward, named as in the original: `r_` is the fraction matched, `w_` its weight.
+
+    None where the goal asks for nothing.
+    """
 
     reward: float
     r_type: float
@@ -54,24 +57,24 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class Appraisal:
-    """What an article is worth to a goal before its options are chosen."""
+class ProductMatch:
+    """How a product matches a goal before its options are chosen."""
 
-    kinship: Kinship
+    type: TypeMatch
     attributes: int  # matched
     price: bool  # within the limit
 
 
-def judge(product: Product, goal: Goal, chosen: Sequence[str], nouns: Nouns) -> Detail:
+def purchase_reward(product: Product, goal: Goal, chosen: Sequence[str], nouns: NounTagger) -> RewardDetail:
     """The reward of buying `product` with the values `chosen` of its options.
 
     Oddities of the original that are kept, since published scores contain them:
 
-    - an attribute counts as had if it stands in title, features or description, as it is written;
-    - a set of words is like any that holds it, so "xx-large" satisfies "xx-large tall", and "navy" "dark navy x";
-    - of chosen values any colour in them is all that counts, while a synthetic goal's option is compared as the text
-      "('color', 'dark navy')" unless its value, or its name, is exactly a colour; a human goal's is treated as chosen
-      values are.
+    - an attribute also matches if title, features or description contain it literally;
+    - a set of words matches any superset, so "xx-large" satisfies "xx-large tall", and "navy" "dark navy x";
+    - of a chosen value with a colour in it, only the colour counts, while a synthetic goal's option is compared as the
+      text "('color', 'dark navy')" unless its value or its name is exactly a colour; a human goal's option is treated
+      like a chosen value.
 
     Args:
         product: bought.
@@ -79,82 +82,81 @@ def judge(product: Product, goal: Goal, chosen: Sequence[str], nouns: Nouns) -> 
         chosen: values of options.
         nouns: finds the nouns of a title.
     """
-    appraisal = appraise(product, goal, nouns)
-    matched = len(set[int]().union(*(satisfied(goal, value) for value in chosen)))
-    kinship, wanted, options = appraisal.kinship, len(goal.attributes), len(goal.options)
-    whole = wanted + options + 1
-    return Detail(
-        reward=worth(appraisal, goal, matched),
-        r_type=kinship.r_type,
-        r_att=appraisal.attributes / wanted if wanted else None,
-        w_att=wanted / whole,
-        query_match=kinship.query_match,
-        category_match=kinship.category_match,
-        title_score=kinship.title_score,
+    match = match_product(product, goal, nouns)
+    matched = len(set[int]().union(*(matched_options(goal, value) for value in chosen)))
+    attributes, options = len(goal.attributes), len(goal.options)
+    total = attributes + options + 1
+    return RewardDetail(
+        reward=total_reward(match, goal, matched),
+        r_type=match.type.r_type,
+        r_att=match.attributes / attributes if attributes else None,
+        w_att=attributes / total,
+        query_match=match.type.query_match,
+        category_match=match.type.category_match,
+        title_score=match.type.title_score,
         r_option=matched / options if options else None,
-        w_option=options / whole if options else None,
-        r_price=appraisal.price,
-        w_price=1 / whole,
+        w_option=options / total if options else None,
+        r_price=match.price,
+        w_price=1 / total,
     )
 
 
-def worth(appraisal: Appraisal, goal: Goal, options: int) -> float:
+def total_reward(match: ProductMatch, goal: Goal, options: int) -> float:
     """The reward with so many of the goal's options matched."""
-    matched = (appraisal.attributes + options + appraisal.price) / (len(goal.attributes) + len(goal.options) + 1)
-    return matched * appraisal.kinship.r_type
+    matched = (match.attributes + options + match.price) / (len(goal.attributes) + len(goal.options) + 1)
+    return matched * match.type.r_type
 
 
 @lru_cache(maxsize=1 << 14)
-def appraise(product: Product, goal: Goal, nouns: Nouns) -> Appraisal:
-    return Appraisal(
-        kinship(product, goal, nouns), attributes_matched(product, goal.attributes), product.price <= goal.price_limit
-    )
+def match_product(product: Product, goal: Goal, nouns: NounTagger) -> ProductMatch:
+    attributes = count_matched_attributes(product, goal.attributes)
+    return ProductMatch(match_type(product, goal, nouns), attributes, product.price <= goal.price_limit)
 
 
-def kinship(product: Product, goal: Goal, nouns: Nouns) -> Kinship:
-    """How near in kind the article is: by the query that found both, by category and by the nouns of the titles."""
+def match_type(product: Product, goal: Goal, nouns: NounTagger) -> TypeMatch:
+    """Compares the queries that found both products, their categories, and the nouns of their titles."""
     query_match = product.query == goal.query
     category_match = len(_categories(product.product_category) & _categories(goal.product_category)) >= SAME_CATEGORIES
     wanted = nouns(goal.name)
-    title_score = len({*nouns(product.title)} & {*wanted}) / len(wanted) if wanted else UNTOLD_TITLE
+    title_score = len({*nouns(product.title)} & {*wanted}) / len(wanted) if wanted else TITLE_SCORE_WITHOUT_NOUNS
     if title_score == 0:
-        r_type = NOT_AT_ALL
+        r_type = NO_NOUN_SHARED
     elif title_score < OTHER_TITLE:
-        r_type = HARDLY
+        r_type = OTHER_TYPE
     else:
-        r_type = 1.0 if query_match or category_match or title_score > SAME_TITLE else OTHER_KIND
-    return Kinship(r_type, query_match, category_match, title_score)
+        r_type = 1.0 if query_match or category_match or title_score > SAME_TITLE else SIMILAR_TYPE
+    return TypeMatch(r_type, query_match, category_match, title_score)
 
 
-def attributes_matched(product: Product, attributes: Iterable[str]) -> int:
-    """How many of the attributes the article has, or tells of."""
-    told = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
+def count_matched_attributes(product: Product, attributes: Iterable[str]) -> int:
+    """How many of the attributes the product has, or its texts contain."""
+    texts = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
     return sum(
-        any(alike(had, attribute) for had in product.attributes) or any(attribute in text for text in told)
+        any(fuzzy_match(own, attribute) for own in product.attributes) or any(attribute in text for text in texts)
         for attribute in attributes
     )
 
 
-def satisfied(goal: Goal, value: str) -> frozenset[int]:
+def matched_options(goal: Goal, value: str) -> frozenset[int]:
     """Which of the goal's options a chosen value satisfies."""
-    return _satisfied(goal.options, value)
+    return _matched_options(goal.options, value)
 
 
 @lru_cache(maxsize=1 << 16)
-def _satisfied(options: tuple[tuple[str, str], ...], value: str) -> frozenset[int]:
+def _matched_options(options: tuple[tuple[str, str], ...], value: str) -> frozenset[int]:
     chosen = colour_in(value)
-    return frozenset(index for index, wanted in enumerate(_wanted(options)) if alike(chosen, wanted))
+    return frozenset(index for index, wanted in enumerate(_option_texts(options)) if fuzzy_match(chosen, wanted))
 
 
-def alike(one: str, other: str) -> bool:
+def fuzzy_match(one: str, other: str) -> bool:
     """Whether the words of one text are those of the other, or among them, up to spelling."""
     # the original rounds, to even numbers at halves, and asks for more than 85
-    return token_set_ratio(_plain(one), _plain(other), score_cutoff=ALIKE) > 0
+    return token_set_ratio(_plain(one), _plain(other), score_cutoff=MIN_RATIO) > 0
 
 
 @lru_cache(maxsize=1 << 12)
-def _wanted(options: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """Options of a goal as texts; only human goals leave out the names."""
+def _option_texts(options: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Options of a goal as texts; only human goals have no names."""
     return tuple(colour_of(name, value) if name else colour_in(value) for name, value in options)
 
 

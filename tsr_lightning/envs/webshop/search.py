@@ -1,4 +1,4 @@
-"""Search over a catalogue: which text of a product is indexed, and which products a query lists."""
+"""Search over a catalogue: the indexed text of a product, and the products that a query finds."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -7,20 +7,20 @@ from typing import Final
 from tsr_lightning.envs.webshop.bm25 import Index, build_index
 from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.product import Product
+from tsr_lightning.envs.webshop.shop import MAX_RESULTS
 
-LISTED: Final = 50  # products that a search finds at most
-REMEMBERED: Final = 4096  # queries of which the answer is kept
+CACHED_QUERIES: Final = 4096
 
 
 def indexed_text(product: Product) -> str:
-    """What the original indexes: title, description, the first feature and the options, in lower case."""
+    """The text that the original indexes: title, description, the first feature and the options, in lower case."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options)
     first = product.bullets[0] if product.bullets else ""
     return " ".join((product.title, product.description, first, options)).lower()
 
 
 class Search:
-    """The places of the products that a query finds, best first, as Anserini's Lucene lists them.
+    """The places of the products that a query finds, best first, as Anserini's Lucene ranks them.
 
     Args:
         products: in the order of their places.
@@ -28,17 +28,18 @@ class Search:
 
     def __init__(self, products: Iterable[Product]) -> None:
         self.index: Index = build_index(map(indexed_text, products))
-        self._found = lru_cache(REMEMBERED)(self._find)
+        self._cached = lru_cache(CACHED_QUERIES)(self.find)
 
     def __call__(self, query: str) -> tuple[int, ...]:
-        return self._found(query)
+        return self._cached(query)
 
-    def _find(self, query: str) -> tuple[int, ...]:
-        best, _ = self.index.top(query, LISTED)
+    def find(self, query: str) -> tuple[int, ...]:
+        """The answer to a query, past the cache."""
+        best, _ = self.index.top(query, MAX_RESULTS)
         return tuple(best.tolist())
 
 
 @lru_cache(maxsize=2)
 def search_over(catalogue: Catalogue) -> Search:
-    """The search of a catalogue; its index is built once in a process."""
+    """The search of a catalogue; its index is built once per process."""
     return Search(catalogue.products)

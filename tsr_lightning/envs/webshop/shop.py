@@ -1,4 +1,4 @@
-"""A catalogue and a search over it: what a query lists. Knows no page and no goal."""
+"""A catalogue and a search over it, and the products that a query lists. Knows no page and no goal."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from tsr_lightning.envs.webshop.catalogue import Catalogue
 from tsr_lightning.envs.webshop.product import Product
 from tsr_lightning.rng import Key
 
-MOST = 50  # results of a search
+MAX_RESULTS = 50  # of a search
 
-# Words at the head of a query that are no search: a random listing, and all articles of an attribute, category or query
+# First words of queries that are no search: a random listing, and all products of an attribute, category or query
 RANDOM, BY_ATTRIBUTE, BY_CATEGORY, BY_QUERY = "<r>", "<a>", "<c>", "<q>"
 
 
 @dataclass(frozen=True, eq=False)
 class Shop:
-    """Articles, and how they are found. Compared by identity, so that what it lists can be remembered with it."""
+    """Products and their search. Compared by identity, so that listings and pages can be cached per shop."""
 
     catalogue: Catalogue
-    search: Callable[[str], Sequence[int]]  # words -> places in the catalogue, the best first; the first 50 are shown
+    search: Callable[[str], Sequence[int]]  # words -> places in the catalogue, best first; the first 50 are shown
     shows_attributes: bool = False  # whether the attributes, which are mined from reviews, have a page
 
     def product(self, place: int) -> Product:
@@ -30,20 +30,20 @@ class Shop:
 def listing(shop: Shop, keywords: tuple[str, ...], draw: int = 0) -> tuple[int, ...]:
     """Places in the catalogue that a query lists, in the order shown.
 
-    As in the original, category, attribute and query are compared exactly, list more than 50 where there are more, and
-    a category is one word. The original never gets the attributes and dies of `<a>`, of `<c>` alone, and of `<r>` where
-    there are fewer than 50 articles.
+    As in the original, category, attribute and query are compared exactly and list all matches, and a category is one
+    word. The original crashes on `<a>`, as it never loads the attributes, on `<c>` alone, and on `<r>` with fewer than
+    50 products; here these work.
 
     Args:
-        shop: where.
+        shop: whose products are listed.
         keywords: the query, split at single spaces; never empty.
-        draw: names the sample of a random listing.
+        draw: seed of a random listing.
     """
     head, rest = keywords[0], " ".join(keywords[1:]).strip()
     products = shop.catalogue.products
     if head == RANDOM:
         key = Key(draw).fold_in("listing")
-        return tuple(sorted(range(len(products)), key=key.uniform)[:MOST])
+        return tuple(sorted(range(len(products)), key=key.uniform)[:MAX_RESULTS])
     if head == BY_ATTRIBUTE:
         return tuple(place for place, product in enumerate(products) if rest in product.attributes)
     if head == BY_CATEGORY:
@@ -51,4 +51,4 @@ def listing(shop: Shop, keywords: tuple[str, ...], draw: int = 0) -> tuple[int, 
         return tuple(place for place, product in enumerate(products) if product.category == category)
     if head == BY_QUERY:
         return tuple(place for place, product in enumerate(products) if product.query == rest)
-    return tuple(shop.search(" ".join(keywords))[:MOST])
+    return tuple(shop.search(" ".join(keywords))[:MAX_RESULTS])

@@ -1,9 +1,9 @@
-"""English text as the terms that Lucene's EnglishAnalyzer indexes: words, without possessives and stop words, stemmed.
+"""English text as the terms of Lucene's EnglishAnalyzer: words, stemmed, without possessives and stop words.
 
 The words are those of Lucene 9's StandardTokenizer: Unicode's word boundaries (UAX #29, unicode.org/reports/tr29; emoji
-as in TR #51), one token for each Han character and Hiragana, without the rule for quotation marks in Hebrew. Character
-classes come from the `regex` library (which comes with transformers). Its Unicode is newer than Lucene's: letters that
-got their class since make words here and none there.
+as in TR #51), one token per Han or Hiragana character, without the rule for quotation marks in Hebrew. Character
+classes come from the `regex` library (a dependency of transformers). Its Unicode is newer than Lucene's, so that
+letters classified since make words here and none there.
 """
 
 import re
@@ -14,7 +14,7 @@ import regex  # type: ignore[import-untyped]
 
 from tsr_lightning.envs.webshop.porter import stem
 
-LONGEST: Final = 255  # UTF-16 units in Lucene, characters here; longer words are cut into pieces
+MAX_LENGTH: Final = 255  # of a word, UTF-16 units in Lucene and characters here; longer ones are cut into pieces
 STOP_WORDS: Final = frozenset(
     (
         *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not"),
@@ -24,13 +24,13 @@ STOP_WORDS: Final = frozenset(
 )
 _POSSESSIVES: Final = ("'s", "’s", "＇s")
 
-# All that UAX #29 says of ASCII: letters and digits with what may stand between two letters or two digits. A word takes
-# all underscores that touch it, so none begins behind one; to try there too would be quadratic in a run of them.
+# The rules of UAX #29 for ASCII: letters and digits with what may stand between two letters or two digits. A word has
+# all underscores that touch it, so none begins after one; trying there too would be quadratic in a run of them.
 _ascii_words = re.compile(
     r"(?<!_)_*[a-z0-9][a-z0-9_]*(?:(?:(?<=[a-z])[:.'](?=[a-z])|(?<=[0-9])[,;.'](?=[0-9]))[a-z0-9_]+)*"
 ).findall
 
-# Emoji as of Lucene's Unicode: later versions took some of these signs out again, ★ and ♥ among them.
+# Emoji of Lucene's Unicode; later versions dropped some of these signs, ★ and ♥ among them.
 _EMOJI: Final = (
     "\u00a9\u00ae\u203c\u2049\u2122\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u2388\u23cf\u23e9-\u23f3\u23f8-\u23fa"
     "\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712\u2714\u2716"
@@ -45,7 +45,7 @@ _EMOJI: Final = (
 
 
 def _grammar() -> str:
-    """The tokens of one piece of text, as the pattern's group; to every character cling the marks behind it."""
+    """A pattern whose group matches the tokens of a text; each character includes the marks after it."""
     marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
     letter = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{marks}"
     digit = rf"\p{{WB=Numeric}}{marks}"
@@ -59,7 +59,7 @@ def _grammar() -> str:
     word = rf"{joiner}*{run}(?:{joiner}+{run})*{joiner}*"
 
     pictogram = f"[{_EMOJI}]"
-    # marks, but not the two that choose how an emoji is shown, nor a joiner that has an emoji to join
+    # marks, but not the two variation selectors of emoji, nor a joiner before an emoji
     shown = rf"(?:(?![\ufe0e\ufe0f]|\u200d{pictogram})[\p{{WB=Extend}}\p{{WB=Format}}\p{{WB=ZWJ}}])*"
     tone = r"[\U0001f3fb-\U0001f3ff]"
     face = rf"(?:{tone}{shown}|\u200d*(?!{tone}){pictogram}{shown}\ufe0f?)"
@@ -69,7 +69,7 @@ def _grammar() -> str:
     flag = rf"\p{{WB=Regional_Indicator}}{marks}"
     asian = rf"(?:\p{{LB=SA}}{marks})+"
     single = rf"[\p{{Script=Han}}\p{{Script=Hiragana}}]{marks}"
-    # runs that begin no token, passed over in one go: tried from each of their characters, they would be quadratic
+    # runs that begin no token, skipped at once: trying each of their characters would be quadratic
     idle = r"\p{WB=ExtendNumLet}++|\u200d++"
     return f"({'|'.join((word, keycap, emoji, flag + flag, asian, single))})|{idle}"
 
@@ -78,13 +78,13 @@ _words = regex.compile(_grammar(), regex.V0).findall
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, in its order, stop words and possessives still there."""
+    """The words of a text in lower case, in order, with stop words and possessives."""
     found: list[str] = []
-    for piece in (text,) if text.isascii() else text.split():  # no word reaches over a blank
+    for piece in (text,) if text.isascii() else text.split():  # no word contains a blank
         found += _ascii_words(piece) if piece.isascii() else filter(None, _words(piece))
-    if max(map(len, found), default=0) <= LONGEST:
+    if max(map(len, found), default=0) <= MAX_LENGTH:
         return found
-    return [word[at : at + LONGEST] for word in found for at in range(0, len(word), LONGEST)]
+    return [word[at : at + MAX_LENGTH] for word in found for at in range(0, len(word), MAX_LENGTH)]
 
 
 @lru_cache(1 << 16)
@@ -95,5 +95,5 @@ def term_of(word: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text in its order, stop words left out."""
+    """The terms of a text in order, without stop words."""
     return [term for term in map(term_of, words(text.lower())) if term]

@@ -1,4 +1,4 @@
-"""Products and goals written as WebShop's published files, the other way round from reading them."""
+"""Products and goals written as WebShop's published files, the inverse of reading them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,10 @@ PRODUCTS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_
 
 
 def publish(folder: Path, products: Sequence[Product], goals: Iterable[Goal] = ()) -> None:
-    """Write the three files of a catalogue.
+    """Writes the three files of a catalogue.
 
     Each product gets a synthetic instruction, which readers combine with every choice of its options and with a price
-    limit of their own. `goals` are written as people's instructions, without their limits.
+    limit of their own. `goals` are written as human instructions, without their limits.
     """
     synthetic = {product.asin: synthetic_record(product) for product in products}
     human: dict[str, list[dict[str, Any]]] = {}
