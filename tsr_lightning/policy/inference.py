@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions, PackedAttention
+from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model import Policy
 
 
@@ -28,6 +29,11 @@ class InferencePolicy:
         assert isinstance(count, int)
         return count
 
+    @property
+    def kernels(self) -> Kernels:
+        """Those that its model was installed with."""
+        return packed_forward.kernels_of(self._model)
+
     def version(self) -> object:
         """Every change of a weight in place counts up its tensor's version."""
         weights = tuple((id(weight), weight._version) for weight in self._policy.parameters())
@@ -38,7 +44,7 @@ class InferencePolicy:
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
     @contextmanager
-    def playing(self) -> Iterator[None]:
+    def inference_mode(self) -> Iterator[None]:
         """Without gradients, and in evaluation mode."""
         was_training = {module: module.training for module in self._policy.modules()}
         self._policy.eval()
@@ -49,19 +55,19 @@ class InferencePolicy:
             for module, training in was_training.items():
                 module.training = training
 
-    def read(
-        self, ids: Tensor, positions: Tensor, reader: PackedAttention, reads: OutputPositions
+    def prefill(
+        self, ids: Tensor, positions: Tensor, attention: PackedAttention, outputs: OutputPositions
     ) -> tuple[Tensor, Tensor]:
         """As `packed_forward.run`."""
-        return packed_forward.run(self._model.base_model, ids, positions, reader, reads)
+        return packed_forward.run(self._model.base_model, ids, positions, attention, outputs)
 
-    def advance(self, ids: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
+    def decode(self, ids: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
         """As `packed_forward.run_whole`."""
-        return packed_forward.run_whole(self._model.base_model, ids, positions, reader)
+        return packed_forward.run_whole(self._model.base_model, ids, positions, attention)
 
-    def finish(self, entering: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
+    def finish(self, unfinished: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
         """As `packed_forward.finish`."""
-        return packed_forward.finish(self._model.base_model, entering, positions, reader)
+        return packed_forward.finish(self._model.base_model, unfinished, positions, attention)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, H] -> [N, V]."""

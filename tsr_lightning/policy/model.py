@@ -21,7 +21,7 @@ from tsr_lightning.batching.packing import Packed
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
-from tsr_lightning.modeling.training_attention import PackedReader
+from tsr_lightning.modeling.training_attention import TrainingAttention
 from tsr_lightning.objectives.base import Outputs
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
@@ -90,11 +90,12 @@ class Policy(nn.Module):
         zeros unless asked for, values are zeros without a critic and as the reference. `detach_value` keeps the
         critic's gradient out of the model.
         """
-        reader = PackedReader(packed.segments, packed.ids.device)
+        kernels = packed_forward.kernels_of(self.causal_lm)
+        attention = TrainingAttention(packed.segments, packed.ids.device, kernels)
         read, places = np.unique(packed.reads.cpu().numpy(), return_inverse=True)
         read = read if len(read) else np.zeros(1, dtype=np.int64)  # of rows without a sampled token
-        reads = OutputPositions(read, reader.select_queries(read))
-        hidden, _ = packed_forward.run(self.causal_lm.base_model, packed.ids, packed.positions, reader, reads)
+        reads = OutputPositions(read, attention.select_queries(read))
+        hidden, _ = packed_forward.run(self.causal_lm.base_model, packed.ids, packed.positions, attention, reads)
         hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
         logprobs, spread = self._score(hidden, packed.sampled, temperature, entropies)
         values = self.value_of(hidden.detach() if detach_value else hidden)
