@@ -32,7 +32,7 @@ def sit_down(work: Workload, folder: Path) -> Seat:
         for weight in policy.parameters():
             weight.add_(0)  # an update in all but effect
 
-    return Seat(engine, f"{spec.kv_cache_mib} MiB for keys and values, {spec.max_num_seqs} responses at once", renew)
+    return Seat(engine, f"{spec.kv_cache_mib} MiB for keys and values, {spec.max_num_seqs} rows side by side", renew)
 
 
 def take_part(line: Line, work: Workload, folder: Path) -> None:

@@ -343,9 +343,7 @@ def test_auto_uses_pytorch_without_a_compiler_and_logs_it_once(
 
 
 def test_native_without_a_compiler_is_refused(no_compiler: None) -> None:
-    with pytest.raises(
-        ConfigError, match=r"model.policy.kernels is 'native': .* there is no C compiler .* auto or torch"
-    ):
+    with pytest.raises(ConfigError, match=r"model.policy.kernels is 'native': .*there is no C compiler.*auto or torch"):
         Kernels.NATIVE.check()
 
 
