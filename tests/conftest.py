@@ -16,6 +16,8 @@ import hypothesis
 import pytest
 import torch
 
+from tsr_lightning.modeling.kernels import Kernels
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -48,15 +50,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     return cache(lambda task: warm_started(task, folder / task))
 
 
-@pytest.fixture(params=["kernel", "pytorch"])
-def attending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test runs twice: with our attention kernel and without."""
-    from tsr_lightning.modeling.native import kernel
-
-    if request.param == "pytorch":
-        monkeypatch.setattr(kernel, "serves", lambda device, dtype: False)
-    elif kernel.library() is None:
-        pytest.skip("no compiler here, or switched off")
+@pytest.fixture(params=["native", "torch"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """The test runs twice: with the C kernels and with PyTorch's."""
+    chosen = Kernels(request.param)
+    if chosen is Kernels.NATIVE and not chosen.uses_native(torch.device("cpu"), torch.float32):
+        pytest.skip("there is no C compiler")
+    return chosen
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.engines.base import Prompt, Response, Sampling
+from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
@@ -98,7 +98,7 @@ class Letters:
         return tuple(map(ord, text))
 
 
-class Scripted:
+class Scripted(Engine):
     """An engine that draws up to three letters by the seed, depending on the prompt; or one of the given answers.
 
     Args:
@@ -112,7 +112,7 @@ class Scripted:
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         self.calls.append("generate")
-        groups = [[self.respond(p.ids, Key(key), p.max_new_tokens) for key in p.keys] for p in prompts]
+        groups = [[self.respond(p.ids, Key(key), p.max_new_tokens) for key in p.seeds] for p in prompts]
         self.costs += Costs(tokens_generated=sum(len(response.ids) for group in groups for response in group))
         return groups
 

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from benchmarks.performance.trie import Trie
 from benchmarks.performance.workload import DTYPES, KVShape, Workload
-from tsr_lightning.modeling.native import operators
-from tsr_lightning.modeling.native.operators import Native
-from tsr_lightning.modeling.packed_forward import Operators, Plain
+from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.operators import Operators
 
 PREFILL_ROWS = 4096
 _SECONDS = 0.3  # that each product is repeated for
@@ -57,7 +56,7 @@ def _rate(shape: KVShape, rows: int, dtype: str) -> float:
         for inner, outer in sizes
     ]
     flops = 2 * rows * sum(inner * outer for inner, outer in sizes)
-    ways: list[Operators] = [Plain(), Native()] if operators.serves(pairs[0][1]) else [Plain()]
+    ways = [kernels.operators(pairs[0][1]) for kernels in (Kernels.TORCH, Kernels.AUTO)]
     return flops * max(_passes_a_second(use, pairs) for use in ways for _ in range(3))
 
 

@@ -7,7 +7,7 @@ import torch
 from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
-from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
@@ -21,25 +21,18 @@ def spec_of(work: Workload, folder: Path) -> PolicySpec:
 
 def sit_down(work: Workload, folder: Path) -> Seat:
     """The engine with memory for the whole wave."""
-    spec = spec_of(work, folder)
-    tokenizer = load_tokenizer(spec, ())
-    policy = Policy(spec, tokenizer, critic=False)
-    engine = TransformersEngine(
-        model=InferencePolicy(policy),
-        end_ids=Chat(tokenizer, work.context).end_ids,
-        longest=work.longest,
-        kv_cache_mib=work.kv_cache_mib,
-        max_num_seqs=work.rows,
-    )
+    policy_spec = spec_of(work, folder)
+    tokenizer = load_tokenizer(policy_spec, ())
+    policy = Policy(policy_spec, tokenizer, critic=False)
+    spec = Transformers(kv_cache_mib=work.kv_cache_mib, max_num_seqs=work.rows)
+    engine = spec.build(InferencePolicy(policy), Chat(tokenizer, work.context).end_ids, work.longest)
 
     @torch.no_grad()
     def renew() -> None:
         for weight in policy.parameters():
             weight.add_(0)  # an update in all but effect
 
-    return Seat(
-        engine, f"{engine.kv_cache_mib} MiB for keys and values, {engine.max_num_seqs} rows side by side", renew
-    )
+    return Seat(engine, f"{spec.kv_cache_mib} MiB for keys and values, {spec.max_num_seqs} rows side by side", renew)
 
 
 def take_part(line: Line, work: Workload, folder: Path) -> None:

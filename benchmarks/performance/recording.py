@@ -10,7 +10,7 @@ Wave = tuple[Sequence[Prompt], Sequence[Sequence[Response]]]
 
 
 @dataclass
-class Recorder:
+class Recorder(Engine):
     """Keeps references and copies nothing, so that it costs no time."""
 
     engine: Engine

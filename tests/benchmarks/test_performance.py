@@ -148,7 +148,7 @@ def test_the_floor_is_the_set_of_prefixes() -> None:
             Prompt(tuple(draw.integers(2, size=draw.integers(1, 7)).tolist()), tuple(range(draw.integers(1, 4))), 4)
             for _ in range(6)
         ]
-        families = [[_said(*draw.integers(2, size=draw.integers(1, 5)).tolist()) for _ in p.keys] for p in prompts]
+        families = [[_said(*draw.integers(2, size=draw.integers(1, 5)).tolist()) for _ in p.seeds] for p in prompts]
         in_prompts = {p.ids[:end] for p in prompts for end in range(1, len(p.ids) + 1)}
         sampled = {
             p.ids + r.ids[:end] for p, family in zip(prompts, families, strict=True) for r in family

@@ -1,5 +1,5 @@
-"""Many random trees, and every strategy in every context: what the engine draws is what fresh uncached passes
-draw, and what goes through the model is the trie of prefixes, to the token."""
+"""On random trees, and for every strategy in every context, the engine samples what uncached passes sample, and exactly
+the distinct prefixes go through the model."""
 
 import random
 from dataclasses import replace
@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_checks import Recording, assert_all_drawn, assert_alone, metered
-from test_engine import ENDS, SIZE, TOKENIZER, engine, make_policy
+from engine_checks import (
+    Recording,
+    assert_all_sampled,
+    assert_batch_composition_is_irrelevant,
+    counted_tokens,
+)
+from test_engine import ENDS, SIZE, TOKENIZER, make_engine, make_policy, with_kernels
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
@@ -21,8 +26,12 @@ from transformers import (
 from tests.fakes import tasks
 from tsr_lightning.engines.base import Prompt, Sampling
 from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
+from tsr_lightning.engines.transformers.trie import Trie
 from tsr_lightning.envs.make import make_env
+from tsr_lightning.modeling import packed_forward
+from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
@@ -46,12 +55,15 @@ STRATEGIES: list[Strategy] = [
 ]
 CONTEXTS: list[Context] = [Full(), LastK(1), SingleTurn()]
 
-both_attend = pytest.mark.usefixtures("attending")  # the others run with our kernel where there is one
-
 
 @pytest.fixture(scope="module")
-def policy() -> Policy:
+def shared_policy() -> Policy:
     return make_policy()
+
+
+@pytest.fixture
+def policy(shared_policy: Policy, request: pytest.FixtureRequest) -> Policy:
+    return with_kernels(shared_policy, request)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +71,8 @@ def adapted() -> Policy:
     return make_policy(LoRA(rank=4, target_modules=["q_proj", "v_proj", "up_proj"]))
 
 
-def grow(player: Recording, chance: random.Random, temperature: float) -> None:
-    """A random search: waves of prompts that go on from what was said, begin anew or repeat, with pruning by chance."""
+def grow(recording: Recording, chance: random.Random, temperature: float) -> None:
+    """A random search: waves of prompts that extend responses, begin anew or repeat, with random pruning."""
     beginning = tuple(chance.randrange(SIZE) for _ in range(chance.randint(0, 8)))
     alive = [beginning + tuple(chance.randrange(SIZE) for _ in range(chance.randint(1, 12))) for _ in range(3)]
     for _ in range(chance.randint(1, 4)):
@@ -68,13 +80,13 @@ def grow(player: Recording, chance: random.Random, temperature: float) -> None:
             Prompt(ids, tuple(chance.randrange(2**64) for _ in range(chance.randint(1, 4))), chance.randint(1, 5))
             for ids in alive
         ]
-        families = player.generate(prompts, temperature)
+        groups = recording.generate(prompts, temperature)
         if chance.random() < 0.3:
-            player.values([prompt.ids + family[0].ids for prompt, family in zip(prompts, families, strict=True)])
+            recording.values([prompt.ids + group[0].ids for prompt, group in zip(prompts, groups, strict=True)])
         grown: list[tuple[int, ...]] = []
-        for prompt, family in zip(prompts, families, strict=True):
+        for prompt, group in zip(prompts, groups, strict=True):
             observation = tuple(chance.randrange(SIZE) for _ in range(chance.randint(0, 9)))
-            for response in family:
+            for response in group:
                 full = prompt.ids + response.ids + observation
                 cut = beginning + response.ids + observation
                 grown.append(chance.choice([full, full, cut, (*beginning, *(observation or (1,))), prompt.ids]))
@@ -84,55 +96,54 @@ def grow(player: Recording, chance: random.Random, temperature: float) -> None:
 @pytest.mark.parametrize("seeds", [pytest.param(TREES, id="some"), MORE])
 @pytest.mark.parametrize("max_num_seqs", [2, 512])
 @pytest.mark.parametrize(
-    ("attending", "kind"),
-    [("kernel", "policy"), ("kernel", "adapted"), ("pytorch", "policy")],
-    indirect=["attending"],
+    ("kernels", "kind"),
+    [("native", "policy"), ("native", "adapted"), ("torch", "policy")],
+    indirect=["kernels"],
 )
 def test_random_trees(
-    attending: None, kind: str, max_num_seqs: int, seeds: range, request: pytest.FixtureRequest
+    kernels: Kernels, kind: str, max_num_seqs: int, seeds: range, request: pytest.FixtureRequest
 ) -> None:
-    speaker: Policy = request.getfixturevalue(kind)
-    drawn = shared = 0
+    policy: Policy = with_kernels(request.getfixturevalue(kind), request)
+    sampled = shared = 0
     for seed in seeds:
         chance = random.Random(f"{kind} {max_num_seqs} {seed}")
         temperature = chance.choice([1.0, 1.0, 0.6, 0.0])
-        player = Recording(engine(speaker, max_num_seqs))
-        with metered(speaker) as meter:
-            grow(player, chance, temperature)
-        costs = player.take_costs()
-        assert meter.everything == costs.tokens_computed == player.floor()
+        recording = Recording(make_engine(policy, max_num_seqs))
+        with counted_tokens(policy) as counter:
+            grow(recording, chance, temperature)
+        costs = recording.take_costs()
+        assert counter.total == costs.tokens_computed == recording.distinct_prefixes()
         assert costs.tokens_padding == 0
-        drawn += assert_all_drawn(speaker, player, temperature, ENDS)
+        sampled += assert_all_sampled(policy, recording, temperature, ENDS)
         shared += costs.prompt_tokens_saved
-    assert drawn > 8 * len(seeds)
+    assert sampled > 8 * len(seeds)
     assert shared > 80 * len(seeds)
 
 
-@both_attend
-def test_random_trees_in_little_memory(policy: Policy) -> None:
-    """Room for a hundred tokens or two, so that prefixes are given up and computed again: the results stay."""
-    again = 0
+@pytest.mark.usefixtures("kernels")
+def test_random_trees_with_evictions(policy: Policy) -> None:
+    """Memory for one or two hundred tokens, so that prefixes are evicted and computed again, with the same results."""
+    recomputed = 0
     for seed in range(36):
-        player = Recording(narrow(policy, slots=97 + 2 * seed))
-        with metered(policy) as meter:
-            grow(player, random.Random(seed), 1.0)
-            grow(player, random.Random(seed), 1.0)
-        costs = player.take_costs()
-        assert meter.everything == costs.tokens_computed >= player.floor()
-        again += costs.tokens_computed - player.floor()
-        assert_all_drawn(policy, player, 1.0, ENDS)
-    assert again > 200
+        recording = Recording(small_engine(policy, slots=97 + 2 * seed))
+        with counted_tokens(policy) as counter:
+            grow(recording, random.Random(seed), 1.0)
+            grow(recording, random.Random(seed), 1.0)
+        costs = recording.take_costs()
+        assert counter.total == costs.tokens_computed >= recording.distinct_prefixes()
+        recomputed += costs.tokens_computed - recording.distinct_prefixes()
+        assert_all_sampled(policy, recording, 1.0, ENDS)
+    assert recomputed > 200
 
 
-def narrow(policy: Policy, slots: int) -> TransformersEngine:
-    """An engine whose memory is smaller than a mebibyte can say."""
-    player = engine(policy)
-    memory = player._memory
-    assert memory is not None
-    memory.trie = type(memory.trie)(slots)
-    if isinstance(memory.readers, TorchBackend):
-        memory.readers.bench.tokens = slots
-    return player
+def small_engine(policy: Policy, slots: int) -> TransformersEngine:
+    """An engine with less memory than a mebibyte."""
+    engine = make_engine(policy)
+    with engine._running() as cache:
+        cache.trie = Trie(slots)
+        if isinstance(cache.backend, TorchBackend):
+            cache.backend.buffer.tokens = slots
+    return engine
 
 
 # -- through the driver ------------------------------------------------------------------------------------------------
@@ -154,36 +165,36 @@ def of(spec: PolicySpec) -> Policy:
 def played(
     policy: Policy, spec: PolicySpec, strategy: Strategy, context: Context, searches: int, workers: int = 0
 ) -> tuple[Recording, int]:
-    """What the engine was asked and answered, and the tokens that a hook saw."""
+    """The engine's calls, and the tokens that a hook counted."""
     chat = Chat(load_tokenizer(spec, ()), context)
-    engine = TransformersEngine(InferencePolicy(policy), chat.end_ids, 512, kv_cache_mib=64)
-    engine.open()
-    player = Recording(engine)
+    engine = Transformers(kv_cache_mib=64).build(InferencePolicy(policy), chat.end_ids, 512)
+    with engine._running():  # allocates the cache, whose pass over two tokens is not to be counted
+        recording = Recording(engine)
     env, *others = (make_env("tsr/FrozenLake-v0", prompt_style="brief", max_turns=4) for _ in range(1 + workers))
-    driver = Driver(env, chat, player, Sampling(1.0, 8), TokenLimits(512), concurrency=5, workers=others)
-    with metered(policy) as meter:
+    driver = Driver(env, chat, recording, Sampling(1.0, 8), TokenLimits(512), concurrency=5, workers=others)
+    with counted_tokens(policy) as counter:
         driver.run([replace(task, instance=task.instance // 3) for task in tasks(strategy, searches)])
-    assert driver.costs.tokens_computed == meter.everything
-    return player, meter.everything
+    assert driver.costs.tokens_computed == counter.total
+    return recording, counter.total
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=repr)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_every_strategy_in_every_context(embedded: Policy, strategy: Strategy, context: Context) -> None:
     spec = PolicySpec("embedded/frozen_lake")
-    player, computed = played(embedded, spec, strategy, context, 7)
-    assert computed == player.floor()
+    recording, computed = played(embedded, spec, strategy, context, 7)
+    assert computed == recording.distinct_prefixes()
     ends = frozenset(Chat(load_tokenizer(spec, ()), context).end_ids)
-    assert assert_all_drawn(embedded, player, 1.0, ends) >= 7
+    assert assert_all_sampled(embedded, recording, 1.0, ends) >= 7
 
 
-def test_two_halves_share_what_is_computed(embedded: Policy) -> None:
-    """Where environments step beside generation, the halves of the searches find each other's prefixes."""
+def test_two_cohorts_share_the_cache(embedded: Policy) -> None:
+    """With environment workers, each half of the searches uses the prefixes that the other computed."""
     spec = PolicySpec("embedded/frozen_lake")
-    player, computed = played(embedded, spec, Beam(2, 4), Full(), 7, workers=2)
-    assert computed == player.floor()
+    recording, computed = played(embedded, spec, Beam(2, 4), Full(), 7, workers=2)
+    assert computed == recording.distinct_prefixes()
     ends = frozenset(Chat(load_tokenizer(spec, ()), Full()).end_ids)
-    assert assert_all_drawn(embedded, player, 1.0, ends) >= 7
+    assert assert_all_sampled(embedded, recording, 1.0, ends) >= 7
 
 
 @pytest.mark.parametrize("quantisation", [None, NF4(compute_dtype="float32")], ids=["lora", "lora-nf4"])
@@ -192,12 +203,12 @@ def test_adapters_and_four_bits(quantisation: NF4 | None) -> None:
     policy = of(spec)
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
-            if "lora_B" in name:  # zero at first, and the adapter then says nothing
+            if "lora_B" in name:  # zero at first, so that the adapter changes nothing
                 parameter.normal_(std=0.05, generator=torch.Generator().manual_seed(len(name)))
-    player, computed = played(policy, spec, Beam(2, 4), Full(), 4)
-    assert computed == player.floor()
+    recording, computed = played(policy, spec, Beam(2, 4), Full(), 4)
+    assert computed == recording.distinct_prefixes()
     ends = frozenset(Chat(load_tokenizer(spec, ()), Full()).end_ids)
-    assert assert_all_drawn(policy, player, 1.0, ends) > 20
+    assert assert_all_sampled(policy, recording, 1.0, ends) > 20
 
 
 # -- other models ------------------------------------------------------------------------------------------------------
@@ -228,21 +239,20 @@ ARCHITECTURES = {
 }
 
 
-@both_attend
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_other_models(name: str, tmp_path: Path) -> None:
-    """Grouped heads, sliding windows, capped scores, learned positions, scaled logits."""
+def test_other_architectures(name: str, kernels: Kernels, tmp_path: Path) -> None:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(ARCHITECTURES[name]).save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
     policy = Policy(PolicySpec(str(tmp_path)), TOKENIZER, critic=True, seed=1)
-    drawn = 0
+    packed_forward.install(policy.causal_lm, kernels)
+    sampled = 0
     for seed in range(12):
         chance = random.Random(seed)
-        player = Recording(engine(policy, chance.choice([2, 512])))
-        with metered(policy) as meter:
-            grow(player, chance, 1.0)
-        assert meter.everything == player.take_costs().tokens_computed == player.floor()
-        drawn += assert_all_drawn(policy, player, 1.0, ENDS)
-    assert drawn > 100
-    assert_alone(policy, [prompt.ids for prompt in player.asked])
+        recording = Recording(make_engine(policy, chance.choice([2, 512])))
+        with counted_tokens(policy) as counter:
+            grow(recording, chance, 1.0)
+        assert counter.total == recording.take_costs().tokens_computed == recording.distinct_prefixes()
+        sampled += assert_all_sampled(policy, recording, 1.0, ENDS)
+    assert sampled > 100
+    assert_batch_composition_is_irrelevant(policy, [prompt.ids for prompt in recording.prompts])

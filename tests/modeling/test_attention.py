@@ -1,4 +1,4 @@
-"""Attention over packed rows says what a dense model says of each row by itself, and its gradients are theirs."""
+"""Packed attention gives the hidden states and gradients of a dense model that runs each sequence by itself."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,8 +24,11 @@ from transformers import (
 
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.modeling.attention import NAME, ScoreParams, Segment, install, layout_of, packed
-from tsr_lightning.modeling.training_attention import PackedReader, plan_of
+from tsr_lightning.modeling.attention import NAME, ScoreParams, install, packed_inputs
+from tsr_lightning.modeling.buckets import StoredAttention, products
+from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.segments import Segment
+from tsr_lightning.modeling.training_attention import TrainingAttention, TrainingPlan, plan_training
 
 CPU = torch.device("cpu")
 
@@ -53,20 +56,20 @@ Reading = Callable[[PreTrainedModel, Sequence[TrainingSequence]], Tensor]
 
 
 def dense(name: str) -> PreTrainedModel:
-    """As transformers computes it, in float64; norms and softmax are float32 in there all the same."""
+    """As transformers computes it, in float64, apart from norms and softmax."""
     torch.manual_seed(0)
     config = ARCHITECTURES[name]
     return AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
 
 
-def ours(name: str) -> PreTrainedModel:
+def with_packed_attention(name: str) -> PreTrainedModel:
     model = dense(name)
     install(model)
     return model
 
 
 def tree(seed: int, rows: int = 12, longest: int = 40) -> list[TrainingSequence]:
-    """Ragged rows, each a branch of an earlier one or a beginning of its own; some are another's prefix or its like."""
+    """Sequences, most of which extend a prefix of an earlier one; some are equal to or a prefix of another."""
     draw = np.random.default_rng(seed)
     made: list[TrainingSequence] = []
     for _ in range(rows):
@@ -80,13 +83,13 @@ def tree(seed: int, rows: int = 12, longest: int = 40) -> list[TrainingSequence]
     return made
 
 
-def hidden_of(model: PreTrainedModel, batch: Packed) -> Tensor:
-    reader = PackedReader(batch.segments, batch.ids.device)
-    return model.base_model(**packed(batch.ids, batch.positions, reader)).last_hidden_state[0]
+def hidden_of(model: PreTrainedModel, batch: Packed, kernels: Kernels = Kernels.AUTO) -> Tensor:
+    attention = TrainingAttention(batch.segments, batch.ids.device, kernels)
+    return model.base_model(**packed_inputs(batch.ids, batch.positions, attention)).last_hidden_state[0]
 
 
 def read(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
-    """What is read at the sampled ids of the rows [N, H], packed."""
+    """Hidden states before the sampled ids of the rows [N, H], in one packed pass."""
     batch = pack(rows)
     return hidden_of(model, batch)[batch.output_positions][batch.target_index]
 
@@ -100,7 +103,7 @@ def read_one_by_one(model: PreTrainedModel, rows: Sequence[TrainingSequence]) ->
 
 
 def read_side_by_side(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
-    """The same in one pass: id 0 follows the shorter rows, which causal attention does not let them see."""
+    """The same in one pass: id 0 pads shorter rows at the end, where causal attention does not see it."""
     ids = nn.utils.rnn.pad_sequence([torch.from_numpy(ids) for ids, _ in rows], batch_first=True)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     return torch.cat([row[mask.nonzero()[0] - 1] for row, (_, mask) in zip(hidden, rows, strict=True)])
@@ -108,7 +111,7 @@ def read_side_by_side(model: PreTrainedModel, rows: Sequence[TrainingSequence]) 
 
 def assert_same(name: str, rows: Sequence[TrainingSequence], by_dense: Reading = read_one_by_one) -> None:
     """Hidden states of random rows, and the gradients of a random functional of them."""
-    theirs, mine = dense(name), ours(name)
+    theirs, mine = dense(name), with_packed_attention(name)
     expected, found = by_dense(theirs, rows), read(mine, rows)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
     probe = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(3))
@@ -125,7 +128,7 @@ def assert_same(name: str, rows: Sequence[TrainingSequence], by_dense: Reading =
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("seed", range(4))
-def test_packed_rows_are_as_dense_ones(name: str, seed: int) -> None:
+def test_packed_rows_equal_dense_ones(name: str, seed: int) -> None:
     rows = [row for row in tree(seed) if row[1].any()]
     assert_same(name, rows)
 
@@ -133,7 +136,7 @@ def test_packed_rows_are_as_dense_ones(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["qwen2", "gemma2, windowed and capped"])
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**20), count=st.integers(1, 30), longest=st.integers(2, 90))
-def test_random_trees_are_as_dense_rows(name: str, seed: int, count: int, longest: int) -> None:
+def test_random_trees_equal_dense_rows(name: str, seed: int, count: int, longest: int) -> None:
     rows = [row for row in tree(seed, count, longest) if row[1].any()]
     if rows:
         assert_same(name, rows, read_side_by_side)
@@ -144,104 +147,122 @@ def test_long_rows_under_a_window_are_cut_in_pieces(name: str, monkeypatch: pyte
     monkeypatch.setattr("tsr_lightning.modeling.training_attention._PIECE", 8)
     rows = [row for row in tree(5, 12, 100) if row[1].any()]
     segments = pack(rows).segments
-    plan = plan_of(segments, 5, CPU)
-    assert max(part.shape[1] for part in plan.parts) == 8
-    assert max(part.shape[2] for part in plan.parts) == 8 + 4
+    buckets = plan_training(segments, 5, CPU).buckets.buckets
+    assert max(bucket.shape[1] for bucket in buckets) == 8
+    assert max(bucket.shape[2] for bucket in buckets) == 8 + 4
     assert_same(name, rows)
 
 
-@pytest.mark.usefixtures("attending")  # our kernel serves packed rows in float32 alone, and all others here are not
-def test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32() -> None:
+def test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32(kernels: Kernels) -> None:
     """A sampled token that several rows share counts once for each."""
     stem, ends = np.arange(20), [np.arange(30, 36), np.arange(40, 49), np.arange(30, 36)]
     rows = [(np.concatenate([stem, end]), np.arange(20 + len(end)) >= 15) for end in ends]
     gradients = []
     for parts in ([rows], [[row] for row in rows]):
-        model = ours("qwen2").float()
+        model = with_packed_attention("qwen2").float()
         for part in parts:
             batch = pack(part)
-            hidden = hidden_of(model, batch)[batch.output_positions]
+            hidden = hidden_of(model, batch, kernels)[batch.output_positions]
             logprobs = model.lm_head(hidden).log_softmax(-1).gather(1, batch.target_ids[:, None])[batch.target_index]
             logprobs.sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     shared = pack(rows)
-    assert len(shared) == 20 + 5 + 8  # the last sampled token is not fed
+    assert len(shared) == 20 + 5 + 8  # the last sampled token is not an input
     assert len(shared.target_index) == 3 * 5 + 6 + 9 + 6
     assert len(shared.output_positions) == 5 + 6 + 9
     for one, other in zip(*gradients, strict=True):  # float32 sums in another order, of terms as large as the largest
         torch.testing.assert_close(one, other, atol=2e-6 * float(one.abs().max()), rtol=1e-4)
 
 
-def test_a_bfloat16_model_is_near_its_float32_self() -> None:
+def test_bfloat16_model_is_close_to_float32() -> None:
     rows = [row for row in tree(1) if row[1].any()]
-    exact = read(ours("llama").float(), rows)
-    rough = read(ours("llama").bfloat16(), rows)
+    exact = read(with_packed_attention("llama").float(), rows)
+    rough = read(with_packed_attention("llama").bfloat16(), rows)
     assert rough.dtype == torch.bfloat16
     assert (rough.float() - exact).norm() / exact.norm() < 0.05
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma2, windowed and capped", "gpt2"])
-def test_autocast_attends_in_bfloat16_and_is_as_dense(name: str) -> None:
-    """Rotated queries and keys come in float32 there, values in bfloat16."""
+def test_autocast_attends_in_bfloat16_like_a_dense_model(name: str) -> None:
+    """Under autocast rotated queries and keys are float32, and values bfloat16."""
     rows = [row for row in tree(2) if row[1].any()]
     with torch.autocast("cpu", torch.bfloat16):
-        found = read(ours(name).float(), rows)
+        found = read(with_packed_attention(name).float(), rows)
         expected = read_one_by_one(dense(name).float(), rows)
     assert (found - expected).norm() / expected.norm() < 0.03
     found.sum().backward()
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_model_without_a_reader_attends_as_usual(name: str) -> None:
-    """Padded rows, a plain forward and a cache: what generation by transformers itself needs."""
+def test_model_without_packed_attention_attends_as_usual(name: str) -> None:
+    """Padded rows, a plain forward pass and a cache, as transformers' own generation needs them."""
     ids = torch.randint(0, 50, (3, 12), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(ids)
     mask[1, :4] = 0
     for inputs in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
-        expected, found = (model.float()(**inputs).logits for model in (dense(name), ours(name)))
+        expected, found = (model.float()(**inputs).logits for model in (dense(name), with_packed_attention(name)))
         shown = inputs.get("attention_mask", torch.ones_like(ids)).bool()
         torch.testing.assert_close(found[shown], expected[shown], atol=2e-5, rtol=1e-5)
     greedy = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    said = [model.float().generate(input_ids=ids, attention_mask=mask, **greedy) for model in (dense(name), ours(name))]
-    assert torch.equal(*said)
+    models = dense(name).float(), with_packed_attention(name).float()
+    assert torch.equal(*(model.generate(input_ids=ids, attention_mask=mask, **greedy) for model in models))
 
 
-def test_a_model_that_cannot_be_given_another_attention_is_refused() -> None:
+def test_model_whose_attention_cannot_be_replaced_is_refused() -> None:
     model = AutoModelForCausalLM.from_config(BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2))
     with pytest.raises((ConfigError, ValueError)):
         install(model)
-    assert ours("llama").config._attn_implementation == NAME
+    assert with_packed_attention("llama").config._attn_implementation == NAME
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_adds_most_of_its_length_is_whole_and_needs_no_mask() -> None:
+def needed(plan: TrainingPlan, segments: Sequence[Segment]) -> int:
+    """Products of a query and a key without padding."""
+    attending = {i for bucket in plan.buckets.buckets if bucket.starts is None for i in _causal(plan, bucket.queries)}
+    return sum(
+        products(1, len(s.path), len(s.path), causal=True)
+        if i in attending
+        else products(1, s.length, len(s.path), causal=False)
+        for i, s in enumerate(segments)
+    )
+
+
+def _causal(plan: TrainingPlan, queries: slice) -> list[int]:
+    firsts = plan.buckets.first_query
+    return np.flatnonzero((firsts >= queries.start) & (firsts < queries.stop)).tolist()
+
+
+def test_segment_that_adds_most_of_its_row_attends_as_the_whole_row_without_a_mask() -> None:
     own, long = np.arange(10), np.concatenate([np.arange(6), np.arange(10, 20)])
     late = np.concatenate([np.arange(9), np.arange(20, 22)])
-    plan = plan_of([Segment(10, own), Segment(10, long), Segment(2, late)], None, CPU)
-    assert [(part.shape, part.starts is None) for part in plan.parts] == [((2, 16, 16), True), ((1, 2, 11), False)]
-    assert plan.needed == 10 * 11 // 2 + 16 * 17 // 2 + 2 * 11
-    assert plan.scored == 2 * 16 * 17 // 2 + 2 * 11
-    assert len(plan.lenders) == 6 + 9
+    segments = [Segment(10, own), Segment(10, long), Segment(2, late)]
+    plan = plan_training(segments, None, CPU)
+    shapes = [(bucket.shape, bucket.starts is None) for bucket in plan.buckets.buckets]
+    assert shapes == [((2, 16, 16), True), ((1, 2, 11), False)]
+    assert needed(plan, segments) == 10 * 11 // 2 + 16 * 17 // 2 + 2 * 11
+    assert plan.buckets.scores_computed == 2 * 16 * 17 // 2 + 2 * 11
+    assert len(plan.repeated_tokens) == 6 + 9
 
 
 def test_few_products_are_padding() -> None:
-    """Of ragged rows by the hundred; in long ones, where attention costs, it is less."""
+    """Fewer in long rows, where attention costs most."""
     for rows, longest, most in ((200, 60, 0.35), (200, 600, 0.15)):
-        plan = plan_of(pack(tree(7, rows, longest)).segments, None, CPU)
-        assert 0 <= 1 - plan.needed / plan.scored < most
+        segments = pack(tree(7, rows, longest)).segments
+        plan = plan_training(segments, None, CPU)
+        assert 0 <= 1 - needed(plan, segments) / plan.buckets.scores_computed < most
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**20), st.sampled_from([None, 3, 9]))
-def test_the_stored_layout_attends_as_the_packed_one(seed: int, window: int | None) -> None:
-    """Two ways through the same segments: the engine's and the update's."""
+def test_stored_attention_equals_training_attention(seed: int, window: int | None) -> None:
+    """The engine's and the update's, on the same segments."""
     segments = pack(tree(seed)).segments
     total = sum(segment.length for segment in segments)
     draw = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(heads, total, 8, generator=draw).double() for heads in (4, 2, 2))
     scores = ScoreParams(0.3, window)
-    expected = layout_of(segments, CPU).attend(query, key, value, scores)
-    found = PackedReader(segments, CPU).attend(0, query, key, value, scores)
+    expected = StoredAttention(segments, CPU).attend(query, key, value, scores)
+    found = TrainingAttention(segments, CPU).attend(0, query, key, value, scores)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Our kernel attends as the formula says, in float64 and key by key; and without it PyTorch attends."""
+"""The C kernel against the formula, in float64 and query by query; and PyTorch's kernels where it cannot be built."""
 
 import logging
 import os
@@ -19,19 +19,22 @@ from torch import Tensor
 from tests.commands import ROOT
 from tsr_lightning.engines.transformers.kv_store import KVShape, KVStore
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
-from tsr_lightning.modeling.attention import ScoreParams, Segment
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling.attention import ScoreParams
+from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.native import building, kernel
-from tsr_lightning.modeling.native.blocks import MOST, Blocks, blocks_of, trees_of
-from tsr_lightning.modeling.native.training import attend_packed
-from tsr_lightning.modeling.training_attention import PackedReader
+from tsr_lightning.modeling.native.blocks import MAX_TOKENS, Blocks, segment_blocks, trees_of
+from tsr_lightning.modeling.native.training import NativeTrainingAttention
+from tsr_lightning.modeling.segments import Segment
+from tsr_lightning.modeling.training_attention import TrainingAttention
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(building.library() is None, reason="no compiler here, or switched off")
+pytestmark = pytest.mark.skipif(not Kernels.AUTO.uses_native(CPU, torch.float32), reason="there is no C compiler")
 
 
 def tree(seed: int, count: int, longest: int) -> tuple[list[Segment], int]:
-    """Segments that extend an earlier one's path, or begin anew, in a store of a stated size."""
+    """Segments, most of which extend an earlier one's path, and the size of their store."""
     draw = np.random.default_rng(seed)
     paths: list[NDArray[np.int64]] = []
     lengths = [int(draw.integers(1, longest + 1)) for _ in range(count)]
@@ -69,7 +72,7 @@ def some(
     draw = torch.Generator().manual_seed(seed)
     tokens = sum(segment.length for segment in segments)
     return [
-        torch.randn(tokens, heads[0], widths[0], generator=draw).transpose(0, 1),  # strided, as models have it
+        torch.randn(tokens, heads[0], widths[0], generator=draw).transpose(0, 1),  # strided, as models give it
         torch.randn(heads[1], size, widths[0], generator=draw),
         torch.randn(heads[1], size, widths[1], generator=draw),
     ]
@@ -85,7 +88,7 @@ def some(
     window=st.sampled_from([None, None, 1, 5, 64, 100]),
     softcap=st.sampled_from([None, None, 2.0, 50.0]),
 )
-def test_it_attends_as_the_formula_says(
+def test_attention_equals_the_formula(
     seed: int,
     count: int,
     longest: int,
@@ -97,32 +100,32 @@ def test_it_attends_as_the_formula_says(
     segments, size = tree(seed, count, longest)
     query, key, value = some(seed, segments, size, heads, widths)
     scores = ScoreParams(1.5 * widths[0] ** -0.5, window, softcap)
-    blocks = blocks_of(segments, window)
+    blocks = segment_blocks(segments, window)
     found = kernel.attend(query, key, value, blocks, scores)
     torch.testing.assert_close(found.double(), by_formula(query, key, value, segments, scores), atol=5e-6, rtol=5e-6)
     narrow = [x.bfloat16() for x in (query, key, value)]
     found = kernel.attend(*narrow, blocks, scores)
     expected = by_formula(*narrow, segments, scores)
     assert found.dtype == torch.bfloat16
-    assert ((found.double() - expected).abs() <= 2**-8 * expected.abs() + 5e-6).all()  # its own rounding alone
+    assert ((found.double() - expected).abs() <= 2**-8 * expected.abs() + 5e-6).all()  # the output's rounding alone
 
 
-def test_large_scores_and_what_is_no_number_stay_what_they_are() -> None:
+def test_large_scores_stay_exact_and_nan_reaches_only_who_sees_it() -> None:
     segments = [Segment(70, np.arange(70))]
     query, key, value = some(0, segments, 70, (2, 2), (16, 16))
     scores = ScoreParams(1.0)
-    found = kernel.attend(query * 1e4, key * 1e3, value, blocks_of(segments), scores)
+    found = kernel.attend(query * 1e4, key * 1e3, value, segment_blocks(segments), scores)
     torch.testing.assert_close(
         found.double(), by_formula(query * 1e4, key * 1e3, value, segments, scores), atol=1e-5, rtol=1e-5
     )
     key[0, 40, 3] = torch.nan
-    broken = kernel.attend(query, key, value, blocks_of(segments), scores).isnan()
+    broken = kernel.attend(query, key, value, segment_blocks(segments), scores).isnan()
     assert broken[40:, 0].all()
     assert not broken[:40].any()
     assert not broken[:, 1].any()
 
 
-def test_the_numbers_are_the_same_whatever_the_threads() -> None:
+def test_outputs_do_not_depend_on_the_number_of_threads() -> None:
     segments, size = tree(3, 12, 150)
     inputs = some(3, segments, size, (6, 2), (32, 32))
     threads = torch.get_num_threads()
@@ -130,7 +133,7 @@ def test_the_numbers_are_the_same_whatever_the_threads() -> None:
     try:
         for count in (1, 2, 3, 1):
             torch.set_num_threads(count)
-            found.append(kernel.attend(*inputs, blocks_of(segments), ScoreParams(0.2)))
+            found.append(kernel.attend(*inputs, segment_blocks(segments), ScoreParams(0.2)))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(found[0], other) for other in found[1:])
@@ -140,83 +143,87 @@ def test_the_numbers_are_the_same_whatever_the_threads() -> None:
 
 
 def visible(blocks: Blocks) -> list[set[int]]:
-    """The slots that each packed token sees; none is told twice."""
+    """The slots that each packed token sees, which are distinct."""
     tokens: list[set[int]] = []
-    for token, count, shared, shares, own, owns in blocks.table.tolist():
+    for token, count, shared, shared_count, own, own_count in blocks.table.tolist():
         assert token == len(tokens)
-        assert 1 <= count <= MOST
+        assert 1 <= count <= MAX_TOKENS
         for i in range(count):
-            mine = [int(blocks.shared[shared + n]) for n in range(shares)]
-            mine += [int(blocks.own[own + n]) for n in range(owns) if int(blocks.masks[own + n]) >> i & 1]
-            assert len(mine) == len(set(mine))
-            tokens.append(set(mine))
+            seen = [int(blocks.shared[shared + n]) for n in range(shared_count)]
+            seen += [int(blocks.own[own + n]) for n in range(own_count) if int(blocks.masks[own + n]) >> i & 1]
+            assert len(seen) == len(set(seen))
+            tokens.append(set(seen))
     return tokens
 
 
 @settings(max_examples=100)
 @given(st.integers(0, 2**20), st.integers(1, 30), st.sampled_from([1, 4, 30, 150]), st.sampled_from([None, 1, 4, 70]))
-def test_a_token_sees_its_path_once(seed: int, count: int, longest: int, window: int | None) -> None:
+def test_each_token_sees_each_key_of_its_path_once(seed: int, count: int, longest: int, window: int | None) -> None:
     segments, _ = tree(seed, count, longest)
     expected = []
     for segment in segments:
         for end in range(len(segment.path) - segment.length + 1, len(segment.path) + 1):
             expected.append(set(segment.path[max(0, end - window) if window else 0 : end].tolist()))
-    blocks = blocks_of(segments, window)
+    blocks = segment_blocks(segments, window)
     assert visible(blocks) == expected
-    assert blocks.scored >= sum(map(len, expected))
+    assert blocks.scores_computed >= sum(map(len, expected))
 
 
-def test_siblings_of_a_long_path_share_a_block_and_strangers_do_not() -> None:
+def test_segments_share_a_block_if_they_share_a_long_path() -> None:
     stem = np.arange(500)
     siblings = [Segment(10, np.concatenate([stem, np.arange(500 + 10 * i, 510 + 10 * i)])) for i in range(5)]
-    assert blocks_of(siblings).table[:, [1, 3, 5]].tolist() == [[50, 500, 50]]
-    strangers = [Segment(40, np.arange(40 * i, 40 * i + 40)) for i in range(3)]
-    assert blocks_of(strangers).table[:, [1, 3, 5]].tolist() == [[40, 0, 40]] * 3
+    assert segment_blocks(siblings).table[:, [1, 3, 5]].tolist() == [[50, 500, 50]]
+    unrelated = [Segment(40, np.arange(40 * i, 40 * i + 40)) for i in range(3)]
+    assert segment_blocks(unrelated).table[:, [1, 3, 5]].tolist() == [[40, 0, 40]] * 3
     long = [Segment(150, np.arange(150))]
-    assert blocks_of(long).table[:, [1, 3, 5]].tolist() == [[56, 0, 56], [48, 56, 48], [46, 104, 46]]  # no small rest
-    assert blocks_of(long, 70).scored < blocks_of(long).scored
+    assert segment_blocks(long).table[:, [1, 3, 5]].tolist() == [
+        [56, 0, 56],
+        [48, 56, 48],
+        [46, 104, 46],
+    ]  # no small rest
+    assert segment_blocks(long, 70).scores_computed < segment_blocks(long).scores_computed
 
 
-# -- a step ------------------------------------------------------------------------------------------------------------
+# -- decode steps ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", [None, 4, 40])
-def test_a_step_reads_each_branchs_own_past(window: int | None) -> None:
-    """Three families of 1, 90 and 3 branches; each branch is a prompt and a few columns, and its token's own."""
+def test_each_branch_of_a_decode_step_sees_its_own_past(window: int | None) -> None:
+    """Three groups of 1, 90 and 3 branches; each branch sees its prompt, some of four columns and its own."""
     draw = np.random.default_rng(0)
     slots = draw.permutation(1000)
     prompts, rest = [slots[:30], slots[30:35], slots[35:100]], slots[100:].tolist()
     store = KVStore(KVShape(1, 2, 16, 16, 4, torch.float32, torch.float32), 1000, CPU)
     store.keys[0].normal_(), store.values[0].normal_()
-    steps = NativeBackend().steps(store, prompts, 400)
-    steps.keep([0, 1, 2])
-    families = [0, *[1] * 90, *[2] * 3]
+    decode = NativeBackend().decode(store, prompts, 400)
+    decode.keep([0, 1, 2])
+    groups = [0, *[1] * 90, *[2] * 3]
     past = [[rest.pop() for _ in range(4)] for _ in prompts]
-    steps.copy([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2], [0, 1, 2, 3] * 3, [slot for own in past for slot in own])
+    decode.copy([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2], [0, 1, 2, 3] * 3, [slot for slots in past for slot in slots])
     columns = [4, *range(4, 94), *range(4, 7)]
     seen = np.zeros((94, 94), dtype=bool)
     seen[:, :4] = draw.random((94, 4)) < 0.5
     seen[np.arange(94), columns] = True
-    mine = [rest.pop() for _ in families]
-    steps.expect(families, columns, seen, mine)
+    own = [rest.pop() for _ in groups]
+    decode.prepare(groups, columns, seen, own)
     query, key, value = (torch.randn(heads, 94, 16, generator=torch.Generator().manual_seed(1)) for heads in (4, 2, 2))
     scores = ScoreParams(0.25, window)
-    found = steps.attend(0, query, key, value, scores)
+    found = decode.attend(0, query, key, value, scores)
     paths = [
-        np.array([*prompts[f], *(slot for slot, is_seen in zip(past[f], row, strict=False) if is_seen), slot_of])
-        for f, row, slot_of in zip(families, seen[:, :4], mine, strict=True)
+        np.array([*prompts[group], *(slot for slot, is_seen in zip(past[group], row, strict=False) if is_seen), last])
+        for group, row, last in zip(groups, seen[:, :4], own, strict=True)
     ]
-    assert steps.positions.tolist() == [len(path) - 1 for path in paths]
+    assert decode.positions.tolist() == [len(path) - 1 for path in paths]
     expected = by_formula(query, store.keys[0], store.values[0], [Segment(1, path) for path in paths], scores)
     torch.testing.assert_close(found.double(), expected, atol=5e-6, rtol=5e-6)
-    torch.testing.assert_close(store.keys[0][:, mine], key)
+    torch.testing.assert_close(store.keys[0][:, own], key)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
 def packed_tree(seed: int, count: int, longest: int) -> tuple[list[Segment], int]:
-    """As `tree`, the packed tokens being the store."""
+    """As `tree`, where the packed tokens are the store."""
     segments, _ = tree(2 * seed, count, longest)  # slots from 3 on, in order
     total = sum(segment.length for segment in segments)
     return [Segment(segment.length, segment.path - 3) for segment in segments], total
@@ -232,7 +239,7 @@ def packed_tree(seed: int, count: int, longest: int) -> tuple[list[Segment], int
     window=st.sampled_from([None, None, 1, 5, 70]),
     softcap=st.sampled_from([None, None, 2.0]),
 )
-def test_gradients_are_those_of_pytorchs_parts(
+def test_gradients_equal_those_of_pytorch(
     seed: int,
     count: int,
     longest: int,
@@ -241,18 +248,18 @@ def test_gradients_are_those_of_pytorchs_parts(
     window: int | None,
     softcap: float | None,
 ) -> None:
-    """Against autograd in float64, which the kernel does not serve."""
+    """Against autograd in float64, which the kernel does not support."""
     segments, total = packed_tree(seed, count, longest)
     scores = ScoreParams(1.5 * width**-0.5, window, softcap)
     inputs = some(seed, segments, total, heads, (width, width))
     exact = [x.double().requires_grad_() for x in inputs]
     mine = [x.clone().requires_grad_() for x in inputs]
     probe = torch.randn(total, heads[0], width, generator=torch.Generator().manual_seed(1))
-    out = PackedReader(segments, CPU).attend(0, *mine, scores)
+    out = TrainingAttention(segments, CPU).attend(0, *mine, scores)
     assert out.grad_fn is not None
     assert "_Attention" in out.grad_fn.name()
     (out * probe).sum().backward()
-    (PackedReader(segments, CPU).attend(0, *exact, scores) * probe).sum().backward()
+    (TrainingAttention(segments, CPU).attend(0, *exact, scores) * probe).sum().backward()
     for one, other in zip(mine, exact, strict=True):
         assert one.grad is not None
         assert other.grad is not None
@@ -262,22 +269,21 @@ def test_gradients_are_those_of_pytorchs_parts(
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_gradients_are_those_of_the_formula(seed: int, softcap: float | None) -> None:
-    """In float64, through every query's own softmax."""
+def test_gradients_equal_those_of_the_formula(seed: int, softcap: float | None) -> None:
     segments, total = packed_tree(seed, 8, 40)
     scores = ScoreParams(0.3, 30 if seed % 2 else None, softcap)
     inputs = some(seed, segments, total, (4, 2), (24, 24))
     exact, mine = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
     probe = torch.randn(total, 4, 24, generator=torch.Generator().manual_seed(1))
     (by_formula(*exact, segments, scores) * probe).sum().backward()
-    (attend_packed(*mine, blocks_of(segments, scores.window), scores) * probe).sum().backward()
+    (NativeTrainingAttention(segments).attend(0, *mine, scores) * probe).sum().backward()
     for one, other in zip(mine, exact, strict=True):
         assert one.grad is not None
         assert other.grad is not None
         torch.testing.assert_close(one.grad, other.grad, atol=2e-5, rtol=2e-5)
 
 
-def test_gradients_are_the_same_whatever_the_threads() -> None:
+def test_gradients_do_not_depend_on_the_number_of_threads() -> None:
     segments, total = packed_tree(5, 20, 120)
     inputs = [x.requires_grad_() for x in some(5, segments, total, (6, 2), (32, 32))]
     threads = torch.get_num_threads()
@@ -285,7 +291,7 @@ def test_gradients_are_the_same_whatever_the_threads() -> None:
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            out = PackedReader(segments, CPU).attend(0, *inputs, ScoreParams(0.2))
+            out = TrainingAttention(segments, CPU).attend(0, *inputs, ScoreParams(0.2))
             found.append(torch.autograd.grad(out.square().sum(), inputs))
     finally:
         torch.set_num_threads(threads)
@@ -293,7 +299,7 @@ def test_gradients_are_the_same_whatever_the_threads() -> None:
         assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
 
 
-def test_blocks_that_share_no_keys_are_trees_of_their_own() -> None:
+def test_blocks_without_common_keys_are_separate_trees() -> None:
     rows = [
         np.arange(100),
         np.concatenate([np.arange(50), np.arange(100, 160)]),
@@ -301,7 +307,7 @@ def test_blocks_that_share_no_keys_are_trees_of_their_own() -> None:
         np.arange(230, 260),
     ]
     segments = [Segment(length, path) for length, path in zip((100, 60, 70, 30), rows, strict=True)]
-    blocks = blocks_of(segments)
+    blocks = segment_blocks(segments)
     assert blocks.table[:, 0].tolist() == [0, 56, 100, 160, 200, 230]
     assert trees_of(blocks).tolist() == [0, 3, 5, 6]
 
@@ -310,53 +316,80 @@ def test_blocks_that_share_no_keys_are_trees_of_their_own() -> None:
 
 
 @pytest.fixture
-def anew() -> Iterator[None]:
-    """As if nothing had been loaded."""
-    building.library.cache_clear()
+def not_loaded() -> Iterator[None]:
+    """As in a new process."""
+    building.load.cache_clear()
     yield
-    building.library.cache_clear()
+    building.load.cache_clear()
 
 
-def test_without_a_compiler_pytorch_attends_and_one_sentence_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, anew: None
-) -> None:
+@pytest.fixture
+def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, not_loaded: None) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    with caplog.at_level(logging.WARNING):
-        assert not kernel.serves(CPU, torch.float32)
-        assert not kernel.serves(CPU, torch.bfloat16)
+
+
+def test_auto_uses_pytorch_without_a_compiler_and_logs_it_once(
+    caplog: pytest.LogCaptureFixture, no_compiler: None
+) -> None:
+    with caplog.at_level(logging.INFO):
+        Kernels.AUTO.check()
+        assert not Kernels.AUTO.uses_native(CPU, torch.float32)
+        assert not Kernels.AUTO.uses_native(CPU, torch.bfloat16)
     assert [record.getMessage().split(": ")[-1] for record in caplog.records] == [
         "there is no C compiler (cc, gcc or clang)"
     ]
 
 
+def test_native_without_a_compiler_is_refused(no_compiler: None) -> None:
+    with pytest.raises(ConfigError, match=r"model.policy.kernels is 'native': .*there is no C compiler.*auto or torch"):
+        Kernels.NATIVE.check()
+
+
+def test_auto_logs_the_library_once(caplog: pytest.LogCaptureFixture, not_loaded: None) -> None:
+    with caplog.at_level(logging.INFO):
+        assert Kernels.AUTO.uses_native(CPU, torch.float32)
+        assert Kernels.NATIVE.uses_native(CPU, torch.float32)
+    [record] = caplog.records
+    assert record.getMessage().endswith(".so")
+
+
+def test_torch_builds_nothing(no_compiler: None, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Kernels.TORCH.check()
+        assert not Kernels.TORCH.uses_native(CPU, torch.float32)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     "script", ["echo broken: no >&2; exit 1", "case $1 in --version) ;; *) touch $PWD; exit 3;; esac"]
 )
-def test_a_compiler_that_fails_is_as_none(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, anew: None
+def test_compiler_that_fails_is_like_none(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, not_loaded: None
 ) -> None:
     broken = tmp_path / "cc"
     broken.write_text(f"#!/bin/sh\n{script}\n")
     broken.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CC", str(broken))
-    assert building.library() is None
+    with caplog.at_level(logging.INFO):
+        built = building.load()
+    assert built.library is None
+    assert "failed" in built.detail
     assert len(caplog.records) == 1
-    assert "failed" in caplog.records[0].getMessage()
-    assert list(building.folder().iterdir()) == []
+    assert list(building.cache_folder().iterdir()) == []
 
 
 @pytest.mark.slow
-def test_the_engine_and_the_update_work_without_a_compiler(tmp_path: Path) -> None:
-    """A test of each, where there is none: it is skipped with the kernel and passes without."""
+def test_engine_and_training_attention_work_without_a_compiler(tmp_path: Path) -> None:
+    """A test of each in a process without one: it is skipped with the C kernels and passes with PyTorch's."""
     environment = os.environ | {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("CC", None)
     options = ["-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests")]
-    update = "tests/test_attention.py::test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32"
-    engine = "tests/test_engine.py::test_draws_are_the_references"
-    chosen = [f"{engine}[{attending}-1.0-3]" for attending in ("kernel", "pytorch")]
+    update = "tests/modeling/test_attention.py::test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32"
+    engine = "tests/engines/test_engine.py::test_samples_equal_the_references"
+    chosen = [f"{engine}[{kernels}-1.0-3]" for kernels in ("native", "torch")]
     command = [sys.executable, "-m", "pytest", *options, update, *chosen]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -364,34 +397,29 @@ def test_the_engine_and_the_update_work_without_a_compiler(tmp_path: Path) -> No
     assert passed == skipped == 2
 
 
-def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, anew: None) -> None:
-    monkeypatch.setenv(building.SWITCH, "0")
-    assert building.library() is None
-    assert caplog.records == []
-
-
-def test_what_it_does_not_know_it_does_not_serve() -> None:
-    assert kernel.serves(CPU, torch.float32)
-    assert not kernel.serves(CPU, torch.float64)
-    assert not kernel.serves(CPU, torch.float16)
-    assert not kernel.serves(torch.device("meta"), torch.float32)
+def test_native_kernels_serve_two_types_on_a_cpu() -> None:
+    assert Kernels.AUTO.uses_native(CPU, torch.float32)
+    assert Kernels.AUTO.uses_native(CPU, torch.bfloat16)
+    assert not Kernels.AUTO.uses_native(CPU, torch.float64)
+    assert not Kernels.AUTO.uses_native(CPU, torch.float16)
+    assert not Kernels.AUTO.uses_native(torch.device("meta"), torch.float32)
 
 
 def test_two_processes_build_at_once_and_a_third_finds_it(tmp_path: Path) -> None:
-    script = "from tsr_lightning.modeling.native.building import library; assert library() is not None"
+    script = "from tsr_lightning.modeling.native.building import load; assert load().library is not None"
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script]
     both = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]
-    [made] = (tmp_path / "tsr_lightning" / "native").iterdir()
-    before = made.stat().st_mtime_ns
+    [library] = (tmp_path / "tsr_lightning" / "native").iterdir()
+    before = library.stat().st_mtime_ns
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=120)
-    assert made.stat().st_mtime_ns == before
-    assert made.parent.stat().st_mode & 0o077 == 0
+    assert library.stat().st_mtime_ns == before
+    assert library.parent.stat().st_mode & 0o077 == 0
 
 
-def test_there_is_one_pool_of_threads() -> None:
-    """The kernel's OpenMP is the one that PyTorch has loaded: two pools would fight for the cores."""
+def test_one_openmp_library_is_loaded() -> None:
+    """The kernel uses PyTorch's: two thread pools would compete for the cores."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("no /proc here")

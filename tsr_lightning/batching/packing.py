@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.modeling.attention import Segment
+from tsr_lightning.modeling.segments import Segment
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -1,19 +1,23 @@
-"""The contract of generation: token ids and keys in, token ids and log-probabilities out. Knows no text."""
+"""The contract of generation: token ids and seeds in, token ids and log-probabilities out. Knows no text."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tsr_lightning.costs import Costs
+
+if TYPE_CHECKING:  # who knows engines by their contract alone needs no torch
+    from tsr_lightning.engines.model import Model
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn, and so at which temperature log-probabilities are computed.
+    """How responses are sampled.
 
     Args:
-        temperature: softmax temperature; 0 takes the most likely token.
-        max_response_tokens: the most tokens that one turn may say.
+        temperature: softmax temperature, also that of the log-probabilities; 0 takes the most likely token.
+        max_response_tokens: the most tokens of one turn's response.
     """
 
     temperature: float = 1.0
@@ -22,27 +26,27 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One context to respond to, `len(keys)` times."""
+    """A context, for `len(seeds)` responses."""
 
     ids: tuple[int, ...]  # [P]
-    keys: tuple[int, ...]  # [C] one key of the policy stream per response
+    seeds: tuple[int, ...]  # [C] one of 64 bits per response
     max_new_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the policy said, as it said it."""
+    """A sampled response."""
 
-    ids: tuple[int, ...]  # [R] the sampled ids, the end token included where it was sampled
-    logprobs: tuple[float, ...]  # [R] of those ids, at the sampling temperature
+    ids: tuple[int, ...]  # [R] the end token included where it was sampled
+    logprobs: tuple[float, ...]  # [R] at the sampling temperature
     finished: bool  # False: cut by the budget before an end token
 
 
 class Engine(Protocol):
-    """Draws responses. The draw of token `i` of a response is `Key(key).uniform(i)`: no generator, no hidden order."""
+    """Samples responses. Token `i` of a response is drawn with `Key(seed).uniform(i)`: there is no other randomness."""
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
-        """Responses grouped by prompt, in the order of its keys."""
+        """Responses grouped by prompt, in the order of its seeds."""
         ...
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
@@ -50,5 +54,29 @@ class Engine(Protocol):
         ...
 
     def take_costs(self) -> Costs:
-        """What was computed since the last call."""
+        """Costs since the last call."""
         ...
+
+    def sync(self) -> None:
+        """Takes over the policy's weights as they are now; does nothing where the engine reads them in place."""
+
+    def release(self) -> None:
+        """Gives back memory that another phase can use; the engine stays usable."""
+
+    def close(self) -> None:
+        """Gives back everything; the engine is not used again."""
+
+
+@dataclass(frozen=True)
+class EngineSpec(ABC):
+    """The choice of an engine, and its settings: what `data.engine` names."""
+
+    @abstractmethod
+    def build(self, model: "Model", end_ids: frozenset[int], context_tokens: int) -> Engine:
+        """An engine for a whole run.
+
+        Args:
+            model: the policy.
+            end_ids: tokens that end a response.
+            context_tokens: the most tokens of a prompt and its response together.
+        """

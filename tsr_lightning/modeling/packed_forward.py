@@ -1,17 +1,15 @@
-"""A pass of our own through bodies of Llama's kind, over packed tokens: what both the engine and the update run.
+"""Packed forward pass for Llama-style models, for generation and for training.
 
-Of the last layer only keys and values are computed for all tokens. The rest of it, and the last norm, are for those
-tokens after which something is read: the ends of prompts, the places where something was sampled. A token that turns
-out to be one of those later is finished then. On a CPU products, norms, rotations and gates are those of
-native/operators; elsewhere they are PyTorch's.
+The last layer computes keys and values for all tokens; the rest of it and the final norm run only where the final
+hidden state is needed: at the ends of prompts, and where a token was sampled. `finish` completes other tokens later.
 
-Other bodies go their own way (transformers'), and so do these under autocast or with checkpoints of activations.
+Other models run transformers' own forward pass, as do these under autocast or with activation checkpoints.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,201 +24,177 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 
-from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed
-from tsr_lightning.modeling.native import operators
+from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed_inputs
+from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.operators import Operators
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a family's layers are, and how their attention differs from Llama's."""
+class Architecture:
+    """A model's layers, and how their attention differs from Llama's."""
 
     layer: type[nn.Module]
-    window: Callable[[Any], int | None]  # of an attention
-    norms_heads: bool = False  # queries and keys, before they are rotated
+    window: Callable[[Any], int | None]  # sliding window of an attention module
+    has_head_norms: bool = False  # of queries and keys, before the rotary embedding
 
 
-_KINDS: dict[type[PreTrainedModel], Kind] = {
-    LlamaModel: Kind(LlamaDecoderLayer, lambda attention: None),
-    MistralModel: Kind(MistralDecoderLayer, lambda attention: attention.config.sliding_window),
-    Qwen2Model: Kind(Qwen2DecoderLayer, lambda attention: attention.sliding_window),
-    SeedOssModel: Kind(SeedOssDecoderLayer, lambda attention: None),
-    Qwen3Model: Kind(Qwen3DecoderLayer, lambda attention: attention.sliding_window, norms_heads=True),
+_ARCHITECTURES: dict[type[PreTrainedModel], Architecture] = {
+    LlamaModel: Architecture(LlamaDecoderLayer, lambda attention: None),
+    MistralModel: Architecture(MistralDecoderLayer, lambda attention: attention.config.sliding_window),
+    Qwen2Model: Architecture(Qwen2DecoderLayer, lambda attention: attention.sliding_window),
+    SeedOssModel: Architecture(SeedOssDecoderLayer, lambda attention: None),
+    Qwen3Model: Architecture(Qwen3DecoderLayer, lambda attention: attention.sliding_window, has_head_norms=True),
 }
 
 
-class Operators(Protocol):
-    """What a layer does beside attention, over N rows."""
+def install(model: PreTrainedModel, kernels: Kernels = Kernels.AUTO) -> None:
+    """Makes a model's packed passes those of this module, if its architecture is supported.
 
-    def rows(self, count: int) -> int:
-        """How many rows a pass over so many tokens should have: more where that makes products of few shapes."""
-        ...
-
-    def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """[N, I] -> [N, O]."""
-        ...
-
-    def linear_plus(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
-        """The same plus [N, O]."""
-        ...
-
-    def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
-        """silu of one product times another: [N, I] -> [N, O] (arXiv 2002.05202)."""
-        ...
-
-    def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """By the root of the mean square of the last dimension (arXiv 1910.07467)."""
-        ...
-
-    def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        """The first N of x [_, H, D] by angles of [N, D] (arXiv 2104.09864); x is not used again."""
-        ...
+    Args:
+        model: any causal language model.
+        kernels: which its packed passes and their attention may use.
+    """
+    kernels.check()
+    backbone: Any = model.base_model
+    backbone.kernels = kernels
+    if type(backbone) in _ARCHITECTURES and backbone.config.hidden_act in ("silu", "swish"):
+        backbone.forward = MethodType(_forward, backbone)  # a bound method, so that a copy of the model runs the copy
 
 
-class Plain:
-    """PyTorch's, on any device."""
-
-    def rows(self, count: int) -> int:
-        return count
-
-    def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
-        return layer(x)
-
-    def linear_plus(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
-        return other + layer(x)
-
-    def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
-        return functional.silu(gate(x)) * up(x)
-
-    def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        wide = x.float()
-        return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(x.dtype)
-
-    def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        one, other = x.chunk(2, dim=-1)
-        return x * cosines[:, None] + torch.cat([-other, one], dim=-1) * sines[:, None]
+def kernels_of(model: PreTrainedModel) -> Kernels:
+    """The kernels that a model was installed with."""
+    kernels = model.base_model.kernels
+    assert isinstance(kernels, Kernels)
+    return kernels
 
 
-def install(model: PreTrainedModel) -> None:
-    """Makes packed passes through the body of a model ours, if it is of a kind that is known."""
-    body: Any = model.base_model
-    if type(body) in _KINDS and body.config.hidden_act in ("silu", "swish"):
-        body.forward = MethodType(_forward, body)  # a bound method, so that a copy of the body runs the copy
-
-
-def is_supported(body: Any) -> bool:
-    """Whether a packed pass through this body is ours now."""
-    if not isinstance(body.forward, MethodType) or body.forward.__func__ is not _forward:
+def is_supported(backbone: Any) -> bool:
+    """Whether packed passes through this model are those of this module now."""
+    if not isinstance(backbone.forward, MethodType) or backbone.forward.__func__ is not _forward:
         return False
-    if type(body) not in _KINDS or type(body.layers[-1]) is not _KINDS[type(body)].layer:
-        return False  # a strategy that shards weights puts its own classes there, and works by their calls
-    checkpoints = body.layers[-1].gradient_checkpointing and body.training and torch.is_grad_enabled()
-    return not checkpoints and not torch.is_autocast_enabled(body.device.type)
+    if type(backbone) not in _ARCHITECTURES or type(backbone.layers[-1]) is not _ARCHITECTURES[type(backbone)].layer:
+        return False  # a strategy that shards weights wraps the layers, and relies on their being called
+    checkpoints = backbone.layers[-1].gradient_checkpointing and backbone.training and torch.is_grad_enabled()
+    return not checkpoints and not torch.is_autocast_enabled(backbone.device.type)
 
 
 def run(
-    body: nn.Module, ids: Tensor, positions: Tensor, reader: PackedAttention, reads: OutputPositions
+    backbone: nn.Module, ids: Tensor, positions: Tensor, attention: PackedAttention, outputs: OutputPositions
 ) -> tuple[Tensor, Tensor]:
-    """A pass over packed ids [T] at positions [T]: the last hidden states that are read [N, H], and for all tokens
-    what `finish` makes theirs from [T, H]."""
-    arguments = packed(ids, positions, reader)
-    if not is_supported(body):
-        hidden = body(**arguments).last_hidden_state[0]
-        return hidden.index_select(0, _on(reads.tokens, hidden)), hidden
-    out = body(**arguments, reads=reads)
+    """A pass over packed ids [T] at positions [T] in their sequences.
+
+    Returns:
+        The final hidden states at the output positions [N, H], and the states [T, H] that `finish` completes.
+    """
+    inputs = packed_inputs(ids, positions, attention)
+    if not is_supported(backbone):
+        hidden = backbone(**inputs).last_hidden_state[0]
+        return hidden.index_select(0, _on(outputs.tokens, hidden)), hidden
+    out = backbone(**inputs, outputs=outputs)
     return out.last_hidden_state[0], out.hidden_states[-1][0]
 
 
-def run_whole(body: nn.Module, ids: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
-    """A pass that is read after every token: the last hidden states [T, H]."""
-    return body(**packed(ids, positions, reader)).last_hidden_state[0]
+def run_whole(backbone: nn.Module, ids: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
+    """A pass over packed ids [T] at positions [T]: the final hidden states of all tokens [T, H]."""
+    return backbone(**packed_inputs(ids, positions, attention)).last_hidden_state[0]
 
 
-def finish(body: nn.Module, entering: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
-    """What `run` left out: entering [N, H] at positions [N] -> the last hidden states [N, H]. The keys of these tokens
-    are there already, so the reader is given none."""
-    if not is_supported(body):
-        return entering
-    way = _pass(body, entering, positions)
-    return way.last(way.filled(entering), reader, None, keys=0)
+def finish(backbone: nn.Module, unfinished: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
+    """The final hidden states [N, H] of states that `run` left unfinished [N, H], at positions [N].
+
+    The keys of these tokens are stored already, so the attention is given none.
+    """
+    if not is_supported(backbone):
+        return unfinished
+    layers = _pass(backbone, unfinished, positions)
+    return layers.last(layers.pad(unfinished), attention, None, keys=0)
 
 
 def _forward(
-    body: Any,
+    backbone: Any,
     input_ids: Tensor | None = None,
     *,
-    reader: PackedAttention | None = None,
-    reads: OutputPositions | None = None,
+    packed_attention: PackedAttention | None = None,
+    outputs: OutputPositions | None = None,
     **others: Any,
 ) -> BaseModelOutputWithPast:
-    """In the place of the body's own, which it calls for all that is not ours."""
-    if reader is None or input_ids is None or not is_supported(body):
-        given = {} if reader is None else {"reader": reader}
-        return type(body).forward(body, input_ids, **others, **given)
-    x = body.embed_tokens(input_ids[0])
+    """Replaces the model's own forward, and calls it for all but packed passes."""
+    if packed_attention is None or input_ids is None or not is_supported(backbone):
+        given = {} if packed_attention is None else {"packed_attention": packed_attention}
+        return type(backbone).forward(backbone, input_ids, **others, **given)
+    x = backbone.embed_tokens(input_ids[0])
     tokens = len(x)
-    way = _pass(body, x, others["position_ids"][0])
-    x = way.filled(x)
-    for layer in body.layers[:-1]:
-        x = way.layer(layer, x, reader, None, tokens)
-    if reads is None:
-        return BaseModelOutputWithPast(last_hidden_state=way.last(x, reader, None, tokens)[None])
-    hidden = way.last(x, reads.reader, _on(reads.tokens, x), tokens)
+    layers = _pass(backbone, x, others["position_ids"][0])
+    x = layers.pad(x)
+    for layer in backbone.layers[:-1]:
+        x = layers.layer(layer, x, packed_attention, None, tokens)
+    if outputs is None:
+        return BaseModelOutputWithPast(last_hidden_state=layers.last(x, packed_attention, None, tokens)[None])
+    hidden = layers.last(x, outputs.attention, _on(outputs.tokens, x), tokens)
     return BaseModelOutputWithPast(last_hidden_state=hidden[None], hidden_states=(x[None, :tokens],))
 
 
-def _pass(body: Any, x: Tensor, positions: Tensor) -> "_Pass":
-    cosines, sines = body.rotary_emb(x[None], positions[None])
-    is_native = x.dtype == body.norm.weight.dtype and operators.serves(x)
-    return _Pass(body, operators.Native() if is_native else Plain(), cosines[0], sines[0])
+def _pass(backbone: Any, x: Tensor, positions: Tensor) -> "_Pass":
+    cosines, sines = backbone.rotary_emb(x[None], positions[None])
+    kernels = backbone.kernels if x.dtype == backbone.norm.weight.dtype else Kernels.TORCH
+    return _Pass(backbone, kernels.operators(x), cosines[0], sines[0])
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """Over T tokens in P rows. Those beyond T are zeros at first; no token sees them, and no gradient comes of them."""
+    """Over T tokens in P rows. Rows beyond T begin as zeros; no token sees them, and they give no gradient."""
 
-    body: Any
-    use: Operators
+    backbone: Any
+    operators: Operators
     cosines: Tensor  # [T, D]
     sines: Tensor  # [T, D]
 
-    def layer(self, layer: Any, x: Tensor, reader: PackedAttention, reads: Tensor | None, keys: int) -> Tensor:
-        """x [P, H] -> [P, H], or after `reads` [N] alone, in so many rows as N take. `keys` tokens give keys and
-        values: all T, or none."""
-        use, attention, mlp, kind = self.use, layer.self_attn, layer.mlp, _KINDS[type(self.body)]
+    def layer(self, layer: Any, x: Tensor, attention: PackedAttention, queries: Tensor | None, keys: int) -> Tensor:
+        """One layer: x [P, H] -> [P, H].
+
+        Args:
+            layer: the model's.
+            x: its input.
+            attention: attends for the pass.
+            queries: [N] the only tokens with queries; the output then has the rows of N tokens.
+            keys: tokens that give keys and values: all T, or none.
+        """
+        ops, attn, mlp = self.operators, layer.self_attn, layer.mlp
+        architecture = _ARCHITECTURES[type(self.backbone)]
         normed = self._norm(layer.input_layernorm, x)
-        asked, given = normed, normed if keys else normed[:0]
+        query_input, key_input = normed, normed if keys else normed[:0]
         cosines, sines = self.cosines, self.sines
-        if reads is not None:
-            cosines, sines = (part.index_select(0, reads) for part in (cosines, sines))
-            rows = self.filled(reads)  # any token will do for the rest
-            x, asked = (part.index_select(0, rows) for part in (x, normed))
-        query = use.linear(attention.q_proj, asked).unflatten(-1, (-1, attention.head_dim))
-        key = use.linear(attention.k_proj, given).unflatten(-1, (-1, attention.head_dim))
-        value = use.linear(attention.v_proj, given).unflatten(-1, (-1, attention.head_dim))[:keys]
-        if kind.norms_heads:
-            query, key = self._norm(attention.q_norm, query), self._norm(attention.k_norm, key)
-        query = use.rotate(query, cosines, sines)
-        key = use.rotate(key, self.cosines[:keys], self.sines[:keys])
-        scores = ScoreParams(attention.scaling, kind.window(attention))
+        if queries is not None:
+            cosines, sines = (part.index_select(0, queries) for part in (cosines, sines))
+            rows = self.pad(queries)  # padding repeats token 0
+            x, query_input = (part.index_select(0, rows) for part in (x, normed))
+        query = ops.linear(attn.q_proj, query_input).unflatten(-1, (-1, attn.head_dim))
+        key = ops.linear(attn.k_proj, key_input).unflatten(-1, (-1, attn.head_dim))
+        value = ops.linear(attn.v_proj, key_input).unflatten(-1, (-1, attn.head_dim))[:keys]
+        if architecture.has_head_norms:
+            query, key = self._norm(attn.q_norm, query), self._norm(attn.k_norm, key)
+        query = ops.rotate(query, cosines, sines)
+        key = ops.rotate(key, self.cosines[:keys], self.sines[:keys])
+        scores = ScoreParams(attn.scaling, architecture.window(attn))
         query, key, value = (part.transpose(0, 1) for part in (query, key, value))
-        seen = reader.attend(attention.layer_idx, query, key, value, scores)
-        x = use.linear_plus(attention.o_proj, self.filled(seen.flatten(1)), x)
+        attended = attention.attend(attn.layer_idx, query, key, value, scores)
+        x = ops.linear_add(attn.o_proj, self.pad(attended.flatten(1)), x)
         normed = self._norm(layer.post_attention_layernorm, x)
-        return use.linear_plus(mlp.down_proj, use.gated(mlp.gate_proj, mlp.up_proj, normed), x)
+        return ops.linear_add(mlp.down_proj, ops.gated(mlp.gate_proj, mlp.up_proj, normed), x)
 
-    def last(self, x: Tensor, reader: PackedAttention, reads: Tensor | None, keys: int) -> Tensor:
-        """The last layer and the last norm -> [T, H], or [N, H]."""
-        x = self.layer(self.body.layers[-1], x, reader, reads, keys)
-        return self._norm(self.body.norm, x[: len(self.cosines if reads is None else reads)])
+    def last(self, x: Tensor, attention: PackedAttention, queries: Tensor | None, keys: int) -> Tensor:
+        """The last layer and the final norm -> [T, H], or [N, H] where only `queries` [N] have queries."""
+        x = self.layer(self.backbone.layers[-1], x, attention, queries, keys)
+        return self._norm(self.backbone.norm, x[: len(self.cosines if queries is None else queries)])
 
-    def filled(self, x: Tensor) -> Tensor:
-        """[N, ...] and zeros, as many rows as N take."""
-        missing = self.use.rows(len(x)) - len(x)
+    def pad(self, x: Tensor) -> Tensor:
+        """[N, ...] and zeros, up to the rows of a pass over N tokens."""
+        missing = self.operators.padded_rows(len(x)) - len(x)
         return functional.pad(x, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else x
 
     def _norm(self, norm: Any, x: Tensor) -> Tensor:
-        return self.use.norm(x, norm.weight, norm.variance_epsilon)
+        return self.operators.norm(x, norm.weight, norm.variance_epsilon)
 
 
-def _on(reads: NDArray[np.int64], beside: Tensor) -> Tensor:
-    return torch.from_numpy(reads).to(beside.device)
+def _on(tokens: NDArray[np.int64], beside: Tensor) -> Tensor:
+    return torch.from_numpy(tokens).to(beside.device)

@@ -17,13 +17,13 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import DTYPES, Workload, tokenizer_of
 from tsr_lightning.costs import Costs
-from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.engines.base import Engine, Prompt, Response
 
 BATCHES = (16, 32, 64, 128, 256, 512)  # rows of one call, of which the fastest is taken
 
 
 @dataclass
-class GenerateEngine:
+class GenerateEngine(Engine):
     """One call of `generate` after the other.
 
     Args:
@@ -130,7 +130,7 @@ def take_part(line: Line, work: Workload, folder: Path) -> None:
 
 
 def _kind(prompt: Prompt) -> tuple[int, int]:
-    return len(prompt.keys), prompt.max_new_tokens
+    return len(prompt.seeds), prompt.max_new_tokens
 
 
 def _batches(indices: list[int], size: int) -> Iterator[list[int]]:

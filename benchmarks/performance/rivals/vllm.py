@@ -15,13 +15,13 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
 from tsr_lightning.costs import Costs
-from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.engines.base import Engine, Prompt, Response
 
 BATCHED_TOKENS = 8192  # of one step
 BLOCK = 32  # tokens; the smallest that its CPU kernels take at full speed, so that most of a prefix is shared
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     """Serves a wave in one call; siblings are one request with `n`, as vLLM shares them best.
 
     Args:
@@ -48,7 +48,7 @@ class VllmEngine:
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         settings = [
             SamplingParams(
-                n=len(prompt.keys),
+                n=len(prompt.seeds),
                 temperature=temperature,
                 max_tokens=prompt.max_new_tokens,
                 ignore_eos=True,
@@ -63,7 +63,7 @@ class VllmEngine:
             [Response(tuple(said.token_ids), (0.0,) * len(said.token_ids), finished=False) for said in one.outputs]
             for one in served
         ]
-        asked = sum(len(prompt.ids) * len(prompt.keys) for prompt in prompts)
+        asked = sum(len(prompt.ids) * len(prompt.seeds) for prompt in prompts)
         generated = sum(len(response.ids) for family in families for response in family)
         responses = sum(map(len, families))
         prefilled = asked - self._newly_cached()

@@ -1,4 +1,4 @@
-"""What the engine attends with, behind one small interface: PyTorch on a workbench, or our kernel in the store."""
+"""What the engine attends with: PyTorch over a decode buffer, or the native kernel over the store itself."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,74 +8,69 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tsr_lightning.engines.transformers.kv_store import KVStore
-from tsr_lightning.modeling.attention import PackedAttention, Segment
+from tsr_lightning.modeling.attention import PackedAttention
+from tsr_lightning.modeling.segments import Segment
 
 
 class PrefillAttention(PackedAttention, Protocol):
-    """Reads whole segments: their keys go to the store, and are attended to with those of the prefixes they extend."""
+    """Attends for whole segments: stores their keys, and attends to them and to the prefixes that they extend."""
 
     @property
-    def scored(self) -> int:
-        """Products of a query and a key in each head, padding and what is hidden included."""
+    def scores_computed(self) -> int:
+        """Products of a query and a key in each head, padding and hidden keys included."""
         ...
 
-    def select_queries(self, reads: NDArray[np.int64]) -> "PrefillAttention":
-        """For the last layer, where only the packed tokens `reads` [N], ascending, have queries."""
+    def select_queries(self, tokens: NDArray[np.int64]) -> "PrefillAttention":
+        """For the last layer, where only the packed `tokens` [N], ascending, have queries."""
         ...
 
 
 class DecodeAttention(PackedAttention, Protocol):
-    """Reads one token of every branch, pass after pass. A family is a prompt and the branches of its responses.
+    """Attends for one token of every branch, step after step. See `modeling.segments.DecodeStep`."""
 
-    A family has a column for every token that any of its branches has said. A branch sees the prompt and the columns
-    of its own past, so siblings share the prompt without copying it.
-    """
-
-    def copy(self, families: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
-        """Columns of what was computed elsewhere."""
+    def copy(self, groups: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
+        """Fills columns with tokens that are in the store already."""
         ...
 
-    def keep(self, families: Sequence[int]) -> None:
-        """Drops all other families; those that stay are renumbered in their order."""
+    def keep(self, groups: Sequence[int]) -> None:
+        """Drops all other groups; those that stay are renumbered in their order."""
         ...
 
-    def expect(
-        self, families: Sequence[int], columns: Sequence[int], seen: NDArray[np.bool_], slots: Sequence[int]
+    def prepare(
+        self, groups: Sequence[int], columns: Sequence[int], visible: NDArray[np.bool_], slots: Sequence[int]
     ) -> None:
-        """What the next pass is over: one token of each branch, branches of a family side by side.
+        """Describes the next step: one token of each branch, branches of a group side by side.
 
         Args:
-            families: [N] ascending.
+            groups: [N] ascending.
             columns: [N] the column of the token itself.
-            seen: [N, C] which columns each branch sees, its own included.
+            visible: [N, C] the columns that each branch sees, its own included.
             slots: [N] of the tokens.
         """
         ...
 
     @property
-    def scored(self) -> int:
-        """Of the next pass, as in `Prefill`."""
+    def scores_computed(self) -> int:
+        """Of the next step, as for `PrefillAttention`."""
         ...
 
     @property
     def positions(self) -> Tensor:
-        """[N] of the next pass's tokens in their rows."""
+        """[N] of the next step's tokens in their sequences."""
         ...
 
 
 class AttentionBackend(Protocol):
-    """Makes readers of one store."""
+    """Attention over one store."""
 
-    def fits(self, families: int, length: int) -> bool:
-        """Whether there is memory to extend so many families of at most so many tokens side by side, beside the
-        store."""
+    def fits(self, groups: int, tokens: int) -> bool:
+        """Whether there is memory to decode so many groups of at most so many tokens at once."""
         ...
 
     def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> PrefillAttention:
         """For segments that lie packed one after the other; slots [T] of their tokens."""
         ...
 
-    def steps(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> DecodeAttention:
-        """For families with these slots of their prompts, of whose branches none says more than `columns` tokens
-        together."""
+    def decode(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> DecodeAttention:
+        """For groups with these slots of their prompts, and at most so many columns."""
         ...

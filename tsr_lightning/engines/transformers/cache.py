@@ -1,4 +1,4 @@
-"""The engine's memory: which prefixes are kept, where their numbers lie, and who reads them."""
+"""The engine's memory: cached prefixes, what is stored of them, and the attention over it."""
 
 from collections.abc import Sequence
 
@@ -12,41 +12,52 @@ from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, K
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.engines.transformers.trie import Trie
-from tsr_lightning.errors import ConfigError
-from tsr_lightning.modeling.native import kernel
+from tsr_lightning.errors import require
+from tsr_lightning.modeling.kernels import Kernels
 
 _MIB = 2**20
-_BENCH = 1 / 3  # of the memory is for what is being extended, where that needs any; the rest keeps prefixes
+_BUFFER = 1 / 3  # of the memory is the decode buffer's, where the backend needs one
 
 
 class PrefixCache:
-    """Trie and store of a stated size, and what reads them."""
+    """Trie, store and attention backend, in memory of a stated size."""
 
     def __init__(
-        self, shape: KVShape, vocabulary: int, precision: object, kv_cache_mib: int, longest: int, device: torch.device
+        self,
+        shape: KVShape,
+        vocabulary_size: int,
+        precision: object,
+        kv_cache_mib: int,
+        context_tokens: int,
+        device: torch.device,
+        kernels: Kernels,
     ) -> None:
-        self.vocabulary = vocabulary
+        self.vocabulary_size = vocabulary_size
         self.precision = precision
-        native = kernel.serves(device, shape.dtype)
-        share = 0.0 if native else _BENCH
-        bench = int(kv_cache_mib * _MIB * share) // shape.token_bytes
-        slots = int(kv_cache_mib * _MIB * (1 - share)) // shape.slot_bytes
-        if slots < longest or (not native and bench < longest):
-            least = longest * max(shape.slot_bytes / (1 - share), shape.token_bytes / share if share else 0) / _MIB
-            raise ConfigError(
-                f"data.kv_cache_mib is {kv_cache_mib}, in which a prompt and response of {longest} tokens of this "
-                f"model do not fit: give {int(least) + 1} or more, or lower data.context_tokens"
-            )
+        is_native = kernels.uses_native(device, shape.dtype)
+        buffer = 0.0 if is_native else _BUFFER
+        buffer_tokens = int(kv_cache_mib * _MIB * buffer) // shape.token_bytes
+        slots = int(kv_cache_mib * _MIB * (1 - buffer)) // shape.slot_bytes
+        token_bytes = max(shape.slot_bytes / (1 - buffer), 0 if is_native else shape.token_bytes / buffer)
+        require(
+            slots >= context_tokens and (is_native or buffer_tokens >= context_tokens),
+            "Transformers.kv_cache_mib",
+            kv_cache_mib,
+            f"a prompt and response of {context_tokens} tokens of this model do not fit, so give "
+            f"{int(context_tokens * token_bytes / _MIB) + 1} or more, or lower data.context_tokens",
+        )
         self.trie = Trie(slots)
         self.store = KVStore(shape, slots, device)
-        self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the last layer's
-        self.readers: AttentionBackend = NativeBackend() if native else TorchBackend(DecodeBuffer(shape, bench, device))
+        self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the final one
+        self.backend: AttentionBackend = (
+            NativeBackend() if is_native else TorchBackend(DecodeBuffer(shape, buffer_tokens, device))
+        )
 
-    def take(self, slots: Sequence[int]) -> Tensor:
-        """What is kept at slots [N, H]."""
+    def hidden(self, slots: Sequence[int]) -> Tensor:
+        """The hidden states at slots [N, H]."""
         return self.store.hidden.index_select(0, torch.tensor(slots, device=self.store.hidden.device))
 
-    def keep(self, slots: NDArray[np.int64], hidden: Tensor, *, finished: bool) -> None:
-        """Hidden states [N, H] at slots [N]: those of the last layer, or what they will be made from."""
+    def store_hidden(self, slots: NDArray[np.int64], hidden: Tensor, *, finished: bool) -> None:
+        """Hidden states [N, H] at slots [N]: final ones, or those that `Model.finish` completes."""
         self.store.hidden.index_copy_(0, torch.from_numpy(slots).to(hidden.device), hidden)
         self.finished[slots] = finished

@@ -1,6 +1,6 @@
-"""Where keys and values are kept: one store for all prefixes, and a workbench for those that are being extended.
+"""Memory for keys and values: one store for all cached prefixes, and a buffer for those that are being extended.
 
-Both are allocated once and used again, since on a CPU the first touch of fresh memory costs more than most products.
+Both are allocated once and reused: on a CPU the first touch of new memory costs more than most products.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What a model keeps of each token."""
+    """Sizes of what a model stores per token."""
 
     layers: int
     heads: int  # of keys and values
@@ -23,17 +23,17 @@ class KVShape:
 
     @property
     def token_bytes(self) -> int:
-        """Of keys and values in all layers."""
+        """Bytes of keys and values in all layers."""
         return self.layers * self.heads * (self.key_width + self.value_width) * self.dtype.itemsize
 
     @property
     def slot_bytes(self) -> int:
-        """Of all that is kept."""
+        """Bytes of all that is stored."""
         return self.token_bytes + self.hidden * self.hidden_dtype.itemsize
 
 
 class KVStore:
-    """Keys, values and last hidden states of every slot."""
+    """Keys, values and final hidden states of every slot."""
 
     def __init__(self, shape: KVShape, capacity: int, device: torch.device) -> None:
         self.keys = [
@@ -53,12 +53,12 @@ class KVStore:
 
 
 class DecodeBuffer:
-    """Memory for the families of a wave, used again by the next.
+    """Memory for the sequence groups of one chunk, reused by the next.
 
     Args:
         shape: of a token.
-        tokens: how many it holds.
-        device: where.
+        tokens: the most that it holds.
+        device: of the memory.
     """
 
     def __init__(self, shape: KVShape, tokens: int, device: torch.device) -> None:
@@ -74,7 +74,7 @@ class DecodeBuffer:
         ]
 
     def views(self, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Keys and values of each layer, [K, tokens, D], at the front of the memory."""
+        """Keys and values of each layer, [K, tokens, D], at the front of the buffer."""
         heads = self._shape.heads
         return (
             [_front(flat, heads, tokens, self._shape.key_width) for flat in self._keys],

@@ -1,4 +1,4 @@
-"""Responses as they grow: who stands at which prefix, and what of it is to be computed. Knows no tensor."""
+"""Responses as they grow: the prefix that each has reached, and what of it is to be computed. Knows no tensor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from tsr_lightning.engines.transformers.trie import Trie
 class SequenceData:
     """One response as it grows."""
 
-    key: int
-    room: int
+    seed: int
+    max_new_tokens: int
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     def is_over(self, end_ids: frozenset[int]) -> bool:
-        return self.ids[-1] in end_ids or len(self.ids) >= self.room
+        return self.ids[-1] in end_ids or len(self.ids) >= self.max_new_tokens
 
     def response(self, end_ids: frozenset[int]) -> Response:
         return Response(tuple(self.ids), tuple(self.logprobs), finished=self.ids[-1] in end_ids)
@@ -28,61 +28,61 @@ class SequenceData:
 
 @dataclass(eq=False, slots=True)
 class SequenceGroup:
-    """A prompt, its responses, and which of their tokens lie in which column of its row on the workbench."""
+    """A prompt and its responses, and the columns of their tokens (`modeling.segments.DecodeStep`)."""
 
     ids: tuple[int, ...]
-    rows: list[SequenceData] = field(default_factory=list)
-    end: int = -1  # the slot of the whole prompt
-    seen: dict[int, int] = field(default_factory=dict)  # slot -> the columns that it sees, its own included, as bits
+    sequences: list[SequenceData] = field(default_factory=list)
+    prompt_slot: int = -1  # of the whole prompt
+    visible: dict[int, int] = field(default_factory=dict)  # slot -> the columns that it sees, its own included, as bits
 
     @property
-    def room(self) -> int:
-        return sum(row.room for row in self.rows)
+    def max_new_tokens(self) -> int:
+        return sum(data.max_new_tokens for data in self.sequences)
 
-    def missing(self, slot: int, trie: Trie) -> list[int]:
-        """Prefixes from the prompt's end to this one that have no column yet, shortest first."""
+    def without_column(self, slot: int, trie: Trie) -> list[int]:
+        """Prefixes from the prompt to this one that have no column yet, shortest first."""
         missing: list[int] = []
-        while slot != self.end and slot not in self.seen:
+        while slot != self.prompt_slot and slot not in self.visible:
             missing.append(slot)
             slot = trie.parent(slot)
         return missing[::-1]
 
-    def see(self, slot: int, trie: Trie) -> int:
-        """A column for a prefix whose beginning has one."""
-        column = len(self.seen)
-        self.seen[slot] = self.seen.get(trie.parent(slot), 0) | 1 << column
+    def add_column(self, slot: int, trie: Trie) -> int:
+        """A column for a prefix whose parent is the prompt or has one."""
+        column = len(self.visible)
+        self.visible[slot] = self.visible.get(trie.parent(slot), 0) | 1 << column
         return column
 
 
 @dataclass(eq=False, slots=True)
 class SequenceState:
-    """A response under way, and where it stands."""
+    """An unfinished response, and the slot of the prefix that it has reached."""
 
-    family: SequenceGroup
-    row: SequenceData
+    group: SequenceGroup
+    data: SequenceData
     slot: int = -1
 
     def __post_init__(self) -> None:
-        self.slot = self.family.end
+        self.slot = self.group.prompt_slot
 
 
 @dataclass(eq=False, slots=True)
 class PendingToken:
-    """A prefix that is to be computed: one more token of a response."""
+    """A sampled token whose keys and values are still to be computed."""
 
-    family: SequenceGroup
+    group: SequenceGroup
     token: int
     slot: int
 
 
-def columns_of(chunk: Sequence[SequenceGroup]) -> int:
-    """Of the widest family; the last token of a response is not computed."""
-    return max(sum(row.room - 1 for row in family.rows) for family in chunk)
+def max_columns(groups: Sequence[SequenceGroup]) -> int:
+    """Of the widest group; the last token of a response is not computed."""
+    return max(sum(data.max_new_tokens - 1 for data in group.sequences) for group in groups)
 
 
-def unpacked(seen: Sequence[int]) -> NDArray[np.bool_]:
-    """Bits -> [N, C]."""
-    width = max(bits.bit_length() for bits in seen)
+def unpack_bits(rows: Sequence[int]) -> NDArray[np.bool_]:
+    """Bits of N numbers -> [N, C]."""
+    width = max(bits.bit_length() for bits in rows)
     size = (width + 7) // 8
-    packed = np.frombuffer(b"".join(bits.to_bytes(size, "little") for bits in seen), dtype=np.uint8)
-    return np.unpackbits(packed.reshape(len(seen), size), axis=1, bitorder="little")[:, :width].astype(bool)
+    packed = np.frombuffer(b"".join(bits.to_bytes(size, "little") for bits in rows), dtype=np.uint8)
+    return np.unpackbits(packed.reshape(len(rows), size), axis=1, bitorder="little")[:, :width].astype(bool)

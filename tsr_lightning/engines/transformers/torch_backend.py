@@ -1,4 +1,4 @@
-"""Readers that attend by PyTorch, on any device: segments in buckets, and each family on a row of the workbench."""
+"""Attention by PyTorch, on any device: segments in buckets, and each decoded group in one row of a buffer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,184 +11,172 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVStore
-from tsr_lightning.modeling.attention import (
-    Layout,
-    ScoreParams,
-    Segment,
-    additive,
-    dot_product,
-    layout_of,
-    select_queries,
-)
+from tsr_lightning.modeling.attention import ScoreParams, additive, dot_product
+from tsr_lightning.modeling.buckets import StoredAttention
+from tsr_lightning.modeling.segments import DecodeStep, Segment, select_queries
 
 
 @dataclass(frozen=True)
 class TorchBackend:
-    """Readers that extend families on a workbench, to which their prompts are copied."""
+    """Decodes groups in a buffer, to which their prompts are copied."""
 
-    bench: DecodeBuffer
+    buffer: DecodeBuffer
 
-    def fits(self, families: int, length: int) -> bool:
-        return families * length <= self.bench.tokens
+    def fits(self, groups: int, tokens: int) -> bool:
+        return groups * tokens <= self.buffer.tokens
 
     def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "TorchPrefill":
-        device = store.hidden.device
-        return TorchPrefill(store, torch.from_numpy(slots).to(device), segments)
+        return TorchPrefill(store, segments, torch.from_numpy(slots).to(store.hidden.device))
 
-    def steps(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> "TorchDecode":
-        return TorchDecode(store, self.bench, prompts, columns)
+    def decode(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> "TorchDecode":
+        return TorchDecode(store, self.buffer, prompts, columns)
 
 
 @dataclass(frozen=True)
 class TorchPrefill:
-    """Reads whole segments: their keys go to the store, and come back with those of the prefixes they extend."""
+    """Attends for whole segments."""
 
     store: KVStore
-    slots: Tensor  # [T] of the tokens whose keys are new
     segments: Sequence[Segment]
+    slots: Tensor  # [T] of the tokens whose keys are new
 
     @cached_property
-    def layout(self) -> Layout:
-        """Over the store."""
-        return layout_of(self.segments, self.slots.device)
+    def _attention(self) -> StoredAttention:
+        return StoredAttention(self.segments, self.slots.device)
 
-    def select_queries(self, reads: NDArray[np.int64]) -> "TorchPrefill":
-        return TorchPrefill(self.store, self.slots, select_queries(self.segments, reads))
+    def select_queries(self, tokens: NDArray[np.int64]) -> "TorchPrefill":
+        return TorchPrefill(self.store, select_queries(self.segments, tokens), self.slots)
 
     @property
-    def scored(self) -> int:
-        return self.layout.scored
+    def scores_computed(self) -> int:
+        return self._attention.plan.scores_computed
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         self.store.write(layer, self.slots, key, value)
-        return self.layout.attend(query, self.store.keys[layer], self.store.values[layer], scores)
+        return self._attention.attend(query, self.store.keys[layer], self.store.values[layer], scores)
 
 
 class TorchDecode:
-    """Reads one token of every branch.
+    """Attends for one token of every branch.
 
-    Each family has one row on the workbench: its prompt's keys, then its columns. Siblings share the prompt without
-    copying it, and a step is one product per layer for the whole wave.
+    A group has one row of the buffer, its prompt's keys and then its columns, so siblings share the prompt without a
+    copy, and a step is one product per layer for all groups.
 
     Args:
-        store: of the prompts' keys, and where new ones are written too.
-        bench: the memory.
-        prompts: slots of each family's prompt.
-        columns: the most tokens that the branches of one family may say together.
+        store: of the prompts' keys, where new ones are written too.
+        buffer: memory for the rows.
+        prompts: slots of each group's prompt.
+        columns: the most of one group.
     """
 
-    def __init__(self, store: KVStore, bench: DecodeBuffer, prompts: Sequence[NDArray[np.int64]], columns: int) -> None:
-        self.store = store
-        self.device = store.hidden.device
-        self.longest = max(map(len, prompts))
-        self.length = self.longest + columns
-        self.families = len(prompts)
-        self._bench = bench
-        slots = np.zeros((self.families, self.length), dtype=np.int64)
-        self._lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
-        for family, prompt in enumerate(prompts):
-            slots[family, : len(prompt)] = prompt
-            slots[family, len(prompt) :] = prompt[0]  # any finite number will do
-        where = self._on(slots.reshape(-1))
-        self._keys, self._values = bench.views(slots.size)
-        for layer in range(len(self._keys)):
-            torch.index_select(store.keys[layer], 1, where, out=self._keys[layer])
-            torch.index_select(store.values[layer], 1, where, out=self._values[layer])
-        self._prompts: Tensor | None = None
-
-    def copy(self, families: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
-        here = self._at(families, columns)
-        there = torch.tensor(slots, device=self.device)
-        for layer in range(len(self._keys)):
-            self._keys[layer].index_copy_(1, here, self.store.keys[layer].index_select(1, there))
-            self._values[layer].index_copy_(1, here, self.store.values[layer].index_select(1, there))
-
-    def keep(self, families: Sequence[int]) -> None:
-        stay = torch.tensor(families, device=self.device)
-        views = self._bench.views(len(families) * self.length)
-        for whole, fewer in zip((self._keys, self._values), views, strict=True):
-            for layer, old in enumerate(whole):
-                kept = old.view(old.shape[0], self.families, self.length, -1).index_select(1, stay)
-                whole[layer] = fewer[layer].copy_(kept.flatten(1, 2))
-        self._lengths = self._lengths[list(families)]
-        self._prompts = None
-        self.families = len(families)
-
-    def expect(
-        self, families: Sequence[int], columns: Sequence[int], seen: NDArray[np.bool_], slots: Sequence[int]
+    def __init__(
+        self, store: KVStore, buffer: DecodeBuffer, prompts: Sequence[NDArray[np.int64]], columns: int
     ) -> None:
-        owner = np.asarray(families)
-        width = int(np.bincount(owner).max())
-        firsts = np.searchsorted(owner, np.arange(self.families))
-        self._place = owner * width + np.arange(len(owner)) - firsts[owner]
-        self._owner, self._seen = owner, seen
-        self._shape = (self.families, width, self.longest + seen.shape[1])
-        self._is_full = len(owner) == self.families * width
-        self._places = self._on(self._place)
-        self._slots = torch.tensor(slots, device=self.device)
-        self._written = self._at(families, columns)
+        self._store = store
+        self._device = store.hidden.device
+        self._buffer = buffer
+        self._prompt_width = max(map(len, prompts))
+        self._row_length = self._prompt_width + columns
+        self._groups = len(prompts)
+        slots = np.zeros((self._groups, self._row_length), dtype=np.int64)
+        self._lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
+        for group, prompt in enumerate(prompts):
+            slots[group, : len(prompt)] = prompt
+            slots[group, len(prompt) :] = prompt[0]  # any finite number will do
+        flat = self._on(slots.reshape(-1))
+        self._keys, self._values = buffer.views(slots.size)
+        for layer in range(len(self._keys)):
+            torch.index_select(store.keys[layer], 1, flat, out=self._keys[layer])
+            torch.index_select(store.values[layer], 1, flat, out=self._values[layer])
+        self._prompt_mask: Tensor | None = None
+
+    def copy(self, groups: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
+        to, where = self._places(groups, columns), torch.tensor(slots, device=self._device)
+        for layer in range(len(self._keys)):
+            self._keys[layer].index_copy_(1, to, self._store.keys[layer].index_select(1, where))
+            self._values[layer].index_copy_(1, to, self._store.values[layer].index_select(1, where))
+
+    def keep(self, groups: Sequence[int]) -> None:
+        stay = torch.tensor(groups, device=self._device)
+        views = self._buffer.views(len(groups) * self._row_length)
+        for layers, kept in zip((self._keys, self._values), views, strict=True):
+            for layer, old in enumerate(layers):
+                rows = old.view(old.shape[0], self._groups, self._row_length, -1).index_select(1, stay)
+                layers[layer] = kept[layer].copy_(rows.flatten(1, 2))
+        self._lengths = self._lengths[list(groups)]
+        self._prompt_mask = None
+        self._groups = len(groups)
+
+    def prepare(
+        self, groups: Sequence[int], columns: Sequence[int], visible: NDArray[np.bool_], slots: Sequence[int]
+    ) -> None:
+        group = np.asarray(groups)
+        width = int(np.bincount(group).max())
+        firsts = np.searchsorted(group, np.arange(self._groups))
+        self._step = DecodeStep(group, self._lengths[group], visible)
+        self._shape = (self._groups, width, self._prompt_width + visible.shape[1])
+        self._is_full = len(group) == self._groups * width
+        self._queries = self._on(group * width + np.arange(len(group)) - firsts[group])
+        self._slots = torch.tensor(slots, device=self._device)
+        self._new = self._places(groups, columns)
         self._masks: dict[int | None, Tensor] = {}
 
     @property
-    def scored(self) -> int:
-        families, width, length = self._shape
-        return families * width * length
+    def scores_computed(self) -> int:
+        groups, width, length = self._shape
+        return groups * width * length
 
     @property
     def positions(self) -> Tensor:
-        return self._on(self._lengths[self._owner] + self._seen.sum(axis=1) - 1)
+        return self._on(self._step.positions)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
-        self.store.write(layer, self._slots, key, value)
-        self._keys[layer].index_copy_(1, self._written, key)
-        self._values[layer].index_copy_(1, self._written, value)
-        families, width, length = self._shape
+        self._store.write(layer, self._slots, key, value)
+        self._keys[layer].index_copy_(1, self._new, key)
+        self._values[layer].index_copy_(1, self._new, value)
+        groups, width, length = self._shape
         if not self._is_full:
-            spread = query.new_zeros(query.shape[0], families * width, query.shape[2])
-            query = spread.index_copy_(1, self._places, query)
+            spread = query.new_zeros(query.shape[0], groups * width, query.shape[2])
+            query = spread.index_copy_(1, self._queries, query)
         heads = query.shape[0]
         out = dot_product(
-            query.view(heads, families, width, -1).transpose(0, 1),
-            self._row(self._keys[layer], length),
-            self._row(self._values[layer], length),
-            self._masked(query.dtype, scores.window),
+            query.view(heads, groups, width, -1).transpose(0, 1),
+            self._rows(self._keys[layer], length),
+            self._rows(self._values[layer], length),
+            self._mask(query.dtype, scores.window),
             scores,
         )
-        out = out.transpose(1, 2).reshape(families * width, heads, -1)
-        return out if self._is_full else out.index_select(0, self._places)
+        out = out.transpose(1, 2).reshape(groups * width, heads, -1)
+        return out if self._is_full else out.index_select(0, self._queries)
 
-    def _row(self, tensor: Tensor, length: int) -> Tensor:
-        """[K, F * all, D] -> [F, K, length, D], without a copy."""
-        return tensor.view(tensor.shape[0], self.families, self.length, -1)[:, :, :length].transpose(0, 1)
+    def _rows(self, tensor: Tensor, length: int) -> Tensor:
+        """[K, G * all, D] -> [G, K, length, D], without a copy."""
+        return tensor.view(tensor.shape[0], self._groups, self._row_length, -1)[:, :, :length].transpose(0, 1)
 
-    def _masked(self, dtype: torch.dtype, window: int | None) -> Tensor:
-        """[F, 1, W, L], made once per pass."""
+    def _mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
+        """[G, 1, W, L], built once per step."""
         if window not in self._masks:
-            families, width, length = self._shape
-            mask = torch.full((families, width, length), float("-inf"), dtype=dtype, device=self.device)
-            mask[:, :, : self.longest] = self._prompt_mask(dtype)[:, None]
-            mask.view(families * width, length)[self._places, self.longest :] = additive(self._on(self._seen), dtype)
-            if window is not None:
-                mask.view(families * width, length)[self._places] += additive(self._on(self._near(window)), dtype)
+            groups, width, length = self._shape
+            mask = torch.full((groups, width, length), float("-inf"), dtype=dtype, device=self._device)
+            mask[:, :, : self._prompt_width] = self._prompts_visible(dtype)[:, None]
+            rows = mask.view(groups * width, length)
+            if window is None:
+                rows[self._queries, self._prompt_width :] = additive(self._on(self._step.columns), dtype)
+            else:
+                visible = self._step.visible(np.arange(self._prompt_width), window)
+                rows[self._queries] = additive(self._on(visible), dtype)
             self._masks[window] = mask[:, None]
         return self._masks[window]
 
-    def _prompt_mask(self, dtype: torch.dtype) -> Tensor:
-        """[F, P]: places that hold no branch see it too, since a row of nothing but minus infinity is no number."""
-        if self._prompts is None or self._prompts.dtype != dtype:
-            self._prompts = additive(self._on(np.arange(self.longest) < self._lengths[:, None]), dtype)
-        return self._prompts
+    def _prompts_visible(self, dtype: torch.dtype) -> Tensor:
+        """[G, P]: places without a branch see the prompt too, since a row of nothing but minus infinity gives NaN."""
+        if self._prompt_mask is None or self._prompt_mask.dtype != dtype:
+            visible = np.arange(self._prompt_width) < self._lengths[:, None]
+            self._prompt_mask = additive(self._on(visible), dtype)
+        return self._prompt_mask
 
-    def _near(self, window: int) -> NDArray[np.bool_]:
-        """[N, L]: the keys within a window of each branch's token."""
-        starts = self._lengths[self._owner][:, None]
-        said = self._seen.cumsum(axis=1)
-        prompt = np.broadcast_to(np.arange(self.longest), (len(said), self.longest))
-        keys = np.concatenate([prompt, starts + said - 1], axis=1)  # their positions
-        return keys > starts + said[:, -1:] - 1 - window
-
-    def _at(self, families: Sequence[int], columns: Sequence[int]) -> Tensor:
-        return self._on(np.asarray(families) * self.length + self.longest + np.asarray(columns))
+    def _places(self, groups: Sequence[int], columns: Sequence[int]) -> Tensor:
+        return self._on(np.asarray(groups) * self._row_length + self._prompt_width + np.asarray(columns))
 
     def _on(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return torch.from_numpy(array).to(self._device)

@@ -1,8 +1,8 @@
-"""The trie of prefixes: which tokens' keys and values are kept, where, and which may go. Knows no tensor.
+"""The trie of cached prefixes: which tokens have keys and values, where, and which are evicted. Knows no tensor.
 
-A slot is a place for one token's keys and values, and so for the prefix that ends in it. Two rows with a common prefix
-share its slots, so whatever has a slot was computed once. When slots run out, the prefixes that were used longest ago
-go first, and never one that another still extends: branches that search has pruned, therefore, before any that live.
+A slot holds one token's keys and values, and so stands for the prefix that ends with that token. Sequences with a
+common prefix share its slots, so nothing is computed twice. When slots run out, the least recently used prefixes are
+evicted, and never one that a cached prefix extends: branches that search has pruned go before those that live.
 """
 
 from collections.abc import Sequence
@@ -16,78 +16,78 @@ _TOKENS = 2**32  # more than any vocabulary has
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A row of tokens in the trie."""
+class CachedSequence:
+    """A sequence in the trie."""
 
-    slots: NDArray[np.int64]  # [L] of each of its prefixes, shortest first
-    known: int  # how many of them were there already; the others are new and hold nothing yet
+    slots: NDArray[np.int64]  # [L] of its prefixes, shortest first
+    cached: int  # prefixes that were there before; the other slots hold nothing yet
 
 
 class Trie:
     """Slots by the tokens that lead to them.
 
     Args:
-        capacity: how many slots there are.
+        capacity: the number of slots.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._child: dict[int, int] = {}  # (slot, token) as one number -> slot
-        # Of a slot that was never used nothing is read or written: a store of millions costs what is used of it.
+        # Slots that were never used are not touched: a store of millions costs what is used of it.
         self._parent = np.empty(capacity, dtype=np.int64)
         self._token = np.empty(capacity, dtype=np.int64)
         self._depth = np.empty(capacity, dtype=np.int64)
-        self._used = np.zeros(capacity, dtype=np.int64)  # when; 0 for a free slot
-        self._freed: list[int] = []
-        self._fresh = 0  # slots from here on are free and were not used since `clear`
+        self._used_at = np.zeros(capacity, dtype=np.int64)  # 0 for a free slot
+        self._evicted: list[int] = []
+        self._unused = 0  # slots from here on have not been used since `clear`
         self._now = 1
 
     def clear(self) -> None:
-        """Forgets everything: other weights give other keys."""
+        """Empties the trie: other weights give other keys."""
         self._child.clear()
-        self._used[: self._fresh] = 0
-        self._freed.clear()
-        self._fresh = 0  # the same slots first each time: their memory is warm
+        self._used_at[: self._unused] = 0
+        self._evicted.clear()
+        self._unused = 0  # the same slots first each time: their memory is warm
 
     def begin(self) -> None:
-        """From here on, what is used is not given up before the next `begin`."""
+        """Prefixes used from here on are not evicted before the next `begin`."""
         self._now += 1
 
     def reserve(self, count: int) -> bool:
-        """Makes `count` slots free by giving up what was not used since `begin`; whether that was possible."""
+        """Makes `count` slots free by evicting what was not used since `begin`; returns whether that was possible."""
         if self._free < count:
-            self._give_up(count - self._free)
+            self._evict(count - self._free)
         return self._free >= count
 
     @property
     def _free(self) -> int:
-        return len(self._freed) + self.capacity - self._fresh
+        return len(self._evicted) + self.capacity - self._unused
 
     def find(self, slot: int, token: int) -> int | None:
-        """The slot of a prefix and one more token, where there is one."""
+        """The slot of a prefix and one more token, if it is cached."""
         return self._child.get((slot + 1) * _TOKENS + token)
 
     def touch(self, slot: int) -> None:
-        """Uses a prefix whose every beginning is in use."""
-        self._used[slot] = self._now
+        """Marks a prefix as used, whose own prefixes are."""
+        self._used_at[slot] = self._now
 
-    def known(self, ids: Sequence[int]) -> list[int]:
-        """The slots of the longest known prefix, now in use."""
+    def match_prefix(self, ids: Sequence[int]) -> list[int]:
+        """The slots of the longest cached prefix, which is marked as used."""
         slots: list[int] = []
         self._follow(ids, slots)
-        self._used[slots] = self._now
+        self._used_at[slots] = self._now
         return slots
 
-    def place(self, ids: Sequence[int], known: list[int]) -> Place:
-        """Slots for a whole row, from what `known` told of it; room for the rest has been reserved."""
-        slots = list(known)
+    def insert(self, ids: Sequence[int], matched: list[int]) -> CachedSequence:
+        """Slots of a whole sequence, given what `match_prefix` returned; room for the rest has been reserved."""
+        slots = list(matched)
         self._follow(ids, slots)
-        there = len(slots)
+        cached = len(slots)
         slot = slots[-1] if slots else ROOT
-        for depth in range(there, len(ids)):
+        for depth in range(cached, len(ids)):
             slot = self.add(slot, ids[depth], depth)
             slots.append(slot)
-        return Place(np.array(slots, dtype=np.int64), there)
+        return CachedSequence(np.array(slots, dtype=np.int64), cached)
 
     def _follow(self, ids: Sequence[int], slots: list[int]) -> None:
         slot, child = slots[-1] if slots else ROOT, self._child
@@ -100,32 +100,32 @@ class Trie:
 
     def add(self, slot: int, token: int, depth: int) -> int:
         """A slot for a prefix and one more token; `depth` is the prefix's length."""
-        if self._freed:
-            new = self._freed.pop()
+        if self._evicted:
+            new = self._evicted.pop()
         else:
-            new, self._fresh = self._fresh, self._fresh + 1
+            new, self._unused = self._unused, self._unused + 1
         self._child[(slot + 1) * _TOKENS + token] = new
-        self._parent[new], self._token[new], self._depth[new], self._used[new] = slot, token, depth, self._now
+        self._parent[new], self._token[new], self._depth[new], self._used_at[new] = slot, token, depth, self._now
         return new
 
     def parent(self, slot: int) -> int:
-        """Of the prefix that is one token shorter."""
+        """The slot of the prefix without its last token."""
         return int(self._parent[slot])
 
     def path(self, slot: int) -> NDArray[np.int64]:
-        """The slots of all beginnings of a prefix, shortest first, its own last."""
+        """The slots of a prefix's own prefixes, shortest first, its own last."""
         path = np.empty(self._depth[slot] + 1, dtype=np.int64)
         for depth in range(len(path) - 1, -1, -1):
             path[depth], slot = slot, self.parent(slot)
         return path
 
-    def _give_up(self, count: int) -> None:
-        """Oldest first; of equal age the longest, so that nothing goes before what extends it (a prefix is used
-        whenever its extension is)."""
-        used = self._used[: self._fresh]
-        idle = np.flatnonzero((used > 0) & (used < self._now))
-        order = np.lexsort((-self._depth[idle], self._used[idle]))
+    def _evict(self, count: int) -> None:
+        """Least recently used first; of equal age the longest first, so that a prefix outlives its extensions: it is
+        used whenever they are."""
+        used_at = self._used_at[: self._unused]
+        idle = np.flatnonzero((used_at > 0) & (used_at < self._now))
+        order = np.lexsort((-self._depth[idle], self._used_at[idle]))
         for slot in idle[order[:count]].tolist():
             del self._child[(int(self._parent[slot]) + 1) * _TOKENS + int(self._token[slot])]
-            self._used[slot] = 0
-            self._freed.append(slot)
+            self._used_at[slot] = 0
+            self._evicted.append(slot)

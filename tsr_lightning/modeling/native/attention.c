@@ -1,12 +1,12 @@
-/* Attention over stored keys that packed queries share. Knows no Python and no PyTorch.
+/* Attention of packed queries over stored keys that they share. Knows no Python and no PyTorch.
 
-   Queries lie on the lanes of vectors and keys are rows. Every product is then a number of a row times a vector of
-   lanes; maxima and sums of the softmax run down the rows, lane by lane; and keys may lie anywhere, since a row is
-   copied to where its tile is, or read where it stands.
+   Queries are the lanes of vectors and keys are rows. A product is then a number of a row times a vector of lanes; the
+   softmax's maxima and sums run down the rows, lane by lane; and keys may be anywhere in memory, since a row is read in
+   place or copied to a tile.
 
-   A block is up to 64 packed tokens, and the keys that any of them sees; the heads that share keys are further queries.
-   A task is a block and a head of keys. No task depends on another or on who does it, so the numbers are the same
-   whatever the number of threads. */
+   A block is up to 64 packed tokens and the keys that any of them sees; query heads that share a key head are further
+   queries. A task is a block and a key head. Tasks are independent, so the results do not depend on the number of
+   threads. */
 
 #include <math.h>
 #include <stdint.h>
@@ -22,8 +22,8 @@
 
 #include "numbers.h"
 
-/* As many floats as two multipliers of one core take at once; not more where AVX-512 is, since few queries are common
-   and a vector's idle lanes are lost (on Zen 4 wider vectors are no faster either). */
+/* Eight floats also with AVX-512: few queries are common, and idle lanes are wasted (on Zen 4 wider vectors are no
+   faster either). */
 #ifdef __AVX__
 #define LANES 8
 #else
@@ -32,7 +32,7 @@
 #define LINE 64  /* queries side by side */
 #define KEYS 64  /* of a tile */
 #define LOG2E 1.44269504088896340736f
-#define LOWEST -1e30f  /* below every score and above what is hidden; differences of it stay finite */
+#define LOWEST -1e30f  /* below every score and above masked ones; differences of it stay finite */
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
@@ -45,25 +45,24 @@ INLINE vec load(const float *from) {
 
 INLINE void store(float *to, vec in) { memcpy(to, &in, sizeof in); }
 
-INLINE vec all(float x) { return x - (vec){0}; }
+INLINE vec broadcast(float x) { return x - (vec){0}; }
 
-INLINE vec pick(ivec mask, vec one, vec other) { return (vec)((mask & (ivec)one) | (~mask & (ivec)other)); }
+INLINE vec select_lanes(ivec mask, vec one, vec other) { return (vec)((mask & (ivec)one) | (~mask & (ivec)other)); }
 
-/* The second where either is no number. */
-INLINE vec larger(vec one, vec other) {
+/* The second if either is NaN. */
+INLINE vec max_lanes(vec one, vec other) {
 #ifdef __AVX__
     return (vec)_mm256_max_ps((__m256)one, (__m256)other);
 #else
-    return pick(one > other, one, other);
+    return select_lanes(one > other, one, other);
 #endif
 }
 
-/* 2 to the x for x <= 0, within 1.5 units of the last place; 2^-100 for all that is lower, which is nothing beside a sum
-   of 1 or more, and far from numbers so small that processors are slow with them. The fraction's polynomial is the best
-   of its degree on [-1/2, 1/2] by relative error (7e-8). */
-INLINE vec power_of_two(vec x) {
-    const vec magic = all(12582912.0f);  /* 1.5 * 2^23: adding it rounds to a whole number, in the low bits */
-    x = larger(all(-100.0f), x);
+/* 2^x for x <= 0, within 1.5 units in the last place; 2^-100 below that, which is negligible in a sum of at least 1 and
+   far from slow subnormal numbers. The polynomial has the least relative error (7e-8) of its degree on [-1/2, 1/2]. */
+INLINE vec exp2_lanes(vec x) {
+    const vec magic = broadcast(12582912.0f);  /* 1.5 * 2^23: adding it rounds to an integer, in the low bits */
+    x = max_lanes(broadcast(-100.0f), x);
     vec whole = x + magic;
     vec f = x - (whole - magic);
     vec p = f * 1.3264727e-3f + 9.671513e-3f;
@@ -74,9 +73,9 @@ INLINE vec power_of_two(vec x) {
     return (vec)((ivec)p + ((ivec)whole << 23));
 }
 
-/* Within a few units of the last place: the rational function of Eigen's ptanh. */
-INLINE vec hyperbolic_tangent(vec x) {
-    x = larger(all(-7.90531110763549805f), -larger(all(-7.90531110763549805f), -x));
+/* Within a few units in the last place: the rational function of Eigen's ptanh. */
+INLINE vec tanh_lanes(vec x) {
+    x = max_lanes(broadcast(-7.90531110763549805f), -max_lanes(broadcast(-7.90531110763549805f), -x));
     vec y = x * x;
     vec p = y * -2.76076847742355e-16f + 2.00018790482477e-13f;
     p = p * y + -8.60467152213735e-11f;
@@ -93,9 +92,9 @@ INLINE vec hyperbolic_tangent(vec x) {
 /* -- rows and lanes ------------------------------------------------------------------------------------------------ */
 
 #ifdef __clang__
-#define JOINED(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
+#define SHUFFLE(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
 #else
-#define JOINED(one, other, ...) __builtin_shuffle(one, other, (ivec){__VA_ARGS__})
+#define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, (ivec){__VA_ARGS__})
 #endif
 
 /* LANES rows of LANES numbers become columns. */
@@ -104,32 +103,32 @@ INLINE void transpose(vec *a) {
     vec t[8], u[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
-        t[i] = JOINED(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        t[i + 1] = JOINED(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+        t[i] = SHUFFLE(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        t[i + 1] = SHUFFLE(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
 #pragma GCC unroll 2
     for (int i = 0; i < 8; i += 4)
 #pragma GCC unroll 2
         for (int j = 0; j < 2; j++) {
-            u[i + 2 * j] = JOINED(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            u[i + 2 * j + 1] = JOINED(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+            u[i + 2 * j] = SHUFFLE(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            u[i + 2 * j + 1] = SHUFFLE(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
         }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        a[i] = JOINED(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        a[i + 4] = JOINED(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        a[i] = SHUFFLE(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        a[i + 4] = SHUFFLE(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
 #else
-    const vec t[4] = {JOINED(a[0], a[1], 0, 4, 1, 5), JOINED(a[0], a[1], 2, 6, 3, 7), JOINED(a[2], a[3], 0, 4, 1, 5),
-                      JOINED(a[2], a[3], 2, 6, 3, 7)};
-    a[0] = JOINED(t[0], t[2], 0, 1, 4, 5), a[1] = JOINED(t[0], t[2], 2, 3, 6, 7);
-    a[2] = JOINED(t[1], t[3], 0, 1, 4, 5), a[3] = JOINED(t[1], t[3], 2, 3, 6, 7);
+    const vec t[4] = {SHUFFLE(a[0], a[1], 0, 4, 1, 5), SHUFFLE(a[0], a[1], 2, 6, 3, 7), SHUFFLE(a[2], a[3], 0, 4, 1, 5),
+                      SHUFFLE(a[2], a[3], 2, 6, 3, 7)};
+    a[0] = SHUFFLE(t[0], t[2], 0, 1, 4, 5), a[1] = SHUFFLE(t[0], t[2], 2, 3, 6, 7);
+    a[2] = SHUFFLE(t[1], t[3], 0, 1, 4, 5), a[3] = SHUFFLE(t[1], t[3], 2, 3, 6, 7);
 #endif
 }
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
-/* Keeps a vector in its register: GCC would else load it anew for every product. */
+/* Keeps a vector in a register; GCC would reload it for every product. */
 #if defined(__AVX512VL__)
 #define HOLD(x) __asm__("" : "+v"(x))
 #elif defined(__AVX__)
@@ -138,14 +137,14 @@ INLINE void transpose(vec *a) {
 #define HOLD(x) (void)(x)
 #endif
 
-/* C[rows][vectors] (+)= A[rows][inner] * B[inner][vectors], where A's numbers lie `row` and `step` apart. */
+/* C[rows][vectors] (+)= A[rows][inner] * B[inner][vectors], where A has strides `row` and `step`. */
 INLINE void tile(float *c, int64_t ldc, const float *a, int64_t row, int64_t step, const float *b, int64_t ldb,
                  int64_t inner, const int rows, const int vectors, const int add) {
     vec sum[8][4];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) sum[r][v] = add ? load(c + r * ldc + v * LANES) : all(0);
+        for (int v = 0; v < vectors; v++) sum[r][v] = add ? load(c + r * ldc + v * LANES) : broadcast(0);
     for (int64_t i = 0; i < inner; i++) {
         vec line[4];
 #pragma GCC unroll 4
@@ -168,7 +167,7 @@ INLINE void tile(float *c, int64_t ldc, const float *a, int64_t row, int64_t ste
 
 INLINE void strip(float *c, int64_t ldc, const float *a, int64_t row, int64_t step, const float *b, int64_t ldb,
                   int64_t rows, int64_t inner, const int vectors, const int add) {
-    const int most = vectors == 1 ? 8 : 4;  /* enough sums under way at once, few enough for 16 registers or 32 */
+    const int most = vectors == 1 ? 8 : 4;  /* enough independent sums, few enough for 16 or 32 registers */
     int64_t r = 0;
     for (; r + most <= rows; r += most)
         tile(c + r * ldc, ldc, a + r * row, row, step, b, ldb, inner, most, vectors, add);
@@ -191,22 +190,24 @@ INLINE void product(float *c, int64_t ldc, const float *a, int64_t row, int64_t 
 }
 
 /* Keys [count][width] times queries [width][vectors]. */
-static void scored(float *scores, const float *keys, const float *query, int64_t count, int64_t width, int vectors) {
+static void score_keys(float *scores, const float *keys, const float *query, int64_t count, int64_t width,
+                       int vectors) {
     product(scores, vectors * LANES, keys, width, 1, query, vectors * LANES, count, width, vectors, 0);
 }
 
 /* Values [count][width], transposed, times weights [count][vectors]. */
-static void gather(float *out, const float *values, const float *weights, int64_t count, int64_t width, int vectors) {
+static void add_values(float *out, const float *values, const float *weights, int64_t count, int64_t width,
+                       int vectors) {
     product(out, vectors * LANES, values, 1, width, weights, vectors * LANES, width, count, vectors, 1);
 }
 
 /* -- products of pairs --------------------------------------------------------------------------------------------- */
 
-/* Where the processor multiplies pairs of bfloat16 (exactly, into float32), keys are scored as they are stored. */
+/* Where the processor multiplies pairs of bfloat16 (exactly, into float32), stored keys are not converted. */
 #if defined(__AVX512BF16__) && defined(__AVX512VL__)
 #define PAIRS 1
 
-/* C[rows][vectors] = A[rows][inner] * B[inner][vectors] * scale, of pairs; A's rows lie `row` pairs apart. */
+/* C[rows][vectors] = A[rows][inner] * B[inner][vectors] * scale, of pairs; A's rows are `row` pairs apart. */
 INLINE void tile_of_pairs(float *c, int64_t ldc, const uint32_t *a, int64_t row, const uint32_t *b, int64_t ldb,
                           int64_t inner, const int rows, const int vectors, float scale) {
     __m256 sum[8][4];
@@ -244,8 +245,8 @@ INLINE void strip_of_pairs(float *c, int64_t ldc, const uint32_t *a, int64_t row
 }
 
 /* Keys [count][inner] times queries [inner][vectors], of pairs. */
-static void scored_in_pairs(float *scores, const uint32_t *keys, const uint32_t *query, int64_t count, int64_t inner,
-                            int64_t vectors, float scale) {
+static void score_pairs(float *scores, const uint32_t *keys, const uint32_t *query, int64_t count, int64_t inner,
+                        int64_t vectors, float scale) {
     const int64_t line = vectors * LANES;
     for (int64_t parts = (vectors + 3) / 4; parts > 0; parts--) {
         const int64_t now = (vectors + parts - 1) / parts;
@@ -262,77 +263,77 @@ static void scored_in_pairs(float *scores, const uint32_t *keys, const uint32_t 
 #define PAIRS 0
 #endif
 
-/* -- what is read -------------------------------------------------------------------------------------------------- */
+/* -- inputs -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int64_t token, tokens;   /* the packed queries, at most 64 */
-    int64_t shared, shares;  /* keys that all of them see: so many, from there in the list of shared slots */
-    int64_t own, owns;       /* and further ones, in the lists of own slots and of masks */
+    int64_t token, tokens;         /* the first packed query, and how many: at most 64 */
+    int64_t shared, shared_count;  /* keys that all of them see: the first in shared_slots, and how many */
+    int64_t own, own_count;        /* further keys: the first in own_slots and in masks, and how many */
 } block;
 
 typedef struct {
-    const void *query;    /* [heads, tokens, width], heads and tokens as far apart as told below */
+    const void *query;    /* [heads, tokens, width], with strides query_head and query_token */
     void *keys, *values;  /* [key_heads, stored, width], [key_heads, stored, value_width] */
     void *out;            /* [tokens, heads, value_width] */
-    float *sums;          /* [heads, tokens], log2 of the sum of 2^score, or none */
+    float *log_sums;          /* [heads, tokens], log2 of the sum of 2^score, or NULL */
     const block *blocks;  /* [count] */
     const int64_t *shared_slots, *own_slots;
     const uint64_t *masks;  /* beside own_slots; bit t is set where token t of the block sees the key */
-    const void *new_keys, *new_values;  /* [key_heads, new_tokens, ...], which go to the store before, or none */
+    const void *new_keys, *new_values;  /* [key_heads, new_tokens, ...], stored before any query attends, or NULL */
     const int64_t *new_slots;           /* [new_tokens] */
     int64_t query_head, query_token, new_key_head, new_key_token, new_value_head, new_value_token;
     int64_t tokens, new_tokens, key_heads, group, stored, width, value_width, count;  /* heads = key_heads * group */
-    int32_t kind, threads;
+    int32_t dtype, threads;
     float scale, softcap;  /* softcap: 0 for none */
 } inputs;
 
-INLINE float number(const void *from, int32_t kind, int64_t at) {
-    return kind == FLOAT32 ? ((const float *)from)[at] : widened(((const uint16_t *)from)[at]);
+INLINE float load_number(const void *from, int32_t dtype, int64_t at) {
+    return dtype == FLOAT32 ? ((const float *)from)[at] : to_float(((const uint16_t *)from)[at]);
 }
 
-INLINE void set(const inputs *in, int64_t at, float x) {
-    if (in->kind == FLOAT32) ((float *)in->out)[at] = x;
-    else ((uint16_t *)in->out)[at] = narrowed(x);
+INLINE void store_number(const inputs *in, int64_t at, float x) {
+    if (in->dtype == FLOAT32) ((float *)in->out)[at] = x;
+    else ((uint16_t *)in->out)[at] = to_bfloat16(x);
 }
 
-/* LANES numbers side by side. */
-INLINE vec numbers(const void *from, int32_t kind, int64_t at) {
-    if (kind == FLOAT32) return load((const float *)from + at);
+/* LANES adjacent numbers. */
+INLINE vec load_lanes(const void *from, int32_t dtype, int64_t at) {
+    if (dtype == FLOAT32) return load((const float *)from + at);
     typedef uint16_t narrow __attribute__((vector_size(2 * LANES)));
     narrow in;
     memcpy(&in, (const uint16_t *)from + at, sizeof in);
     return (vec)(__builtin_convertvector(in, ivec) << 16);
 }
 
-INLINE void set_numbers(const inputs *in, int64_t at, vec x) {
-    if (in->kind == FLOAT32) store((float *)in->out + at, x);
+INLINE void store_lanes(const inputs *in, int64_t at, vec x) {
+    if (in->dtype == FLOAT32) store((float *)in->out + at, x);
     else
-        for (int i = 0; i < LANES; i++) ((uint16_t *)in->out)[at + i] = narrowed(x[i]);
+        for (int i = 0; i < LANES; i++) ((uint16_t *)in->out)[at + i] = to_bfloat16(x[i]);
 }
 
-INLINE int64_t bytes(int32_t kind) { return kind == FLOAT32 ? 4 : 2; }
+INLINE int64_t bytes_per_number(int32_t dtype) { return dtype == FLOAT32 ? 4 : 2; }
 
-/* Stored rows as a tile of float32: where they stand if they stand side by side, else copied. For few queries a copy
-   is faster: it reads in order and at once. */
-static const float *rows_of(const char *stored, int32_t kind, const int64_t *slots, int64_t count, int64_t width,
+/* Stored rows as a tile of float32: in place if they are adjacent, else a copy. For few queries a copy is faster, since
+   it reads in order. */
+static const float *rows_of(const char *stored, int32_t dtype, const int64_t *slots, int64_t count, int64_t width,
                             int copied, float *copy) {
     for (int64_t n = 0, end; n < count; n = end) {
         for (end = n + 1; end < count && slots[end] == slots[end - 1] + 1; end++) {}
         const int64_t size = (end - n) * width;
-        if (kind == FLOAT32) {
+        if (dtype == FLOAT32) {
             const float *from = (const float *)stored + slots[n] * width;
             if (size == count * width && !copied) return from;
             memcpy(copy + n * width, from, size * sizeof(float));
         } else {
             const uint16_t *from = (const uint16_t *)stored + slots[n] * width;
-            for (int64_t i = 0; i < size; i++) copy[n * width + i] = widened(from[i]);
+            for (int64_t i = 0; i < size; i++) copy[n * width + i] = to_float(from[i]);
         }
     }
     return copy;
 }
 
 #if PAIRS
-/* Stored rows of bfloat16 as they are, side by side. */
+/* Stored rows of bfloat16 as they are, adjacent. */
 static const uint32_t *pairs_of(const char *stored, const int64_t *slots, int64_t count, int64_t width, float *copy) {
     for (int64_t n = 0, end; n < count; n = end) {
         for (end = n + 1; end < count && slots[end] == slots[end - 1] + 1; end++) {}
@@ -344,21 +345,21 @@ static const uint32_t *pairs_of(const char *stored, const int64_t *slots, int64_
 }
 #endif
 
-/* New rows [new_tokens] of one head go to their slots. */
-static void keep(const inputs *in, void *stored, const void *from, int64_t apart, int64_t width) {
-    const int64_t size = bytes(in->kind);
+/* Writes new rows [new_tokens] of one head to their slots. */
+static void store_new(const inputs *in, void *stored, const void *from, int64_t apart, int64_t width) {
+    const int64_t size = bytes_per_number(in->dtype);
     for (int64_t t = 0; t < in->new_tokens; t++)
         memcpy((char *)stored + in->new_slots[t] * width * size, (const char *)from + t * apart * size, width * size);
 }
 
-/* Asks for stored rows ahead of their use. */
-static void fetch(const char *stored, const int64_t *slots, int64_t count, int64_t size) {
+/* Prefetches stored rows. */
+static void prefetch(const char *stored, const int64_t *slots, int64_t count, int64_t size) {
     for (int64_t n = 0; n < count; n++)
         for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(stored + slots[n] * size + at, 0, 2);
 }
 
-/* Where this thread's numbers begin, of memory that has so many for each. */
-INLINE float *part_of_thread(float *memory, int64_t each) {
+/* This thread's part of memory with `each` numbers per thread. */
+INLINE float *thread_scratch(float *memory, int64_t each) {
 #ifdef _OPENMP
     return memory + omp_get_thread_num() * each;
 #else
@@ -373,24 +374,24 @@ typedef struct {
     float *out;            /* [value_width][line] */
     float *weights;        /* [KEYS][line] */
     float *keys, *values;  /* [KEYS][width], [KEYS][value_width] */
-} scratch;
+} forward_scratch;
 
-/* Some queries of a block: lane i is head i % group, of those that share a head of keys, of token i / group. */
+/* Some queries of a block: lane i is query head i % group of token i / group. */
 typedef struct {
     const block *of;
     int64_t first, lanes;
     int vectors;
-    const char *keys, *values;   /* of their head */
-    int64_t token[LINE];         /* of each lane, packed */
+    const char *keys, *values;   /* of the key head */
+    int64_t token[LINE];         /* of each lane, among the packed tokens */
     int64_t head[LINE];
-    int64_t from[LINE / LANES];  /* the token of each vector's first lane, in the block */
-    ivec bit[LINE / LANES];      /* and of each lane, counted from there, its bit */
+    int64_t from[LINE / LANES];  /* the block's token at each vector's first lane */
+    ivec bit[LINE / LANES];      /* the bit of each lane's token, counted from there */
     vec top[LINE / LANES], total[LINE / LANES];  /* the highest score so far, and the sum of weights relative to it */
 } part;
 
-/* The part from the block's query `first` on. */
-static void begin(const inputs *in, part *p, const block *b, int64_t key_head, int64_t first) {
-    const int64_t size = bytes(in->kind), lanes = b->tokens * in->group - first;
+/* The part that begins with the block's query `first`. */
+static void init_part(const inputs *in, part *p, const block *b, int64_t key_head, int64_t first) {
+    const int64_t size = bytes_per_number(in->dtype), lanes = b->tokens * in->group - first;
     p->of = b, p->first = first, p->lanes = lanes < LINE ? lanes : LINE;
     p->vectors = (p->lanes + LANES - 1) / LANES;
     p->keys = (const char *)in->keys + key_head * in->stored * in->width * size;
@@ -403,12 +404,12 @@ static void begin(const inputs *in, part *p, const block *b, int64_t key_head, i
             p->token[lane] = b->token + token;
             p->head[lane] = key_head * in->group + (first + lane) % in->group;
         }
-        p->top[v] = all(LOWEST), p->total[v] = all(0);
+        p->top[v] = broadcast(LOWEST), p->total[v] = broadcast(0);
     }
 }
 
 /* [width][line], scaled; idle lanes are zero. */
-static void take_queries(const inputs *in, const part *p, float scale, float *query) {
+static void load_queries(const inputs *in, const part *p, float scale, float *query) {
     const int64_t line = p->vectors * LANES, whole = in->width / LANES * LANES;
     for (int64_t first = 0; first < line; first += LANES) {
         int64_t at[LANES];
@@ -419,21 +420,21 @@ static void take_queries(const inputs *in, const part *p, float scale, float *qu
         for (int64_t d = 0; d < whole; d += LANES) {
             vec rows[LANES];
             for (int i = 0; i < LANES; i++) {
-                rows[i] = all(0);
-                if (at[i] >= 0) rows[i] = numbers(in->query, in->kind, at[i] + d) * scale;
+                rows[i] = broadcast(0);
+                if (at[i] >= 0) rows[i] = load_lanes(in->query, in->dtype, at[i] + d) * scale;
             }
             transpose(rows);
             for (int i = 0; i < LANES; i++) store(query + (d + i) * line + first, rows[i]);
         }
         for (int64_t d = whole; d < in->width; d++)
             for (int i = 0; i < LANES; i++)
-                query[d * line + first + i] = at[i] < 0 ? 0.0f : number(in->query, in->kind, at[i] + d) * scale;
+                query[d * line + first + i] = at[i] < 0 ? 0.0f : load_number(in->query, in->dtype, at[i] + d) * scale;
     }
 }
 
 #if PAIRS
-/* [width / 2][line] pairs of bfloat16 as they are; idle lanes are zero. Shuffles care for bits alone. */
-static void take_pairs(const inputs *in, const part *p, uint32_t *query) {
+/* [width / 2][line] pairs of bfloat16 as they are; idle lanes are zero. Shuffles keep the bits. */
+static void load_pairs(const inputs *in, const part *p, uint32_t *query) {
     const int64_t line = p->vectors * LANES, inner = in->width / 2, whole = inner / LANES * LANES;
     for (int64_t first = 0; first < line; first += LANES) {
         const uint32_t *rows[LANES];
@@ -445,7 +446,7 @@ static void take_pairs(const inputs *in, const part *p, uint32_t *query) {
         for (int64_t d = 0; d < whole; d += LANES) {
             vec turned[LANES];
             for (int i = 0; i < LANES; i++) {
-                turned[i] = all(0);
+                turned[i] = broadcast(0);
                 if (rows[i]) turned[i] = load((const float *)(rows[i] + d));
             }
             transpose(turned);
@@ -461,164 +462,165 @@ static void take_pairs(const inputs *in, const part *p, uint32_t *query) {
 }
 #endif
 
-static void cap(float *scores, int64_t count, int64_t line, float softcap) {
+static void apply_softcap(float *scores, int64_t count, int64_t line, float softcap) {
     for (int64_t at = 0; at < count * line; at += LANES)
-        store(scores + at, hyperbolic_tangent(load(scores + at)) * softcap);
+        store(scores + at, tanh_lanes(load(scores + at)) * softcap);
 }
 
-static void hide(const part *p, float *scores, int64_t count, const uint64_t *masks) {
+static void apply_mask(const part *p, float *scores, int64_t count, const uint64_t *masks) {
     for (int64_t n = 0; n < count; n++)
         for (int v = 0; v < p->vectors; v++, scores += LANES) {
             const ivec seen = (p->bit[v] & (int32_t)(masks[n] >> p->from[v])) != 0;
-            store(scores, pick(seen, load(scores), all(-INFINITY)));
+            store(scores, select_lanes(seen, load(scores), broadcast(-INFINITY)));
         }
 }
 
-/* Scores to weights, relative to the highest score so far; what was summed before is made relative to it too. */
-static void weigh(part *p, const scratch *s, int64_t count, int64_t value_width) {
+/* Scores to softmax weights relative to the highest score so far; earlier sums are rescaled to it. */
+static void update_softmax(part *p, const forward_scratch *s, int64_t count, int64_t value_width) {
     const int64_t line = p->vectors * LANES;
     for (int v = 0; v < p->vectors; v++) {
         float *weights = s->weights + v * LANES, *out = s->out + v * LANES;
-        vec top = p->top[v], sum = all(0);
-        for (int64_t n = 0; n < count; n++) top = larger(top, load(weights + n * line));
+        vec top = p->top[v], sum = broadcast(0);
+        for (int64_t n = 0; n < count; n++) top = max_lanes(top, load(weights + n * line));
         for (int64_t n = 0; n < count; n++) {
-            const vec weight = power_of_two(load(weights + n * line) - top);
+            const vec weight = exp2_lanes(load(weights + n * line) - top);
             store(weights + n * line, weight);
             sum += weight;
         }
-        const vec shrunk = power_of_two(p->top[v] - top);
+        const vec shrunk = exp2_lanes(p->top[v] - top);
         for (int64_t d = 0; d < value_width; d++) store(out + d * line, load(out + d * line) * shrunk);
         p->total[v] = p->total[v] * shrunk + sum;
         p->top[v] = top;
     }
 }
 
-/* What scores are multiplied with: they are powers of two then, or parts of the cap. */
-INLINE float factor(const inputs *in) { return in->softcap ? in->scale / in->softcap : in->scale * LOG2E; }
+/* Scales scores to exponents of 2, or to parts of the softcap. */
+INLINE float score_scale(const inputs *in) { return in->softcap ? in->scale / in->softcap : in->scale * LOG2E; }
 
-/* Whether rows are pairs of bfloat16, each where a pair may lie. */
+/* Whether rows are aligned pairs of bfloat16. */
 INLINE int in_pairs(const inputs *in) {
-    return PAIRS && in->kind == BFLOAT16 && in->width % 2 == 0 && in->query_head % 2 == 0 && in->query_token % 2 == 0;
+    return PAIRS && in->dtype == BFLOAT16 && in->width % 2 == 0 && in->query_head % 2 == 0 && in->query_token % 2 == 0;
 }
 
-/* Attends to a list of keys; masks may be none. */
-static void read_keys(const inputs *in, part *p, const scratch *s, const int64_t *slots, int64_t keys,
-                      const uint64_t *masks) {
-    const int64_t width = in->width, value_width = in->value_width, size = bytes(in->kind);
+/* Attends to a list of keys; masks may be NULL. */
+static void attend_keys(const inputs *in, part *p, const forward_scratch *s, const int64_t *slots, int64_t keys,
+                        const uint64_t *masks) {
+    const int64_t width = in->width, value_width = in->value_width, size = bytes_per_number(in->dtype);
     const int few = p->vectors == 1;
     for (int64_t start = 0, count; start < keys; start += count, slots += count) {
         count = keys - start < KEYS ? keys - start : KEYS;
         const int64_t left = keys - start - count, next = left < KEYS ? left : KEYS;
-        if (!p->first) fetch(p->keys, slots + count, next, width * size);
+        if (!p->first) prefetch(p->keys, slots + count, next, width * size);
 #if PAIRS
         if (in_pairs(in))
-            scored_in_pairs(s->weights, pairs_of(p->keys, slots, count, width, s->keys), (const uint32_t *)s->query,
-                            count, width / 2, p->vectors, factor(in));
+            score_pairs(s->weights, pairs_of(p->keys, slots, count, width, s->keys), (const uint32_t *)s->query,
+                        count, width / 2, p->vectors, score_scale(in));
         else
 #endif
-            scored(s->weights, rows_of(p->keys, in->kind, slots, count, width, few, s->keys), s->query, count, width,
-                   p->vectors);
-        if (in->softcap) cap(s->weights, count, p->vectors * LANES, in->softcap * LOG2E);
-        if (masks) hide(p, s->weights, count, masks + start);
-        weigh(p, s, count, value_width);
-        if (!p->first) fetch(p->values, slots + count, next, value_width * size);
-        gather(s->out, rows_of(p->values, in->kind, slots, count, value_width, few, s->values), s->weights, count,
+            score_keys(s->weights, rows_of(p->keys, in->dtype, slots, count, width, few, s->keys), s->query, count,
+                       width, p->vectors);
+        if (in->softcap) apply_softcap(s->weights, count, p->vectors * LANES, in->softcap * LOG2E);
+        if (masks) apply_mask(p, s->weights, count, masks + start);
+        update_softmax(p, s, count, value_width);
+        if (!p->first) prefetch(p->values, slots + count, next, value_width * size);
+        add_values(s->out, rows_of(p->values, in->dtype, slots, count, value_width, few, s->values), s->weights, count,
                value_width, p->vectors);
     }
 }
 
-static void give_sum(const inputs *in, const part *p, int64_t lane, float top, float total) {
-    if (in->sums) in->sums[p->head[lane] * in->tokens + p->token[lane]] = top + log2f(total);
+static void write_log_sum(const inputs *in, const part *p, int64_t lane, float top, float total) {
+    if (in->log_sums) in->log_sums[p->head[lane] * in->tokens + p->token[lane]] = top + log2f(total);
 }
 
-/* -- forward, of few queries --------------------------------------------------------------------------------------- */
+/* -- forward, few queries ------------------------------------------------------------------------------------------ */
 
-/* Half a vector of queries or fewer: they are rows of their own here, and on the lanes lie a head's width and keys.
-   Without this a step whose branches share nothing would take half as long again, and longer than PyTorch's. */
+/* For half a vector of queries or fewer, a query is a row, and the lanes are a head's width or keys. Without this, a
+   decode step whose branches share nothing would take half as long again, and longer than PyTorch's. */
 #define FEW (LANES / 2)
 
 /* The sum of each of LANES vectors. */
-INLINE vec sums(const vec *a) {
+INLINE vec lane_sums(const vec *a) {
 #if LANES == 8
     vec pairs[4], fours[2];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
-        pairs[i] = JOINED(a[2 * i], a[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
-                   JOINED(a[2 * i], a[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+        pairs[i] = SHUFFLE(a[2 * i], a[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
+                   SHUFFLE(a[2 * i], a[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++)
-        fours[i] = JOINED(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-                   JOINED(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-    return JOINED(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-           JOINED(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
+        fours[i] = SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+                   SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    return SHUFFLE(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+           SHUFFLE(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
 #else
     vec pairs[2];
     for (int i = 0; i < 2; i++)
-        pairs[i] = JOINED(a[2 * i], a[2 * i + 1], 0, 4, 2, 6) + JOINED(a[2 * i], a[2 * i + 1], 1, 5, 3, 7);
-    return JOINED(pairs[0], pairs[1], 0, 1, 4, 5) + JOINED(pairs[0], pairs[1], 2, 3, 6, 7);
+        pairs[i] = SHUFFLE(a[2 * i], a[2 * i + 1], 0, 4, 2, 6) + SHUFFLE(a[2 * i], a[2 * i + 1], 1, 5, 3, 7);
+    return SHUFFLE(pairs[0], pairs[1], 0, 1, 4, 5) + SHUFFLE(pairs[0], pairs[1], 2, 3, 6, 7);
 #endif
 }
 
 /* Scores [KEYS] of one query; keys [count rounded up to LANES][width]. */
-static void scored_alone(float *scores, const float *keys, const float *query, int64_t count, int64_t width) {
+static void score_keys_one(float *scores, const float *keys, const float *query, int64_t count, int64_t width) {
     for (int64_t n = 0; n < count; n += LANES) {
         vec sum[LANES];
 #pragma GCC unroll 8
-        for (int i = 0; i < LANES; i++) sum[i] = all(0);
+        for (int i = 0; i < LANES; i++) sum[i] = broadcast(0);
         for (int64_t d = 0; d < width; d += LANES) {
             const vec q = load(query + d);
 #pragma GCC unroll 8
             for (int i = 0; i < LANES; i++) sum[i] += load(keys + (n + i) * width + d) * q;
         }
-        store(scores + n, sums(sum));
+        store(scores + n, lane_sums(sum));
     }
 }
 
-/* As `weigh`, for one query: scores [count rounded up to LANES], those beyond count being hidden. */
-static void weigh_alone(float *scores, float *out, float *top, float *total, int64_t count, int64_t value_width) {
-    vec higher = all(*top), sum = all(0);
+/* As `update_softmax`, for one query: scores [count rounded up to LANES], masked beyond count. */
+static void update_softmax_one(float *scores, float *out, float *top, float *total, int64_t count,
+                               int64_t value_width) {
+    vec higher = broadcast(*top), sum = broadcast(0);
     float highest = *top, added = 0;
-    for (int64_t n = 0; n < count; n += LANES) higher = larger(higher, load(scores + n));
+    for (int64_t n = 0; n < count; n += LANES) higher = max_lanes(higher, load(scores + n));
     for (int i = 0; i < LANES; i++) highest = higher[i] > highest ? higher[i] : highest;
     for (int64_t n = 0; n < count; n += LANES) {
-        const vec weight = power_of_two(load(scores + n) - highest);
+        const vec weight = exp2_lanes(load(scores + n) - highest);
         store(scores + n, weight);
         sum += weight;
     }
     for (int i = 0; i < LANES; i++) added += sum[i];
-    const vec shrunk = power_of_two(all(*top - highest));
+    const vec shrunk = exp2_lanes(broadcast(*top - highest));
     for (int64_t d = 0; d < value_width; d += LANES) store(out + d, load(out + d) * shrunk);
     *total = *total * shrunk[0] + added;
     *top = highest;
 }
 
-static void read_keys_few(const inputs *in, const part *p, const scratch *s, const int64_t *slots, int64_t keys,
-                          const uint64_t *masks, float *top, float *total) {
-    const int64_t width = in->width, value_width = in->value_width, size = bytes(in->kind);
+static void attend_keys_few(const inputs *in, const part *p, const forward_scratch *s, const int64_t *slots,
+                            int64_t keys, const uint64_t *masks, float *top, float *total) {
+    const int64_t width = in->width, value_width = in->value_width, size = bytes_per_number(in->dtype);
     for (int64_t start = 0, count; start < keys; start += count, slots += count) {
         count = keys - start < KEYS ? keys - start : KEYS;
         const int64_t left = keys - start - count, next = left < KEYS ? left : KEYS;
         const int64_t whole = (count + LANES - 1) / LANES * LANES;
-        const float *rows = rows_of(p->keys, in->kind, slots, count, width, whole > count, s->keys);
+        const float *rows = rows_of(p->keys, in->dtype, slots, count, width, whole > count, s->keys);
         for (int64_t lane = 0; lane < p->lanes; lane++) {
             float *scores = s->weights + lane * KEYS;
             const int64_t from = next * lane / p->lanes, many = next * (lane + 1) / p->lanes - from;
-            fetch(p->keys, slots + count + from, many, width * size);  /* a part at a time, while others are used */
-            scored_alone(scores, rows, s->query + lane * width, count, width);
-            if (in->softcap) cap(scores, 1, whole, in->softcap * LOG2E);
+            prefetch(p->keys, slots + count + from, many, width * size);  /* a part per lane */
+            score_keys_one(scores, rows, s->query + lane * width, count, width);
+            if (in->softcap) apply_softcap(scores, 1, whole, in->softcap * LOG2E);
             for (int64_t n = count; n < whole; n++) scores[n] = -INFINITY;
             for (int64_t n = 0; masks && n < count; n++)
                 if (!(masks[start + n] >> (p->token[lane] - p->of->token) & 1)) scores[n] = -INFINITY;
-            fetch(p->values, slots + count + from, many, value_width * size);
-            weigh_alone(scores, s->out + lane * value_width, top + lane, total + lane, count, value_width);
+            prefetch(p->values, slots + count + from, many, value_width * size);
+            update_softmax_one(scores, s->out + lane * value_width, top + lane, total + lane, count, value_width);
         }
-        rows = rows_of(p->values, in->kind, slots, count, value_width, 0, s->values);
+        rows = rows_of(p->values, in->dtype, slots, count, value_width, 0, s->values);
         product(s->out, value_width, s->weights, KEYS, 1, rows, value_width, p->lanes, count, value_width / LANES, 1);
     }
 }
 
-/* [value_width][line] to its places, over the sums of weights. */
-static void give_out(const inputs *in, const part *p, const float *out) {
+/* Divides [value_width][line] by the sums of weights, and writes it to the output. */
+static void write_out(const inputs *in, const part *p, const float *out) {
     const int64_t heads = in->key_heads * in->group, line = p->vectors * LANES;
     const int64_t whole = in->value_width / LANES * LANES;
     for (int64_t first = 0; first < p->lanes; first += LANES) {
@@ -627,80 +629,82 @@ static void give_out(const inputs *in, const part *p, const float *out) {
         int64_t at[LANES];
         for (int i = 0; i < busy; i++) {
             at[i] = (p->token[first + i] * heads + p->head[first + i]) * in->value_width;
-            give_sum(in, p, first + i, top[i], total[i]);
+            write_log_sum(in, p, first + i, top[i], total[i]);
         }
         for (int64_t d = 0; d < whole; d += LANES) {
             vec rows[LANES];
             for (int i = 0; i < LANES; i++) rows[i] = load(out + (d + i) * line + first) / total;
             transpose(rows);
-            for (int i = 0; i < busy; i++) set_numbers(in, at[i] + d, rows[i]);
+            for (int i = 0; i < busy; i++) store_lanes(in, at[i] + d, rows[i]);
         }
         for (int64_t d = whole; d < in->value_width; d++)
-            for (int i = 0; i < busy; i++) set(in, at[i] + d, out[d * line + first + i] / total[i]);
+            for (int i = 0; i < busy; i++) store_number(in, at[i] + d, out[d * line + first + i] / total[i]);
     }
 }
 
-static void attend_few(const inputs *in, const block *b, int64_t key_head, const scratch *s) {
+static void attend_few(const inputs *in, const block *b, int64_t key_head, const forward_scratch *s) {
     const int64_t width = in->width, value_width = in->value_width, heads = in->key_heads * in->group;
-    const float scale = factor(in);
+    const float scale = score_scale(in);
     float top[FEW], total[FEW] = {0};
     part p;
-    begin(in, &p, b, key_head, 0);
+    init_part(in, &p, b, key_head, 0);
     for (int64_t lane = 0; lane < p.lanes; lane++) {
         const int64_t at = p.head[lane] * in->query_head + p.token[lane] * in->query_token;
-        for (int64_t d = 0; d < width; d++) s->query[lane * width + d] = number(in->query, in->kind, at + d) * scale;
+        for (int64_t d = 0; d < width; d++)
+            s->query[lane * width + d] = load_number(in->query, in->dtype, at + d) * scale;
         top[lane] = LOWEST;
     }
     memset(s->out, 0, p.lanes * value_width * sizeof(float));
-    read_keys_few(in, &p, s, in->shared_slots + b->shared, b->shares, NULL, top, total);
-    read_keys_few(in, &p, s, in->own_slots + b->own, b->owns, in->masks + b->own, top, total);
+    attend_keys_few(in, &p, s, in->shared_slots + b->shared, b->shared_count, NULL, top, total);
+    attend_keys_few(in, &p, s, in->own_slots + b->own, b->own_count, in->masks + b->own, top, total);
     for (int64_t lane = 0; lane < p.lanes; lane++) {
-        give_sum(in, &p, lane, top[lane], total[lane]);
+        write_log_sum(in, &p, lane, top[lane], total[lane]);
         const int64_t at = (p.token[lane] * heads + p.head[lane]) * value_width;
-        for (int64_t d = 0; d < value_width; d++) set(in, at + d, s->out[lane * value_width + d] / total[lane]);
+        for (int64_t d = 0; d < value_width; d++)
+            store_number(in, at + d, s->out[lane * value_width + d] / total[lane]);
     }
 }
 
-/* The queries of a block, of all heads that share one head of keys. */
-static void attend_block(const inputs *in, const block *b, int64_t key_head, const scratch *s) {
+/* The queries of a block, of all query heads of a key head. */
+static void attend_block(const inputs *in, const block *b, int64_t key_head, const forward_scratch *s) {
     for (int64_t first = 0; first < b->tokens * in->group; first += LINE) {
         part p;
-        begin(in, &p, b, key_head, first);
+        init_part(in, &p, b, key_head, first);
 #if PAIRS
-        if (in_pairs(in)) take_pairs(in, &p, (uint32_t *)s->query);
+        if (in_pairs(in)) load_pairs(in, &p, (uint32_t *)s->query);
         else
 #endif
-            take_queries(in, &p, factor(in), s->query);
+            load_queries(in, &p, score_scale(in), s->query);
         memset(s->out, 0, in->value_width * p.vectors * LANES * sizeof(float));
-        read_keys(in, &p, s, in->shared_slots + b->shared, b->shares, NULL);
-        read_keys(in, &p, s, in->own_slots + b->own, b->owns, in->masks + b->own);
-        give_out(in, &p, s->out);
+        attend_keys(in, &p, s, in->shared_slots + b->shared, b->shared_count, NULL);
+        attend_keys(in, &p, s, in->own_slots + b->own, b->own_count, in->masks + b->own);
+        write_out(in, &p, s->out);
     }
 }
 
-/* Nonzero: no memory. */
+/* Nonzero if there is no memory. */
 int attend(const inputs *in) {
     const int64_t each = (LINE + KEYS) * (in->width + in->value_width) + LINE * KEYS;
-    const int whole = in->width % LANES == 0 && in->value_width % LANES == 0;  /* a row is whole vectors */
+    const int whole = in->width % LANES == 0 && in->value_width % LANES == 0;  /* rows are whole vectors */
     float *memory = aligned_alloc(64, in->threads * each * sizeof(float));
     if (!memory) return 1;
 #pragma omp parallel num_threads(in->threads)
     {
-        float *own = part_of_thread(memory, each);
+        float *own = thread_scratch(memory, each);
         if (in->new_slots) {
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < 2 * in->key_heads; i++) {
-                const int64_t head = i / 2, size = bytes(in->kind);
+                const int64_t head = i / 2, size = bytes_per_number(in->dtype);
                 if (i % 2)
-                    keep(in, (char *)in->values + head * in->stored * in->value_width * size,
+                    store_new(in, (char *)in->values + head * in->stored * in->value_width * size,
                          (const char *)in->new_values + head * in->new_value_head * size, in->new_value_token,
                          in->value_width);
                 else
-                    keep(in, (char *)in->keys + head * in->stored * in->width * size,
+                    store_new(in, (char *)in->keys + head * in->stored * in->width * size,
                          (const char *)in->new_keys + head * in->new_key_head * size, in->new_key_token, in->width);
             }
         }
-        scratch s;
+        forward_scratch s;
         s.query = own, own += in->width * LINE;
         s.out = own, own += in->value_width * LINE;
         s.weights = own, own += KEYS * LINE;
@@ -719,35 +723,35 @@ int attend(const inputs *in) {
 
 /* -- backward ------------------------------------------------------------------------------------------------------ */
 
-/* In float32. Blocks of different trees see no key in common, so a task is a tree and a head of keys: it adds up the
-   gradients of its keys alone, block by block. */
+/* In float32. Blocks of different trees see no key in common. A task is a tree and a key head: it alone adds up the
+   gradients of its keys, block by block, in one order. */
 typedef struct {
-    inputs in;              /* of the forward pass, and what came out */
-    const float *out;       /* the gradient of what came out [tokens, heads, value_width] */
-    float *query;           /* and what is asked for: [tokens, heads, width] */
-    float *keys, *values;   /* [stored, key_heads, ...], zeros at first */
-    const int64_t *trees;  /* [forest + 1] the first block of each, and the number of blocks */
-    int64_t forest;
+    inputs in;             /* of the forward pass, and its output */
+    const float *out;      /* [tokens, heads, value_width] the output's gradient */
+    float *query;          /* results: [tokens, heads, width] */
+    float *keys, *values;  /* results: [stored, key_heads, ...], zeros at first */
+    const int64_t *trees;  /* [tree_count + 1] the first block of each, and the number of blocks */
+    int64_t tree_count;
 } gradients;
 
 typedef struct {
     float *query, *query_rows;  /* [width][line] for scores, [LINE][padded width] for the gradients of keys */
-    float *out, *out_rows;      /* the gradient of what came out */
-    float *back;                /* [width][line]: the query's */
-    float *weights, *changes, *slopes;  /* [KEYS][line]: weights, the gradients of scores, and of the cap */
-    float *keys, *values, *key_back, *value_back;  /* [KEYS][...] */
+    float *out, *out_rows;      /* the output's gradient */
+    float *query_gradient;      /* [width][line]: the query's gradient */
+    float *weights, *changes, *slopes;  /* [KEYS][line]: weights, gradients of scores, slopes of the softcap */
+    float *keys, *values, *key_gradient, *value_gradient;  /* [KEYS][...] */
     float sum[LINE], delta[LINE];
-} workings;
+} backward_scratch;
 
 INLINE int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
 
-/* Lanes and rows of the queries and of the gradients of what they gave; idle ones are zero. */
-static void take_part(const gradients *g, const part *p, workings *w) {
+/* Lanes and rows of the queries and of their outputs' gradients; idle ones are zero. */
+static void load_part(const gradients *g, const part *p, backward_scratch *w) {
     const inputs *in = &g->in;
     const int64_t width = in->width, value_width = in->value_width, heads = in->key_heads * in->group;
     const int64_t line = p->vectors * LANES;
-    take_queries(in, p, factor(in), w->query);
-    memset(w->back, 0, width * line * sizeof(float));
+    load_queries(in, p, score_scale(in), w->query);
+    memset(w->query_gradient, 0, width * line * sizeof(float));
     for (int64_t lane = 0; lane < line; lane++) {
         const int64_t from = p->head[lane] * in->query_head + p->token[lane] * in->query_token;
         const int64_t at = (p->token[lane] * heads + p->head[lane]) * value_width;
@@ -757,24 +761,25 @@ static void take_part(const gradients *g, const part *p, workings *w) {
         memset(query, 0, padded(width) * sizeof(float));
         memset(out, 0, padded(value_width) * sizeof(float));
         if (busy) {
-            const float *asked = (const float *)in->query + from, *given = g->out + at, *gave = (const float *)in->out + at;
-            for (int64_t d = 0; d < width; d++) query[d] = asked[d] * in->scale;
-            for (int64_t d = 0; d < value_width; d++) out[d] = given[d], delta += given[d] * gave[d];
+            const float *input = (const float *)in->query + from, *output = (const float *)in->out + at;
+            const float *gradient = g->out + at;
+            for (int64_t d = 0; d < width; d++) query[d] = input[d] * in->scale;
+            for (int64_t d = 0; d < value_width; d++) out[d] = gradient[d], delta += gradient[d] * output[d];
         }
         for (int64_t d = 0; d < value_width; d++) w->out[d * line + lane] = out[d];
-        w->sum[lane] = busy ? in->sums[p->head[lane] * in->tokens + p->token[lane]] : 0.0f;
+        w->sum[lane] = busy ? in->log_sums[p->head[lane] * in->tokens + p->token[lane]] : 0.0f;
         w->delta[lane] = delta;
     }
 }
 
-/* Scores to weights, and the gradients of weights to those of scores. */
-static void turn(const inputs *in, const part *p, const workings *w, int64_t count) {
+/* Scores to softmax weights, and gradients of weights to gradients of scores. */
+static void score_gradients(const inputs *in, const part *p, const backward_scratch *w, int64_t count) {
     const int64_t line = p->vectors * LANES;
     for (int64_t n = 0; n < count; n++)
         for (int v = 0; v < p->vectors; v++) {
             const int64_t at = n * line + v * LANES;
             const vec score = load(w->weights + at) - load(w->sum + v * LANES);
-            const vec weight = power_of_two(score);
+            const vec weight = exp2_lanes(score);
             vec change = weight * (load(w->changes + at) - load(w->delta + v * LANES));
             if (in->softcap) change *= load(w->slopes + at);
             store(w->weights + at, weight);
@@ -782,64 +787,65 @@ static void turn(const inputs *in, const part *p, const workings *w, int64_t cou
         }
 }
 
-/* The slope of the cap, of scores that were capped. */
-static void slope(const float *capped, float *slopes, int64_t count, float softcap) {
+/* The slope of the softcap, from capped scores. */
+static void softcap_slope(const float *capped, float *slopes, int64_t count, float softcap) {
     for (int64_t at = 0; at < count; at += LANES) {
         const vec x = load(capped + at) / softcap;
         store(slopes + at, 1.0f - x * x);
     }
 }
 
-static void add_rows(float *to, const int64_t *slots, int64_t apart, const float *rows, int64_t count, int64_t width) {
+static void scatter_add(float *to, const int64_t *slots, int64_t apart, const float *rows, int64_t count,
+                        int64_t width) {
     for (int64_t n = 0; n < count; n++)
         for (int64_t d = 0; d < width; d++) to[slots[n] * apart + d] += rows[n * padded(width) + d];
 }
 
-static void go_back(const gradients *g, const part *p, int64_t key_head, workings *w, const int64_t *slots,
-                    int64_t keys, const uint64_t *masks) {
+static void backward_keys(const gradients *g, const part *p, int64_t key_head, backward_scratch *w,
+                          const int64_t *slots, int64_t keys, const uint64_t *masks) {
     const inputs *in = &g->in;
     const int64_t width = in->width, value_width = in->value_width, line = p->vectors * LANES;
     for (int64_t start = 0, count; start < keys; start += count, slots += count) {
         count = keys - start < KEYS ? keys - start : KEYS;
-        const float *key = rows_of(p->keys, in->kind, slots, count, width, 0, w->keys);
-        const float *value = rows_of(p->values, in->kind, slots, count, value_width, 0, w->values);
-        scored(w->weights, key, w->query, count, width, p->vectors);
+        const float *key = rows_of(p->keys, in->dtype, slots, count, width, 0, w->keys);
+        const float *value = rows_of(p->values, in->dtype, slots, count, value_width, 0, w->values);
+        score_keys(w->weights, key, w->query, count, width, p->vectors);
         if (in->softcap) {
-            cap(w->weights, count, line, in->softcap * LOG2E);
-            slope(w->weights, w->slopes, count * line, in->softcap * LOG2E);
+            apply_softcap(w->weights, count, line, in->softcap * LOG2E);
+            softcap_slope(w->weights, w->slopes, count * line, in->softcap * LOG2E);
         }
-        if (masks) hide(p, w->weights, count, masks + start);
-        scored(w->changes, value, w->out, count, value_width, p->vectors);
-        turn(in, p, w, count);
-        gather(w->back, key, w->changes, count, width, p->vectors);
-        product(w->key_back, padded(width), w->changes, line, 1, w->query_rows, padded(width), count, p->lanes,
+        if (masks) apply_mask(p, w->weights, count, masks + start);
+        score_keys(w->changes, value, w->out, count, value_width, p->vectors);
+        score_gradients(in, p, w, count);
+        add_values(w->query_gradient, key, w->changes, count, width, p->vectors);
+        product(w->key_gradient, padded(width), w->changes, line, 1, w->query_rows, padded(width), count, p->lanes,
                 padded(width) / LANES, 0);
-        product(w->value_back, padded(value_width), w->weights, line, 1, w->out_rows, padded(value_width), count,
+        product(w->value_gradient, padded(value_width), w->weights, line, 1, w->out_rows, padded(value_width), count,
                 p->lanes, padded(value_width) / LANES, 0);
-        add_rows(g->keys + key_head * width, slots, in->key_heads * width, w->key_back, count, width);
-        add_rows(g->values + key_head * value_width, slots, in->key_heads * value_width, w->value_back, count,
+        scatter_add(g->keys + key_head * width, slots, in->key_heads * width, w->key_gradient, count, width);
+        scatter_add(g->values + key_head * value_width, slots, in->key_heads * value_width, w->value_gradient, count,
                  value_width);
     }
 }
 
-static void return_block(const gradients *g, const block *b, int64_t key_head, workings *w) {
+static void backward_block(const gradients *g, const block *b, int64_t key_head, backward_scratch *w) {
     const inputs *in = &g->in;
     const int64_t width = in->width, heads = in->key_heads * in->group;
     for (int64_t first = 0; first < b->tokens * in->group; first += LINE) {
         part p;
-        begin(in, &p, b, key_head, first);
-        take_part(g, &p, w);
-        go_back(g, &p, key_head, w, in->shared_slots + b->shared, b->shares, NULL);
-        go_back(g, &p, key_head, w, in->own_slots + b->own, b->owns, in->masks + b->own);
+        init_part(in, &p, b, key_head, first);
+        load_part(g, &p, w);
+        backward_keys(g, &p, key_head, w, in->shared_slots + b->shared, b->shared_count, NULL);
+        backward_keys(g, &p, key_head, w, in->own_slots + b->own, b->own_count, in->masks + b->own);
         for (int64_t lane = 0; lane < p.lanes; lane++)
             for (int64_t d = 0; d < width; d++)
                 g->query[(p.token[lane] * heads + p.head[lane]) * width + d] =
-                    w->back[d * p.vectors * LANES + lane] * in->scale;
+                    w->query_gradient[d * p.vectors * LANES + lane] * in->scale;
     }
 }
 
-/* Nonzero: no memory. */
-int attend_back(const gradients *g) {
+/* Nonzero if there is no memory. */
+int attend_backward(const gradients *g) {
     const inputs *in = &g->in;
     const int64_t width = padded(in->width), value_width = padded(in->value_width);
     const int64_t each = LINE * (3 * width + 2 * value_width) + 3 * KEYS * LINE + 2 * KEYS * (width + value_width);
@@ -847,25 +853,25 @@ int attend_back(const gradients *g) {
     if (!memory) return 1;
 #pragma omp parallel num_threads(in->threads)
     {
-        float *own = part_of_thread(memory, each);
-        workings w;
+        float *own = thread_scratch(memory, each);
+        backward_scratch w;
         w.query = own, own += LINE * width;
         w.query_rows = own, own += LINE * width;
-        w.back = own, own += LINE * width;
+        w.query_gradient = own, own += LINE * width;
         w.out = own, own += LINE * value_width;
         w.out_rows = own, own += LINE * value_width;
         w.weights = own, own += KEYS * LINE;
         w.changes = own, own += KEYS * LINE;
         w.slopes = own, own += KEYS * LINE;
         w.keys = own, own += KEYS * width;
-        w.key_back = own, own += KEYS * width;
+        w.key_gradient = own, own += KEYS * width;
         w.values = own, own += KEYS * value_width;
-        w.value_back = own;
+        w.value_gradient = own;
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < g->forest * in->key_heads; task++) {
+        for (int64_t task = 0; task < g->tree_count * in->key_heads; task++) {
             const int64_t tree = task / in->key_heads;
             for (int64_t b = g->trees[tree]; b < g->trees[tree + 1]; b++)
-                return_block(g, in->blocks + b, task % in->key_heads, &w);
+                backward_block(g, in->blocks + b, task % in->key_heads, &w);
         }
     }
     free(memory);

@@ -1,4 +1,8 @@
-"""Which packed tokens the kernel takes together, and over which stored keys. Knows no tensor but arrays."""
+"""Packed attention as the C kernel takes it: blocks of packed tokens, and the stored keys of each.
+
+The keys of a block are in one order for segments and in another for a decode step, and sums follow that order: the two
+functions that build blocks stay apart. Knows no tensor but arrays.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,119 +10,125 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tsr_lightning.modeling.attention import Segment
+from tsr_lightning.modeling.segments import DecodeStep, Segment
 
-MOST = 64  # tokens of a block: a mask has so many bits
-_READING = 8  # reading a block's keys costs what so many queries do
+MAX_TOKENS = 64  # of a block: a mask has so many bits
 _LANES = 8  # queries are computed by so many
-BITS = np.left_shift(np.uint64(1), np.arange(MOST, dtype=np.uint64))
+_READ_COST = 8  # reading a block's keys costs as much as so many queries
+_BITS = np.left_shift(np.uint64(1), np.arange(MAX_TOKENS, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Packed tokens in blocks, as `block` in attention.c has them: all in the order in which they lie packed."""
+    """Packed tokens in blocks, as `block` in attention.c; all in packed order."""
 
-    table: NDArray[np.int64]  # [B, 6]: token, tokens, shared, shares, own, owns
+    table: NDArray[np.int64]  # [B, 6]: token, tokens, shared, shared_count, own, own_count
     shared: NDArray[np.int64]  # slots of keys that all tokens of a block see
     own: NDArray[np.int64]  # slots of further keys
     masks: NDArray[np.uint64]  # beside `own`: which of the block's tokens see the key, as bits
 
     @property
-    def scored(self) -> int:
-        """Products of a query and a key, those that are hidden included."""
-        _, tokens, _, shares, _, owns = self.table.T
-        return int((tokens * (shares + owns)).sum())
+    def scores_computed(self) -> int:
+        """Products of a query and a key in each head, hidden ones included."""
+        _, tokens, _, shared, _, own = self.table.T
+        return int((tokens * (shared + own)).sum())
+
+
+class BlockPlan:
+    """Blocks of packed segments, built once per sliding window."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._longest = max(len(segment.path) for segment in segments)
+        self._blocks: dict[int | None, Blocks] = {}
+
+    def blocks(self, window: int | None) -> Blocks:
+        window = None if window is None or window >= self._longest else window
+        if window not in self._blocks:
+            self._blocks[window] = segment_blocks(self._segments, window)
+        return self._blocks[window]
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Tokens of one segment that are in one block."""
+class _Piece(Segment):
+    """Tokens of one segment that are in one block; the path ends with the last of them."""
 
-    path: NDArray[np.int64]  # up to the last of them
-    length: int
-    common: int  # how much of the path the piece before it has too; 0 in a block's first
-
-    @property
-    def start(self) -> int:
-        return len(self.path) - self.length
+    common: int  # keys that the path shares with the piece before it; 0 in a block's first
 
 
-def blocks_of(segments: Sequence[Segment], window: int | None = None) -> Blocks:
+def segment_blocks(segments: Sequence[Segment], window: int | None = None) -> Blocks:
     """Blocks for segments that lie packed one after the other, under a sliding window or none."""
     groups = list(_grouped(segments))
-    shared, own, masks = zip(*(_block(pieces, window) for pieces in groups), strict=True)
-    tokens, shares, owns = (
-        np.array(lengths, dtype=np.int64)
-        for lengths in (
-            [sum(piece.length for piece in pieces) for pieces in groups],
-            [len(slots) for slots in shared],
-            [len(slots) for slots in own],
-        )
-    )
-    table = np.stack([_firsts(tokens), tokens, _firsts(shares), shares, _firsts(owns), owns], axis=1)
-    return Blocks(table, np.concatenate(shared), np.concatenate(own), np.concatenate(masks))
+    shared, own, masks = zip(*(_block_keys(pieces, window) for pieces in groups), strict=True)
+    tokens = np.array([sum(piece.length for piece in pieces) for pieces in groups], dtype=np.int64)
+    shared_counts, own_counts = (np.array(list(map(len, slots)), dtype=np.int64) for slots in (shared, own))
+    columns = [_firsts(tokens), tokens, _firsts(shared_counts), shared_counts, _firsts(own_counts), own_counts]
+    return Blocks(np.stack(columns, axis=1), np.concatenate(shared), np.concatenate(own), np.concatenate(masks))
 
 
 def _grouped(segments: Sequence[Segment]) -> Iterator[list[_Piece]]:
-    """Segments cut into pieces; a segment's last piece and the segments after it share a block where that is less."""
+    """Pieces of segments, by block: a segment's last piece shares a block with later segments if that costs less."""
     pieces: list[_Piece] = []
     tokens = keys = 0
     for segment in segments:
-        begin, end = len(segment.path) - segment.length, len(segment.path)
+        begin, end = segment.start, len(segment.path)
         while begin < end:
-            length = _share(end - begin)
+            length = _piece_length(end - begin)
             path = segment.path[: begin + length]
             common = _common(pieces[-1].path, path) if pieces else 0
             together = _cost(tokens + length, keys + len(path) - common)
-            if pieces and (tokens + length > MOST or together > _cost(tokens, keys) + _cost(length, len(path))):
+            if pieces and (tokens + length > MAX_TOKENS or together > _cost(tokens, keys) + _cost(length, len(path))):
                 yield pieces
                 pieces, tokens, keys, common = [], 0, 0, 0
-            pieces.append(_Piece(path, length, common))
+            pieces.append(_Piece(length, path, common))
             tokens, keys, begin = tokens + length, keys + len(path) - common, begin + length
     yield pieces
 
 
-def _share(tokens: int) -> int:
-    """The first of about equal pieces, of whole lanes: a small rest would read all its keys for a few queries."""
-    parts = -(-tokens // MOST)
+def _piece_length(tokens: int) -> int:
+    """Of the first of about equal pieces, in whole lanes: a small rest would read all its keys for a few queries."""
+    parts = -(-tokens // MAX_TOKENS)
     return min(-(-tokens // (parts * _LANES)) * _LANES, tokens)
 
 
 def _cost(tokens: int, keys: int) -> int:
-    return (-(-tokens // _LANES) * _LANES + _READING) * keys
+    return (-(-tokens // _LANES) * _LANES + _READ_COST) * keys
 
 
 def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """How many slots two paths begin with alike."""
+    """How many leading slots two paths share."""
     length = min(len(one), len(other))
     if one[length - 1] == other[length - 1]:  # a slot has one path
         return length
     return int((one[:length] != other[:length]).argmax())
 
 
-def _block(
+def _block_keys(
     pieces: Sequence[_Piece], window: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
     """Shared slots, own slots and their masks."""
     first = pieces[0]
-    stem = min([first.start, *(piece.common for piece in pieces[1:])])  # what all tokens follow
+    stem = min([first.start, *(piece.common for piece in pieces[1:])])  # keys on every token's path
     positions = np.concatenate([np.arange(piece.start, len(piece.path)) for piece in pieces])
     if window is None:
-        oldest = bare = 0
+        some_see = all_see = 0
     else:
-        oldest = min(max(0, int(positions.min()) - window + 1), stem)
-        bare = min(max(0, int(positions.max()) - window + 1), stem)
+        some_see = min(max(0, int(positions.min()) - window + 1), stem)  # the first key of the stem that any token sees
+        all_see = min(max(0, int(positions.max()) - window + 1), stem)
     ends = np.cumsum([piece.length for piece in pieces])
     slots, masks = [], []
     for i, piece in enumerate(pieces):
         depths = np.arange(piece.common if i else stem, len(piece.path))
         if not i:
-            depths = np.concatenate([np.arange(oldest, bare), depths])
-        until = np.full(len(depths), ends[i])  # the block's tokens before this one are on a key's path
-        passed = len(piece.path)
-        for further, end in zip(pieces[i + 1 :], ends[i + 1 :], strict=True):
-            passed = min(passed, further.common)
-            until[depths < passed] = end
+            depths = np.concatenate([np.arange(some_see, all_see), depths])
+        until = np.full(len(depths), ends[i])  # the block's tokens before this one have a key on their path
+        common = len(piece.path)
+        for later, end in zip(pieces[i + 1 :], ends[i + 1 :], strict=True):
+            common = min(common, later.common)
+            until[depths < common] = end
         seen = np.arange(len(positions)) < until[:, None]
         seen[:, : ends[i] - piece.length] = False
         seen &= depths[:, None] <= positions
@@ -126,16 +136,16 @@ def _block(
             seen &= depths[:, None] > positions - window
         kept = seen.any(axis=1)
         slots.append(piece.path[depths[kept]])
-        masks.append(bits_of(seen[kept]))
-    return first.path[bare:stem], np.concatenate(slots), np.concatenate(masks)
+        masks.append(np.where(seen[kept], _BITS[: seen.shape[1]], np.uint64(0)).sum(axis=1, dtype=np.uint64))
+    return first.path[all_see:stem], np.concatenate(slots), np.concatenate(masks)
 
 
 def trees_of(blocks: Blocks) -> NDArray[np.int64]:
-    """[forest + 1] bounds of the blocks that share keys, where slots are places among the packed tokens."""
-    _, _, shared, shares, own, owns = blocks.table.T
+    """[trees + 1] bounds of the runs of blocks that share keys, where slots are places among the packed tokens."""
+    _, _, shared, shared_counts, own, own_counts = blocks.table.T
     lowest = np.full(len(blocks.table), np.iinfo(np.int64).max)
     highest = np.full(len(blocks.table), -1)
-    for firsts, counts, slots in ((shared, shares, blocks.shared), (own, owns, blocks.own)):
+    for firsts, counts, slots in ((shared, shared_counts, blocks.shared), (own, own_counts, blocks.own)):
         some = counts > 0
         lowest[some] = np.minimum(lowest[some], np.minimum.reduceat(slots, firsts[some]))
         highest[some] = np.maximum(highest[some], np.maximum.reduceat(slots, firsts[some]))
@@ -145,11 +155,44 @@ def trees_of(blocks: Blocks) -> NDArray[np.int64]:
     return np.append(np.flatnonzero(starts), len(starts))
 
 
+# -- decode steps ------------------------------------------------------------------------------------------------------
+
+
+def decode_blocks(
+    step: DecodeStep,
+    prompts: NDArray[np.int64],
+    first_slots: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    window: int | None,
+) -> Blocks:
+    """Blocks for a decode step: the branches of a group, in one block or more over its prompt.
+
+    Args:
+        step: the branches.
+        prompts: slots of all prompts, one after the other.
+        first_slots: [G] where each group's begin in there.
+        columns: [G, at least C] slots of each group's columns.
+        window: sliding window, or none.
+    """
+    rank = (np.arange(len(step.groups)) - np.searchsorted(step.groups, step.groups)) % MAX_TOKENS
+    starts = np.flatnonzero(rank == 0)
+    group = step.groups[starts]
+    slots, shared_counts, seen = columns[group, : step.columns.shape[1]], step.prompt_lengths[starts], step.columns
+    if window is not None:
+        # Prompts are further columns, since the branches of a group may be at different positions.
+        first = max(0, int(step.positions.min()) - window + 1)
+        depths = np.arange(first, step.prompt_lengths.max())
+        places = np.minimum(first_slots[group][:, None] + depths, len(prompts) - 1)
+        slots = np.concatenate([prompts[places], slots], axis=1)
+        shared_counts, seen = np.zeros_like(shared_counts), step.visible(depths, window)
+    masks = np.bitwise_or.reduceat(np.where(seen, _BITS[rank][:, None], np.uint64(0)), starts, axis=0)
+    visible = masks != 0
+    own_counts = visible.sum(axis=1)
+    tokens = np.diff(starts, append=len(rank))
+    table = np.stack([starts, tokens, first_slots[group], shared_counts, _firsts(own_counts), own_counts], axis=1)
+    return Blocks(table, prompts, slots[visible], masks[visible])
+
+
 def _firsts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each part begins, of parts that lie one after the other."""
     return lengths.cumsum() - lengths
-
-
-def bits_of(seen: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """[K, at most 64] -> [K]."""
-    return np.where(seen, BITS[: seen.shape[1]], np.uint64(0)).sum(axis=1, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Builds the kernel with this machine's own compiler, once for each source, compiler and processor, and loads it."""
+"""Builds the C kernels with this machine's compiler, once per source, compiler and processor, and loads them."""
 
 import ctypes
 import hashlib
@@ -9,32 +9,41 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c"))
-HEADER = Path(__file__).with_name("numbers.h")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
-SWITCH = "TSR_NATIVE"  # 0: PyTorch's attention, whatever there is
-_SECONDS = 120.0  # a build takes one
+_HEADER = Path(__file__).with_name("numbers.h")
+_TIMEOUT_SECONDS = 120.0  # a build takes one
+
+
+@dataclass(frozen=True)
+class Built:
+    """The outcome of a build."""
+
+    library: ctypes.CDLL | None
+    detail: str  # where the library is, or why there is none
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The kernel, or none where it is switched off or cannot be built: PyTorch attends then."""
-    if os.environ.get(SWITCH, "1") == "0":
-        return None
+def load() -> Built:
+    """The C kernels, built if need be. The log says once whether they are used."""
+    log = logging.getLogger(__name__)
     try:
-        return ctypes.CDLL(str(built(compiler(), folder())))
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: there is no home
-        logging.getLogger(__name__).warning(
-            "attention is PyTorch's, which is slower on a CPU than the kernel that was to be built: %s", _told(error)
-        )
-        return None
+        path = build(compiler(), cache_folder())
+        built = Built(ctypes.CDLL(str(path)), str(path))
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: there is no home folder
+        built = Built(None, _reason(error))
+        log.info("PyTorch's kernels are used, which are slower on a CPU than those in C: %s", built.detail)
+    else:
+        log.info("the C kernels are used on a CPU: %s", built.detail)
+    return built
 
 
 def compiler() -> list[str]:
-    """The command: what CC says, or the first of the usual ones."""
+    """The command in CC, or the first of the usual ones."""
     command = shlex.split(os.environ.get("CC", ""))
     for candidate in [command] if command else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(candidate[0]):
@@ -42,38 +51,37 @@ def compiler() -> list[str]:
     raise FileNotFoundError(f"there is no C compiler ({' '.join(command) or 'cc, gcc or clang'})")
 
 
-def folder() -> Path:
-    """Of built kernels: this user's, and nobody else's to write to."""
+def cache_folder() -> Path:
+    """Of built kernels; only this user may write there."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     path = Path(root) / "tsr_lightning" / "native"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
-def built(command: list[str], where: Path) -> Path:
-    """The shared library, which is made if there is none yet. Processes may do so side by side: the last to finish
-    puts its own in the place of another's like it."""
-    path = where / f"kernels-{_fingerprint(command)}.so"
+def build(command: list[str], folder: Path) -> Path:
+    """The shared library, built if it is not there yet. Processes may build at once: each moves a whole file."""
+    path = folder / f"kernels-{_fingerprint(command)}.so"
     if not path.exists():
-        with tempfile.TemporaryDirectory(dir=where) as scratch:
-            made = Path(scratch) / path.name
-            _run([*command, *FLAGS, "-o", str(made), *map(str, SOURCES), "-lm"])
-            made.replace(path)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            output = Path(scratch) / path.name
+            _run([*command, *FLAGS, "-o", str(output), *map(str, SOURCES), "-lm"])
+            output.replace(path)
     return path
 
 
 def _fingerprint(command: list[str]) -> str:
-    told = (
-        *(source.read_text() for source in SOURCES),
+    parts = (
+        *(source.read_text() for source in (*SOURCES, _HEADER)),
         " ".join([*command, *FLAGS]),
         _run([*command, "--version"]),
         _processor(),
     )
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:24]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 def _processor() -> str:
-    """What -march=native looks at; a home may be shared by machines that differ."""
+    """What -march=native depends on; machines that differ may share a home folder."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().split("\n\n")[0].splitlines() if cpuinfo.exists() else []
     kept = [line for line in lines if line.split(":")[0].strip() in ("model name", "flags", "Features", "CPU part")]
@@ -81,14 +89,14 @@ def _processor() -> str:
 
 
 def _run(command: list[str]) -> str:
-    told = subprocess.run(
-        command, check=True, capture_output=True, encoding="utf-8", errors="replace", timeout=_SECONDS
+    done = subprocess.run(
+        command, check=True, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_SECONDS
     )
-    return told.stdout
+    return done.stdout
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        first = next(iter(error.stderr.strip().splitlines()), "no word of why")
+        first = next(iter(error.stderr.strip().splitlines()), "it wrote no error")
         return f"{error.cmd[0]} failed: {first}"
     return str(error)

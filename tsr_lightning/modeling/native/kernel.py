@@ -1,4 +1,4 @@
-"""Calls the kernel with tensors."""
+"""Calls the attention kernel with tensors."""
 
 import ctypes
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from torch.profiler import record_function
 
 from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.native.blocks import Blocks
-from tsr_lightning.modeling.native.building import library
+from tsr_lightning.modeling.native.building import load
 
-KINDS = {torch.float32: 0, torch.bfloat16: 1}  # as in numbers.h
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}  # as in numbers.h
 
 
 class _Inputs(ctypes.Structure):
     """`inputs` of attention.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "keys", "values", "out", "sums")),
+        *((name, ctypes.c_void_p) for name in ("query", "keys", "values", "out", "log_sums")),
         *((name, ctypes.c_void_p) for name in ("blocks", "shared_slots", "own_slots", "masks")),
         *((name, ctypes.c_void_p) for name in ("new_keys", "new_values", "new_slots")),
         *((name, ctypes.c_int64) for name in ("query_head", "query_token", "new_key_head", "new_key_token")),
         *((name, ctypes.c_int64) for name in ("new_value_head", "new_value_token", "tokens", "new_tokens")),
         *((name, ctypes.c_int64) for name in ("key_heads", "group", "stored", "width", "value_width", "count")),
-        *((name, ctypes.c_int32) for name in ("kind", "threads")),
+        *((name, ctypes.c_int32) for name in ("dtype", "threads")),
         *((name, ctypes.c_float) for name in ("scale", "softcap")),
     )
 
@@ -37,18 +37,18 @@ class _Gradients(ctypes.Structure):
     _fields_ = (
         ("inputs", _Inputs),
         *((name, ctypes.c_void_p) for name in ("out", "query", "keys", "values", "trees")),
-        ("forest", ctypes.c_int64),
+        ("tree_count", ctypes.c_int64),
     )
 
 
-def serves(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for such tensors."""
-    return device.type == "cpu" and dtype in KINDS and library() is not None
+def supports(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernel is written for such tensors."""
+    return device.type == "cpu" and dtype in DTYPES
 
 
 @dataclass(frozen=True, slots=True)
-class New:
-    """What goes to the store before anything is read."""
+class NewKeys:
+    """Keys and values that are stored before any query attends."""
 
     slots: NDArray[np.int64]  # [N]
     key: Tensor  # [K, N, D]
@@ -62,21 +62,21 @@ def attend(
     blocks: Blocks,
     scores: ScoreParams,
     *,
-    new: New | None = None,
-    sums: Tensor | None = None,
+    new: NewKeys | None = None,
+    log_sums: Tensor | None = None,
 ) -> Tensor:
     """Query [H, T, D], stored key [K, S, D] and value [K, S, E] -> [T, H, E]; K divides H, and all are of one type.
 
-    Where there is one, `sums` [H, T] is filled with what `attend_back` needs.
+    `log_sums` [H, T], if given, is filled for `attend_backward`.
     """
-    query = _dense(query)
+    query = _contiguous_tokens(query)
     out = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
-    inputs = _inputs(query, key, value, out, sums, blocks, scores)
+    inputs = _inputs(query, key, value, out, log_sums, blocks, scores)
     if new is not None:
         assert new.key.shape == (len(key), len(new.slots), key.shape[2])
         assert new.value.shape == (len(key), len(new.slots), value.shape[2])
         assert new.key.dtype == new.value.dtype == key.dtype
-        new_key, new_value = _dense(new.key), _dense(new.value)
+        new_key, new_value = _contiguous_tokens(new.key), _contiguous_tokens(new.value)
         inputs.new_keys, inputs.new_values = new_key.data_ptr(), new_value.data_ptr()
         inputs.new_key_head, inputs.new_key_token, _ = new_key.stride()
         inputs.new_value_head, inputs.new_value_token, _ = new_value.stride()
@@ -85,38 +85,38 @@ def attend(
     return out
 
 
-def attend_back(
-    gradient: Tensor,  # [T, H, E], of what came out
+def attend_backward(
+    gradient: Tensor,  # [T, H, E] of the output
     query: Tensor,
     key: Tensor,
     value: Tensor,
     out: Tensor,
-    sums: Tensor,
+    log_sums: Tensor,
     blocks: Blocks,
     scores: ScoreParams,
     trees: NDArray[np.int64],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query [H, T, D], key [K, S, D] and value [K, S, E], all float32 and as they went forward.
+    """Gradients of query [H, T, D], key [K, S, D] and value [K, S, E]; all are float32 and as in the forward pass.
 
-    Of two blocks of different trees, which `trees` [forest + 1] bounds, none sees a key that the other does.
+    Blocks of different trees, whose bounds are `trees` [trees + 1], see no key in common.
     """
     assert query.dtype == torch.float32
-    gradient, query = gradient.contiguous(), _dense(query)
+    gradient, query = gradient.contiguous(), _contiguous_tokens(query)
     tokens, heads, _ = gradient.shape
-    grown = query.new_empty(tokens, heads, query.shape[2])
-    keys, values = (query.new_zeros(stored.shape[1], len(stored), stored.shape[2]) for stored in (key, value))
+    query_gradient = query.new_empty(tokens, heads, query.shape[2])
+    key_gradient, value_gradient = (query.new_zeros(x.shape[1], len(x), x.shape[2]) for x in (key, value))
     gradients = _Gradients(
-        _inputs(query, key, value, out, sums, blocks, scores),
-        *(tensor.data_ptr() for tensor in (gradient, grown, keys, values)),
+        _inputs(query, key, value, out, log_sums, blocks, scores),
+        *(tensor.data_ptr() for tensor in (gradient, query_gradient, key_gradient, value_gradient)),
         trees.ctypes.data,
         len(trees) - 1,
     )
-    _call("attend_back", gradients)
-    return grown.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1)
+    _call("attend_backward", gradients)
+    return query_gradient.transpose(0, 1), key_gradient.transpose(0, 1), value_gradient.transpose(0, 1)
 
 
 def _inputs(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor | None, blocks: Blocks, scores: ScoreParams
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_sums: Tensor | None, blocks: Blocks, scores: ScoreParams
 ) -> _Inputs:
     heads, tokens, width = query.shape
     key_heads, stored, value_width = value.shape
@@ -131,7 +131,7 @@ def _inputs(
         keys=key.data_ptr(),
         values=value.data_ptr(),
         out=out.data_ptr(),
-        sums=None if sums is None else sums.data_ptr(),
+        log_sums=None if log_sums is None else log_sums.data_ptr(),
         blocks=blocks.table.ctypes.data,
         shared_slots=blocks.shared.ctypes.data,
         own_slots=blocks.own.ctypes.data,
@@ -145,7 +145,7 @@ def _inputs(
         width=width,
         value_width=value_width,
         count=len(blocks.table),
-        kind=KINDS[query.dtype],
+        dtype=DTYPES[query.dtype],
         threads=torch.get_num_threads(),
         scale=scores.scale,
         softcap=scores.softcap or 0.0,
@@ -153,14 +153,14 @@ def _inputs(
 
 
 def _call(name: str, argument: ctypes.Structure) -> None:
-    kernel = library()
-    assert kernel is not None
-    with record_function(f"native::{name}"):  # so that profilers see it beside PyTorch's operators
-        failed = kernel[name](ctypes.byref(argument))
+    library = load().library
+    assert library is not None
+    with record_function(f"native::{name}"):  # so that profilers list it among PyTorch's operators
+        failed = library[name](ctypes.byref(argument))
     if failed:
         raise MemoryError("no memory for the kernel's scratch")
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """With a token's numbers side by side."""
+def _contiguous_tokens(tensor: Tensor) -> Tensor:
+    """With each token's numbers side by side."""
     return tensor if tensor.stride(2) == 1 else tensor.contiguous()

@@ -1,10 +1,10 @@
-"""What a Llama-style layer does beside attention, on a CPU: products by oneDNN; norms, rotations, gates by layers.c.
+"""A Llama-style layer beside attention, on a CPU: products by oneDNN; norms, rotations and gates by layers.c.
 
-PyTorch has oneDNN's products for bfloat16 and for compiled graphs, and multiplies by MKL else, which in float32 is a
-seventh slower on a processor that is not Intel's. Gates and additions come with the product that they follow.
+PyTorch uses oneDNN for bfloat16 and for compiled graphs, and MKL otherwise, which in float32 is a seventh slower on
+processors that are not Intel's. Gates and additions are fused with the product before them.
 
-oneDNN compiles a product anew for every number of rows, and keeps a thousand of them, of up to some MiB each. So a pass
-rounds its rows up to one of few numbers, a sixteenth more at most where it has more than 256.
+oneDNN compiles a product for every number of rows, and keeps a thousand of them, of up to some MiB each. So a pass pads
+its rows to one of few numbers, by at most a sixteenth where it has more than 256.
 """
 
 import ctypes
@@ -16,23 +16,12 @@ from torch.autograd.function import once_differentiable
 from torch.profiler import record_function
 
 from tsr_lightning.modeling.native import kernel
-from tsr_lightning.modeling.native.building import library
+from tsr_lightning.modeling.native.building import load
+
+_STEP = 16  # the least step between numbers of rows, and the steps from one power of two to the next
 
 
-def serves(tensor: Tensor) -> bool:
-    """Whether there is all of this for such a tensor: with gradients in float32 alone, in bfloat16 on processors for
-    which oneDNN has products of it."""
-    if not torch.backends.mkldnn.is_available() or not kernel.serves(tensor.device, tensor.dtype):
-        return False
-    if tensor.dtype == torch.float32:
-        return True
-    return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-_STEP = 16  # the least between two numbers of rows from there on, and how many a power of two is away from the next
-
-
-def rounded(count: int) -> int:
+def padded_rows(count: int) -> int:
     """The next of few numbers of rows: the powers of two up to 16, the multiples of 16 up to 512, and 16 from each
     power of two to the next from there on."""
     below = 1 << max(count - 1, 0).bit_length() >> 1  # the largest power of two that is less
@@ -42,47 +31,56 @@ def rounded(count: int) -> int:
     return -(-count // step) * step
 
 
-class Native:
-    """The operators, with gradients where they are on."""
+class NativeOperators:
+    """The operators, with gradients if they are enabled."""
 
-    def rows(self, count: int) -> int:
-        return rounded(count)
+    @staticmethod
+    def supports(x: Tensor) -> bool:
+        """With gradients only float32 is supported, and bfloat16 only on processors for which oneDNN has products."""
+        if not torch.backends.mkldnn.is_available():
+            return False
+        if x.dtype == torch.float32:
+            return True
+        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+    def padded_rows(self, count: int) -> int:
+        return padded_rows(count)
 
     def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
-        if not _is_plain(layer):
+        if not _is_linear(layer):
             return layer(x)
         if torch.is_grad_enabled():
             return _Linear.apply(x, layer.weight, layer.bias)
         return _product(x, layer.weight, layer.bias)
 
-    def linear_plus(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
-        if not _is_plain(layer) or torch.is_grad_enabled():
+    def linear_add(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
+        if not _is_linear(layer) or torch.is_grad_enabled():
             return other + self.linear(layer, x)
         return torch.ops.mkldnn._linear_pointwise.binary(x, other, layer.weight, layer.bias, "add")
 
     def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             return _Gated.apply(self.linear(gate, x), self.linear(up, x))
-        if not _is_plain(gate) or not _is_plain(up):
+        if not _is_linear(gate) or not _is_linear(up):
             return nn.functional.silu(self.linear(gate, x)).mul_(self.linear(up, x))
-        opened = _product(x, gate.weight, gate.bias, "swish")
-        return torch.ops.mkldnn._linear_pointwise.binary(x, opened, up.weight, up.bias, "mul")
+        activated = _product(x, gate.weight, gate.bias, "swish")
+        return torch.ops.mkldnn._linear_pointwise.binary(x, activated, up.weight, up.bias, "mul")
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         if torch.is_grad_enabled():
             return _Norm.apply(x, weight, epsilon)
-        return _normed(x, weight, epsilon, None)
+        return _norm(x, weight, epsilon, None)
 
     def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        """In place where there are no gradients."""
+        """In place without gradients."""
         if torch.is_grad_enabled():
             return _Rotate.apply(x, cosines, sines)
         x = x[: len(cosines)].contiguous()
-        return _rotated(x, x, cosines, sines, back=False)
+        return _rotate(x, x, cosines, sines, inverse=False)
 
 
-def _is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """Neither an adapter nor of four bits."""
+def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """Neither an adapter nor quantised."""
     return type(layer) is nn.Linear
 
 
@@ -92,14 +90,14 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "
 
 
 def _call(name: str, *arguments: int | float | Tensor | None) -> None:
-    """Of layers.c, whose numbers are all int64 or float; that of threads comes last."""
-    kernels = library()
-    assert kernels is not None
+    """Of layers.c, whose numbers are all int64 or float; the number of threads comes last."""
+    library = load().library
+    assert library is not None
     with record_function(f"native::{name}"):
-        kernels[name](*map(_told, (*arguments, torch.get_num_threads())))
+        library[name](*map(_as_c, (*arguments, torch.get_num_threads())))
 
 
-def _told(argument: int | float | Tensor | None) -> Any:
+def _as_c(argument: int | float | Tensor | None) -> Any:
     if argument is None:
         return ctypes.c_void_p(None)
     if isinstance(argument, Tensor):
@@ -108,22 +106,22 @@ def _told(argument: int | float | Tensor | None) -> Any:
     return ctypes.c_int64(argument) if isinstance(argument, int) else ctypes.c_float(argument)
 
 
-def _normed(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) -> Tensor:
+def _norm(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) -> Tensor:
     x = x.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
-    _call("norm", x, weight, out, scales, x.numel() // width, width, epsilon, kernel.KINDS[x.dtype])
+    _call("norm", x, weight, out, scales, x.numel() // width, width, epsilon, kernel.DTYPES[x.dtype])
     return out
 
 
-def _rotated(x: Tensor, out: Tensor, cosines: Tensor, sines: Tensor, *, back: bool) -> Tensor:
-    """As many rows as there are angles of."""
+def _rotate(x: Tensor, out: Tensor, cosines: Tensor, sines: Tensor, *, inverse: bool) -> Tensor:
+    """As many rows as there are angles."""
     rows, (_, heads, width) = len(cosines), x.shape
-    _call("rotate", x, out, cosines, sines, rows, heads, width, int(back), kernel.KINDS[x.dtype])
+    _call("rotate", x, out, cosines, sines, rows, heads, width, int(inverse), kernel.DTYPES[x.dtype])
     return out
 
 
 class _Linear(torch.autograd.Function):
-    """The gradient of the weight, a product over tokens, is MKL's: it is the faster there."""
+    """The weight's gradient, a product over tokens, is MKL's, which is faster there."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -134,12 +132,12 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        asked = ctx.needs_input_grad
+        for_x, for_weight, for_bias = ctx.needs_input_grad
         gradient = gradient.contiguous()
         return (
-            _product(gradient, weight.t(), None) if asked[0] else None,
-            gradient.t() @ x if asked[1] else None,
-            gradient.sum(0) if asked[2] else None,
+            _product(gradient, weight.t(), None) if for_x else None,
+            gradient.t() @ x if for_weight else None,
+            gradient.sum(0) if for_bias else None,
         )
 
 
@@ -156,9 +154,9 @@ class _Gated(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
-        backs = torch.empty_like(gate), torch.empty_like(up)
-        _call("gated_back", gradient.contiguous(), gate, up, *backs, gate.numel())
-        return backs
+        gradients = torch.empty_like(gate), torch.empty_like(up)
+        _call("gated_backward", gradient.contiguous(), gate, up, *gradients, gate.numel())
+        return gradients
 
 
 class _Norm(torch.autograd.Function):
@@ -167,17 +165,17 @@ class _Norm(torch.autograd.Function):
         x = x.contiguous()
         scales = x.new_empty(x.shape[:-1])
         ctx.save_for_backward(x, weight, scales)
-        return _normed(x, weight, epsilon, scales)
+        return _norm(x, weight, epsilon, scales)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scales = ctx.saved_tensors
-        back = torch.empty_like(x)
-        weight_back = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        of_x = torch.empty_like(x)
+        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         width = x.shape[-1]
-        _call("norm_back", gradient.contiguous(), x, weight, scales, back, weight_back, x.numel() // width, width)
-        return back, weight_back, None
+        _call("norm_backward", gradient.contiguous(), x, weight, scales, of_x, of_weight, x.numel() // width, width)
+        return of_x, of_weight, None
 
 
 class _Rotate(torch.autograd.Function):
@@ -186,13 +184,13 @@ class _Rotate(torch.autograd.Function):
         ctx.save_for_backward(cosines, sines)
         ctx.rows = len(x)
         x = x.contiguous()
-        return _rotated(x, x.new_empty(len(cosines), *x.shape[1:]), cosines, sines, back=False)
+        return _rotate(x, x.new_empty(len(cosines), *x.shape[1:]), cosines, sines, inverse=False)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         cosines, sines = ctx.saved_tensors
         gradient = gradient.contiguous()
-        back = gradient.new_empty(ctx.rows, *gradient.shape[1:])
-        back[len(gradient) :].zero_()
-        return _rotated(gradient, back, cosines, sines, back=True), None, None
+        of_x = gradient.new_empty(ctx.rows, *gradient.shape[1:])
+        of_x[len(gradient) :].zero_()
+        return _rotate(gradient, of_x, cosines, sines, inverse=True), None, None

@@ -1,5 +1,6 @@
-"""The kernel as a function with gradients, over packed tokens that are their own store."""
+"""The attention kernel as a function with gradients, over packed tokens that are their own key store."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,25 +8,32 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tsr_lightning.modeling.attention import ScoreParams
-from tsr_lightning.modeling.native.blocks import Blocks, trees_of
-from tsr_lightning.modeling.native.kernel import attend, attend_back
+from tsr_lightning.modeling.native.blocks import BlockPlan, Blocks, trees_of
+from tsr_lightning.modeling.native.kernel import attend, attend_backward
+from tsr_lightning.modeling.segments import Segment
 
 
-def attend_packed(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scores: ScoreParams) -> Tensor:
-    """Query [H, T, D], key [K, T, D] and value [K, T, E] in float32 -> [T, H, E]."""
-    return _Attention.apply(query, key, value, blocks, scores)
+class NativeTrainingAttention:
+    """Attends over packed segments whose paths are packed tokens."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._plan = BlockPlan(segments)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
+        """Query [H, T, D], key [K, S, D] and value [K, S, E] in float32 -> [T, H, E]."""
+        return _Attention.apply(query, key, value, self._plan.blocks(scores.window), scores)
 
 
 class _Attention(torch.autograd.Function):
-    """Keeps the logarithms of the softmax's sums, from which the way back makes the weights anew (FlashAttention,
-    arXiv 2205.14135, algorithm 4). A key's gradient is added up in one order, whatever the number of threads."""
+    """Keeps the softmax's log-sums, from which the backward pass recomputes the weights (FlashAttention, arXiv
+    2205.14135, algorithm 4). A key's gradient is added up in one order, whatever the number of threads."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scores: ScoreParams) -> Tensor:
         key, value = key.contiguous(), value.contiguous()
-        sums = query.new_empty(query.shape[:2])
-        out = attend(query, key, value, blocks, scores, sums=sums)
-        ctx.save_for_backward(query, key, value, out, sums)
+        log_sums = query.new_empty(query.shape[:2])
+        out = attend(query, key, value, blocks, scores, log_sums=log_sums)
+        ctx.save_for_backward(query, key, value, out, log_sums)
         ctx.plan = blocks, scores
         return out
 
@@ -33,6 +41,6 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         blocks, scores = ctx.plan
-        query, key, value, out, sums = ctx.saved_tensors
-        found = attend_back(gradient, query, key, value, out, sums, blocks, scores, trees_of(blocks))
-        return *found, None, None
+        query, key, value, out, log_sums = ctx.saved_tensors
+        gradients = attend_backward(gradient, query, key, value, out, log_sums, blocks, scores, trees_of(blocks))
+        return *gradients, None, None

@@ -1,0 +1,29 @@
+"""The default engine's settings."""
+
+from dataclasses import dataclass
+
+from tsr_lightning.engines.base import EngineSpec
+from tsr_lightning.engines.model import Model
+from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.errors import require
+
+
+@dataclass(frozen=True)
+class Transformers(EngineSpec):
+    """The Hugging Face model itself, in this process, with a prefix cache.
+
+    Args:
+        kv_cache_mib: memory for keys, values and hidden states, in MiB; what does not fit is computed again, with the
+            same results.
+        max_num_seqs: the most responses sampled at once; changes speed and memory, and no sample.
+    """
+
+    kv_cache_mib: int = 4096
+    max_num_seqs: int = 512
+
+    def __post_init__(self) -> None:
+        require(self.kv_cache_mib > 0, "Transformers.kv_cache_mib", self.kv_cache_mib, "give 1 or more")
+        require(self.max_num_seqs > 0, "Transformers.max_num_seqs", self.max_num_seqs, "give 1 or more")
+
+    def build(self, model: Model, end_ids: frozenset[int], context_tokens: int) -> TransformersEngine:
+        return TransformersEngine(model, end_ids, context_tokens, self.kv_cache_mib, self.max_num_seqs)

@@ -1,0 +1,45 @@
+"""Which kernels compute attention and layers: PyTorch's, or the optional C kernels of modeling/native."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from tsr_lightning.errors import require
+from tsr_lightning.modeling.attention import PackedAttention
+from tsr_lightning.modeling.native import building, kernel
+from tsr_lightning.modeling.native.operators import NativeOperators
+from tsr_lightning.modeling.native.training import NativeTrainingAttention
+from tsr_lightning.modeling.operators import Operators, TorchOperators
+from tsr_lightning.modeling.segments import Segment
+
+
+class Kernels(Enum):
+    """The choice of `model.policy.kernels`."""
+
+    AUTO = "auto"  # the C kernels where they can be built, else PyTorch's; the log says once which
+    TORCH = "torch"  # nothing is built
+    NATIVE = "native"  # the C kernels, and an error where they cannot be built
+
+    def check(self) -> None:
+        """Raises a ConfigError if the C kernels are asked for and cannot be built."""
+        if self is Kernels.NATIVE:
+            built = building.load()
+            remedy = f"the C kernels cannot be built ({built.detail}): install a C compiler, or choose auto or torch"
+            require(built.library is not None, "model.policy.kernels", self.value, remedy)
+
+    def uses_native(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether the C kernels serve such tensors: float32 or bfloat16 on a CPU."""
+        return self is not Kernels.TORCH and kernel.supports(device, dtype) and building.load().library is not None
+
+    def operators(self, x: Tensor) -> Operators:
+        """For layers whose input is like x, with gradients if they are enabled."""
+        if self.uses_native(x.device, x.dtype) and NativeOperators.supports(x):
+            return NativeOperators()
+        return TorchOperators()
+
+
+def native_training_attention(segments: Sequence[Segment]) -> PackedAttention:
+    """By the C kernels, for float32 tensors that `Kernels.uses_native`."""
+    return NativeTrainingAttention(segments)
