@@ -1,8 +1,9 @@
 """The contract of generation: token ids and keys in, token ids and log-probabilities out. Knows no text."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tsr_lightning.costs import Costs
 
@@ -52,3 +53,29 @@ class Engine(Protocol):
     def take_costs(self) -> Costs:
         """What was computed since the last call."""
         ...
+
+    def sync(self) -> None:
+        """Takes over the policy's weights as they are now; does nothing where the engine reads them in place."""
+        ...
+
+    def release(self) -> None:
+        """Gives memory back that another phase can use."""
+        ...
+
+    def close(self) -> None:
+        """Gives all memory back; the engine is not used again."""
+        ...
+
+
+class EngineSpec(ABC):
+    """Which engine generates. Frozen dataclasses derive from it: their fields are the arguments in YAML."""
+
+    @abstractmethod
+    def build(self, model: Any, end_ids: frozenset[int], context_tokens: int) -> Engine:
+        """The engine of a run.
+
+        Args:
+            model: the policy as an engine sees it.
+            end_ids: tokens that end a response.
+            context_tokens: the most tokens of a prompt and its response together.
+        """

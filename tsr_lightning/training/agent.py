@@ -177,7 +177,7 @@ class Agent(LightningModule):
         """The rollout of an epoch has ended: the policy has not moved from it yet."""
         self._epoch = epoch
         for engine in self._engines.values():
-            engine.rest()
+            engine.release()
         self._allocator.release()
         self._watched.close()
         self._peak = self._watched.enter_context(peak(self.device))

@@ -118,10 +118,16 @@ class TransformersEngine:
         with self._at_work():
             pass
 
-    def rest(self) -> None:
-        """Gives memory that another phase can use back. A CPU keeps it: touching it anew would cost more."""
+    def sync(self) -> None:
+        """Nothing to do: the weights are read in place."""
+
+    def release(self) -> None:
+        """Gives memory back that another phase can use. A CPU keeps it: touching it anew would cost more."""
         if self.model.device.type != "cpu":
             self._memory = None
+
+    def close(self) -> None:
+        self._memory = None
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         families: dict[tuple[int, ...], SequenceGroup] = {}
