@@ -16,7 +16,7 @@ from tsr_lightning.batching.sequences import Batch
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.distributed import gather
+from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.training.logging import log_figures
 from tsr_lightning.trajectory import Group, Origin, Trajectory
@@ -184,7 +184,7 @@ class CollapseGuard(Callback):
         if not compat.is_fitting(trainer) or (trainer.sanity_checking and epochs > 0):  # resumed: the policy is known
             return
         evaluations: dict[str, dict[int, list[int]]] = {}
-        for counts in gather([self._counts], trainer.world_size):
+        for counts in Ranks.of(trainer).gather([self._counts]):
             for name, instances in counts.items():
                 evaluations.setdefault(name, {}).update(instances)
         for name, instances in evaluations.items():

@@ -16,7 +16,7 @@ from callbacks.costs import RolloutCostMeter, RunCosts
 from callbacks.episodes import EpisodeMetric
 from callbacks.measurement import Measurement, measure
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.training.distributed import gather
+from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import RolloutProgress
 from tsr_lightning.training.lightning_compat import Position, is_fitting, position_at_validation
@@ -124,7 +124,7 @@ class Evaluation(Callback):
         position = position_at_validation(trainer, self._loaded)
         measured: dict[str, Measurement] = {}
         # a rank without a batch of some protocol takes part in gathering it too, and in the same order
-        for name, protocol in _merged(gather([self._protocols], trainer.world_size)).items():
+        for name, protocol in _merged(Ranks.of(trainer).gather([self._protocols])).items():
             if name not in self._episodes:
                 self._episodes[name] = _empty_metric(trainer, pl_module)
             measurement = measure(protocol, self._episodes[name].gather(), position, pass_at=self.pass_at)

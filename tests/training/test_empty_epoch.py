@@ -30,6 +30,9 @@ class Emptying(Callback):
         self.rollouts += 1
         return [] if self.rollouts - 1 in self.epochs else groups
 
+    def teardown(self, trainer: Trainer, agent: LightningModule, stage: str) -> None:
+        self.accumulation = trainer.accumulate_grad_batches
+
     def on_validation_end(self, trainer: Trainer, agent: LightningModule) -> None:
         self.validated.append(trainer.current_epoch)
 
@@ -88,17 +91,19 @@ def test_an_empty_epoch_changes_nothing_and_training_continues(
     assert seen.states[2]["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.0006 * 5 / 6)
 
     assert seen.validated == [0, 1, 2]
+    assert seen.accumulation == int(accumulate)  # a second `fit` of the same Trainer asks for as many again
     messages = [record.message for record in caplog.records if "no update" in record.message]
     assert messages == [f"epoch {empty}: no update, because none of the 4 groups was left to train on"]
     saved = {path.name for path in empty_folder.rglob("*.ckpt")}
     assert saved == {"epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt", "last.ckpt"}
 
 
-def test_a_run_of_empty_epochs_changes_no_weight(tiny_model, empty_folder: Path):
+def test_a_run_of_empty_epochs_changes_no_weight(tiny_model, empty_folder: Path, recwarn: pytest.WarningsRecorder):
     seen = run(tiny_model("sokoban"), [0, 1, 2])
     assert [state["updates"] for state in seen.states] == [0, 0, 0]
     assert same(seen.states[0], seen.states[2])
     assert seen.validated == [0, 1, 2]
+    assert not [warning for warning in recwarn if "yielded None" in str(warning.message)]
 
 
 def test_draws_after_an_empty_epoch_depend_on_the_epoch_alone(tiny_model, empty_folder: Path):

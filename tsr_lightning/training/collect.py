@@ -13,7 +13,7 @@ from tsr_lightning.objectives.base import Estimates, Objective
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.plan import PlanEntry
-from tsr_lightning.training.distributed import gather, shard
+from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.trajectory import Group, Trajectory
 
 # The policy's, critic's and reference's estimates of trajectories, each given with its training sequences
@@ -47,12 +47,10 @@ def epoch_tasks(seeds: Sequence[int], entries: Sequence[PlanEntry], key: Key, ep
     ]
 
 
-def roll_out(
-    driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, *, rank: int = 0, world_size: int = 1
-) -> Rollout:
+def roll_out(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks) -> Rollout:
     """Runs this rank's groups on a new driver, and gathers those of all ranks."""
-    groups = gather(run_groups(driver, shard(tasks, rank, world_size), progress), world_size)
-    return Rollout(groups, sum(gather([driver.costs], world_size), Costs()))
+    groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress))
+    return Rollout(groups, sum(ranks.gather([driver.costs]), Costs()))
 
 
 def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn) -> list[Group]:
@@ -62,15 +60,14 @@ def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: 
 
 
 def credited_sequences(
-    groups: Sequence[Group], objective: Objective, estimate: EstimateFn, *, rank: int = 0, world_size: int = 1
+    groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks
 ) -> list[TrainingSequence]:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them."""
     if not groups:
         return []
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     sequences = [rows_of(trajectory) for trajectory in trajectories]
-    own = shard(list(zip(trajectories, sequences, strict=True)), rank, world_size)
-    estimates = gather(estimate(own), world_size)
+    estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
     remaining = iter(estimates)
     by_group = [list(islice(remaining, len(group.trajectories))) for group in groups]
     credits = chain.from_iterable(objective.credit(groups, by_group))

@@ -31,7 +31,7 @@ from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.collect import credited_sequences, epoch_tasks, roll_out
-from tsr_lightning.training.distributed import shard
+from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
 from tsr_lightning.training.instances import HeldOut, Instances
@@ -209,13 +209,11 @@ class RolloutDataModule(LightningDataModule):
         """The rollout of the current epoch, then the micro-batches of its updates; a single None where nothing is left
         to train on."""
         trainer, agent = self._trainer, self.agent
-        epoch = compat.epochs_at_rollout(trainer)
+        ranks, epoch = Ranks.of(trainer), compat.epochs_at_rollout(trainer)
         groups = self._rollout(epoch)
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences = credited_sequences(
-            groups, agent.objective, estimate, rank=trainer.global_rank, world_size=trainer.world_size
-        )
+        sequences = credited_sequences(groups, agent.objective, estimate, ranks)
         if not sequences:
             rank_zero_info(
                 f"epoch {epoch}: no update, because none of the {self.instances_per_epoch} groups was left to train on"
@@ -227,8 +225,8 @@ class RolloutDataModule(LightningDataModule):
             sequences,
             self.updates,
             self.key.fold_in("epoch", epoch),
-            rank=trainer.global_rank,
-            ranks=trainer.world_size,
+            rank=ranks.rank,
+            ranks=ranks.world_size,
             at_least=self._micro_batches,
         )
         log_figures(trainer, update_metrics(steps), epoch)
@@ -250,8 +248,7 @@ class RolloutDataModule(LightningDataModule):
                 self.driver(self.sampling.temperature),
                 epoch_tasks(instances.seeds, self.plan.entries(epoch), self.key, epoch),
                 self._monitor.start(trainer, TRAINING_ROLLOUT),
-                rank=trainer.global_rank,
-                world_size=trainer.world_size,
+                Ranks.of(trainer),
             )
         seconds = time.perf_counter() - started
         groups = list(rollout.groups)
@@ -277,10 +274,8 @@ class RolloutDataModule(LightningDataModule):
         return [EvalLoader(self._eval_batches(protocol)) for protocol in self.evaluations]
 
     def _eval_batches(self, protocol: EvalProtocol) -> list[EvalBatch]:
-        trainer = self._trainer
-        numbered = list(enumerate(self.instances.held_out))
-        own = shard(numbered, trainer.global_rank, trainer.world_size)
-        tasks = protocol.tasks(own, self.held_out.seed)
+        numbered = Ranks.of(self._trainer).shard(list(enumerate(self.instances.held_out)))
+        tasks = protocol.tasks(numbered, self.held_out.seed)
         driver = self.driver(protocol.temperature)
         size = max(1, self.concurrency // protocol.samples)
         return [
