@@ -74,6 +74,13 @@ class Recorder(Callback):
 PPO = {"class_path": "tsr_lightning.objectives.PPO"}
 GRPO = {"class_path": "tsr_lightning.objectives.GRPO"}
 STRATEGIES = "tsr_lightning.search.strategies"
+MODEL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 512,
+}
 
 
 def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> dict[str, Any]:
@@ -102,7 +109,7 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
         },
         "model": {
             "policy": {
-                "model": {"hidden_size": 32, "layers": 2, "heads": 2, "intermediate": 64, "max_positions": 512},
+                "model": MODEL,
                 "adapter": None,
             },
             "objective": objective,
