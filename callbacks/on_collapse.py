@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -31,10 +31,7 @@ class Reaction(NamedTuple):
 class OnCollapse(ABC):
     """A reaction to a collapse. Frozen dataclasses derive from it: their fields are the arguments in YAML."""
 
-    @property
-    def needs_best(self) -> bool:
-        """Whether it needs the best policy's checkpoint."""
-        return False
+    needs_best: ClassVar[bool] = False  # whether the best policy's checkpoint is kept for it
 
     @abstractmethod
     def act(self, trainer: Trainer, agent: LightningModule, best: BestPolicy | None, restores: int) -> Reaction:
@@ -80,6 +77,7 @@ class Restore(OnCollapse):
         ConfigError: for an argument out of its range.
     """
 
+    needs_best: ClassVar[bool] = True
     at_most: int = 3
     learning_rate_factor: float = 0.5
 
@@ -87,10 +85,6 @@ class Restore(OnCollapse):
         require(self.at_most >= 1, "Restore.at_most", self.at_most, "give 1 or more, or use Stop")
         factor = self.learning_rate_factor
         require(0 < factor <= 1, "Restore.learning_rate_factor", factor, "give more than 0 and at most 1")
-
-    @property
-    def needs_best(self) -> bool:
-        return True
 
     def act(self, trainer: Trainer, agent: LightningModule, best: BestPolicy | None, restores: int) -> Reaction:
         if best is None:

@@ -205,7 +205,7 @@ class Agent(LightningModule):
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
         if batch.is_last_micro_batch:
             self._report()
-        return loss.total * compat.loss_scale(self.trainer)  # the weights sum to 1 over the step and all ranks
+        return compat.summed_loss(self.trainer, loss.total)  # the weights sum to 1 over the step and all ranks
 
     def _report(self) -> None:
         names = list(self._stats)

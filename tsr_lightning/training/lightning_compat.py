@@ -10,6 +10,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
 
 _NONE_BATCH = "train_dataloader yielded None. If this was on purpose, ignore this warning..."
 
@@ -68,14 +69,14 @@ def position_at_validation(trainer: Trainer, loaded: Position | None) -> Positio
 
 
 def set_micro_batches(trainer: Trainer, per_step: int) -> None:
-    """Sets the micro-batches of each optimizer step; `loss_scale` is its counterpart in the loss."""
+    """Sets the micro-batches of each optimizer step; `summed_loss` is its counterpart."""
     trainer.accumulate_grad_batches = per_step
 
 
-def loss_scale(trainer: Trainer) -> int:
-    """What a micro-batch's loss is multiplied by where micro-batches and ranks are to be summed: Lightning divides by
-    the micro-batches of a step, and DDP by the ranks."""
-    return trainer.accumulate_grad_batches * trainer.world_size
+def summed_loss(trainer: Trainer, loss: Tensor) -> Tensor:
+    """A micro-batch's loss such that those of all micro-batches and ranks are summed: Lightning divides by the number of
+    micro-batches, and DDP by that of the ranks."""
+    return loss * trainer.accumulate_grad_batches * trainer.world_size
 
 
 def training_precision(trainer: Trainer) -> AbstractContextManager[None]:
