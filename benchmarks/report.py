@@ -14,7 +14,7 @@ from benchmarks.study import Finished
 from callbacks.statistics import Outcomes, paired_difference, success_interval, success_rate
 
 matplotlib.use("Agg")
-TRIALS = ("sampled", "greedy")
+PROTOCOLS = ("sampled", "greedy")
 _STUDY = """# The learning study
 
 Made by `python -m benchmarks --full` from the shipped configurations; `study.json` holds the same figures. Two cores,
@@ -84,13 +84,13 @@ WEBSHOP_STUDY = Report("webshop_study", _WEBSHOP_STUDY)
 
 def write_report(report: Report, finished: Sequence[Finished], folder: Path) -> None:
     """Writes the table, a JSON and a picture under the report's name, and prints the table."""
-    rows = [_row(runs, protocol) for runs in by_cell(finished).values() for protocol in TRIALS]
+    rows = [_row(runs, protocol) for runs in by_cell(finished).values() for protocol in PROTOCOLS]
     folder.mkdir(parents=True, exist_ok=True)
     table = _table(rows)
     picture = f"\n![Success after training, each seed a dot]({report.name}.png)\n"
     (folder / f"{report.name}.md").write_text(report.preface + table + picture, encoding="utf-8")
     (folder / f"{report.name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    _draw([row for row in rows if row["trial"] == "sampled"], folder / f"{report.name}.png")
+    _draw([row for row in rows if row["protocol"] == "sampled"], folder / f"{report.name}.png")
     print(table)
 
 
@@ -113,7 +113,7 @@ def _row(runs: Sequence[Finished], protocol: str) -> dict[str, Any]:
     return {
         "task": runs[0].cell.task,
         "training": runs[0].cell.label,
-        "trial": protocol,
+        "protocol": protocol,
         "seeds": [run.cell.seed for run in runs],
         "before": success_rate(before),
         "after": success_rate(after),
@@ -133,9 +133,9 @@ def pooled(measured: Sequence[dict[str, Any]]) -> Outcomes:
     """The episodes of several evaluations by instance."""
     outcomes: dict[int, tuple[int, int]] = {}
     for one in measured:
-        for played in one["instances"]:
-            successes, episodes = outcomes.get(played["instance"], (0, 0))
-            outcomes[played["instance"]] = (successes + played["successes"], episodes + played["episodes"])
+        for counts in one["instances"]:
+            successes, episodes = outcomes.get(counts["instance"], (0, 0))
+            outcomes[counts["instance"]] = (successes + counts["successes"], episodes + counts["episodes"])
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""Notices that a policy has collapsed, says so, and on request stops or goes back to the best checkpoint."""
+"""Detects that a policy has collapsed; warns, stops or restores the best checkpoint."""
 
 from collections.abc import Iterable
 from itertools import count
@@ -9,42 +9,43 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from callbacks.axis import epochs_at_rollout, log_figures, position_at_validation
 from callbacks.instance_filter import InstanceFilter
-from callbacks.levels import History, Level, Pairs, mean, share
-from callbacks.on_collapse import Best, OnCollapse, Warn
+from callbacks.levels import History, Level, Pairs, mean, rate
+from callbacks.on_collapse import BestPolicy, OnCollapse, Warn
 from tsr_lightning.batching.schedule import Batch
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.distributed import gather
+from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalResult
+from tsr_lightning.training.logging import log_figures
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
-ROLLOUT = "rollout/plain"
+ROLLOUT = "rollout/sampled"
 ENTROPY, WEIGHT = "train/entropy", "train/policy_weight"  # sums over an update
 
 
 class CollapseGuard(Callback):
-    """Watches the policy's own success, valid actions and entropy for a fall far below their best.
+    """Watches the policy's success, valid actions and entropy for a fall far below their best.
 
-    Watched are the plain samples of the last `window` rollouts, each evaluation that plays without search (searched and
+    Watched are the sampled trajectories of the last `window` rollouts, each evaluation without search (searched and
     demonstrated trajectories would hide a collapse), and the entropy of the last `window` epochs' updates. A figure has
     collapsed where the upper end of its 95% interval lies below (1 - drop) times the lower end of the best's: by more
-    than the drop and by more than its instances' sampling error. The trained reward or its noise plays no part.
+    than the drop, and by more than the sampling error over instances. Rewards, and their noise, play no part.
 
-    At each rollout, evaluation and epoch's end it logs a figure's share of its best, as `<figure>_of_best`. A collapse
-    is acted upon at the epoch's end, before ModelCheckpoint saves. It must stand before InstanceFilter, which leaves
-    only a part of the samples.
+    At each rollout, evaluation and epoch's end it logs a figure's fraction of its best, as `<figure>_of_best`. It
+    reacts to a collapse at the epoch's end, before ModelCheckpoint saves. It must stand before InstanceFilter, which
+    removes trajectories.
 
     Under `Restore` the policy with the best success so far (of the first such protocol, or of rollouts before there is
     an evaluation) is kept in `best_policy.ckpt` in the run's folder: a checkpoint like any other.
 
     Args:
         on_collapse: Warn, Stop or Restore.
-        success_drop: the share of the best success rate that may be lost; null does not watch it.
-        valid_drop: the same of the share of valid actions.
+        success_drop: the fraction of the best success rate that may be lost; null does not watch it.
+        valid_drop: the same of the rate of valid actions.
         entropy_drop: the same of the policy's entropy, which falls in a healthy run too.
-        window: rollouts and epochs that are taken together; an evaluation stands alone.
+        window: rollouts and epochs that are taken together; an evaluation is taken alone.
 
     Raises:
         ConfigError: for an argument out of its range; at the start, where it stands after InstanceFilter, or where
@@ -62,28 +63,25 @@ class CollapseGuard(Callback):
         super().__init__()
         drops = {"success_drop": success_drop, "valid_drop": valid_drop, "entropy_drop": entropy_drop}
         for name, drop in drops.items():
-            if drop is not None and not 0 < drop < 1:
-                raise ConfigError(
-                    f"CollapseGuard.{name} is {drop}: give a share between 0 and 1, or null not to watch it"
-                )
-        if window < 2:
-            raise ConfigError(f"CollapseGuard.window is {window}: give 2 or more, since one rollout says too little")
+            valid = drop is None or 0 < drop < 1
+            require(valid, f"CollapseGuard.{name}", drop, "give a fraction between 0 and 1, or null not to watch it")
+        require(window >= 2, "CollapseGuard.window", window, "give 2 or more, because one rollout is too noisy")
         self.on_collapse = on_collapse
         self.success_drop = success_drop
         self.valid_drop = valid_drop
         self.entropy_drop = entropy_drop
         self.window = window
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._histories: dict[str, History] = {}  # by figure
-        self._collapsed: list[str] = []  # figures that the last message was about
+        self._collapsed: list[str] = []  # figures that were collapsed at the last epoch's end
         self._restores = 0
-        self._best: Best | None = None
-        self._wrote = False  # it, in this process
+        self._best: BestPolicy | None = None
+        self._wrote_best = False  # in this process
         self._protocol: str | None = None  # whose success ranks policies
-        self._played: dict[str, dict[int, list[int]]] = {}  # by evaluation and instance, in the validation under way
-        self._measured: Level | None = None  # the success of that evaluation, where no epoch has ended since
+        self._counts: dict[str, dict[int, list[int]]] = {}  # by protocol and instance, in the running validation
+        self._success: Level | None = None  # of that protocol, until the epoch's end
         self._entropies: list[float] = []  # of the epoch's updates, on rank 0
 
     # State
@@ -91,51 +89,56 @@ class CollapseGuard(Callback):
     def state_dict(self) -> dict[str, Any]:
         best = self._best
         return {
-            "histories": {name: history.to_plain() for name, history in self._histories.items()},
+            "histories": {name: history.state_dict() for name, history in self._histories.items()},
             "collapsed": list(self._collapsed),
             "restores": self._restores,
             "best": None if best is None else [best.path, best.epochs, best.held_out, best.success],
-            "trial": self._protocol,
+            "protocol": self._protocol,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, plain in state_dict["histories"].items():
+        for name, state in state_dict["histories"].items():
             history = self._history(name)
             if history is not None:
-                history.load_plain(plain)
+                history.load_state_dict(state)
         self._collapsed = list(state_dict["collapsed"])
         self._restores = state_dict["restores"]
-        self._best = None if state_dict["best"] is None else Best(*state_dict["best"])
-        self._protocol = state_dict["trial"]
+        self._best = None if state_dict["best"] is None else BestPolicy(*state_dict["best"])
+        self._protocol = state_dict["protocol"]
 
-    # Before the start
+    # Setup
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._forget()  # a second `fit` of one process is a run of its own; a checkpoint is loaded after this
+        self._reset()  # a second `fit` of one process is a run of its own; a checkpoint is loaded after this
         if stage != "fit":
             return
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks = compat.callbacks(trainer)
         if any(isinstance(callback, InstanceFilter) for callback in callbacks[: callbacks.index(self)]):
             raise ConfigError(
-                "trainer.callbacks has CollapseGuard after InstanceFilter, which leaves it a part of the samples: "
-                "list CollapseGuard first"
+                "trainer.callbacks has CollapseGuard after InstanceFilter, which removes trajectories: list "
+                "CollapseGuard first"
             )
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        if self.on_collapse.needs_best and isinstance(data, RolloutDataModule) and not _ranks_policies(data):
-            raise ConfigError(
-                f"CollapseGuard.on_collapse is {type(self.on_collapse).__name__}, but no success tells which policy is "
-                "the best: no strategy of data.plan makes plain samples and no protocol of data.evaluations plays "
-                "without search; add such a protocol, or use Warn or Stop"
-            )
-        if self.on_collapse.needs_best and self.success_drop is None:
-            raise ConfigError(
-                f"CollapseGuard.on_collapse is {type(self.on_collapse).__name__} and success_drop is null, so that no "
-                "success tells which policy is the best: give success_drop, such as 0.5, or use Warn or Stop"
-            )
+        if not self.on_collapse.needs_best:
+            return
+        data, reaction = compat.datamodule(trainer), type(self.on_collapse).__name__
+        require(
+            not isinstance(data, RolloutDataModule) or _ranks_policies(data),
+            "CollapseGuard.on_collapse",
+            reaction,
+            "no success rate tells which policy is the best, because no strategy of data.plan samples and no protocol "
+            "of data.evaluations goes without search; add such a protocol, or use Warn or Stop",
+        )
+        require(
+            self.success_drop is not None,
+            "CollapseGuard.success_drop",
+            self.success_drop,
+            f"{reaction} needs the success rate to tell which policy is the best; give success_drop, such as 0.5, or "
+            "use Warn or Stop",
+        )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._best is not None and not trainer.strategy.broadcast(Path(self._best.path).is_file()):
-            rank_zero_warn(f"CollapseGuard: {self._best.path} is gone, so the next best policy takes its place")
+            rank_zero_warn(f"CollapseGuard: {self._best.path} does not exist; the next best policy replaces it")
             self._best = None
 
     # Observing
@@ -144,9 +147,9 @@ class CollapseGuard(Callback):
         sampled = [[t for t in group.trajectories if t.origin is Origin.SAMPLED] for group in groups]
         samples = [_counts(trajectories) for trajectories in sampled if trajectories]
         if samples:
-            epochs = epochs_at_rollout(trainer)
-            success = self._see(trainer, f"{ROLLOUT}/success_rate", epochs, [(c[0], c[1]) for c in samples])
-            self._see(trainer, f"{ROLLOUT}/valid", epochs, [(c[2], c[3]) for c in samples])
+            epochs = compat.epochs_at_rollout(trainer)
+            success = self._observe(trainer, f"{ROLLOUT}/success_rate", epochs, [(c[0], c[1]) for c in samples])
+            self._observe(trainer, f"{ROLLOUT}/valid", epochs, [(c[2], c[3]) for c in samples])
             if self._protocol is None:
                 self._keep_if_best(trainer, epochs, success, held_out=False)
         return groups
@@ -160,7 +163,7 @@ class CollapseGuard(Callback):
             self._entropies.append(float(figures[ENTROPY] / figures[WEIGHT]))
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._played = {}
+        self._counts = {}
 
     def on_validation_batch_end(
         self,
@@ -172,39 +175,39 @@ class CollapseGuard(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         if isinstance(outputs, EvalResult) and outputs.protocol.search is None:
-            instances = self._played.setdefault(outputs.protocol.name, {})
+            instances = self._counts.setdefault(outputs.protocol.name, {})
             for group in outputs.groups:
                 instances[group.instance] = _counts(group.trajectories)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        epochs = position_at_validation(trainer, None).epochs
-        if trainer.state.fn != "fit" or (trainer.sanity_checking and epochs > 0):  # a resumed run's is of no new policy
+        epochs = compat.position_at_validation(trainer, None).epochs
+        if not compat.is_fitting(trainer) or (trainer.sanity_checking and epochs > 0):  # resumed: the policy is known
             return
         evaluations: dict[str, dict[int, list[int]]] = {}
-        for played in gather([self._played], trainer.world_size):
-            for name, instances in played.items():
+        for counts in Ranks.of(trainer).gather([self._counts]):
+            for name, instances in counts.items():
                 evaluations.setdefault(name, {}).update(instances)
         for name, instances in evaluations.items():
             samples = list(instances.values())
-            success = self._see(trainer, f"val/{name}/success_rate", epochs, [(c[0], c[1]) for c in samples])
-            self._see(trainer, f"val/{name}/valid_actions", epochs, [(c[2], c[3]) for c in samples])
+            success = self._observe(trainer, f"val/{name}/success_rate", epochs, [(c[0], c[1]) for c in samples])
+            self._observe(trainer, f"val/{name}/valid_actions", epochs, [(c[2], c[3]) for c in samples])
             self._protocol = self._protocol or name
             if name == self._protocol:
-                self._measured = success
-        if trainer.sanity_checking:  # of the start; any other validation is followed by the end of its epoch
-            self._keep_measured(trainer, epochs)
+                self._success = success
+        if trainer.sanity_checking:  # at the start, where no epoch's end follows
+            self._keep_evaluated(trainer, epochs)
 
-    def _see(self, trainer: Trainer, name: str, epochs: int, pairs: Pairs) -> Level | None:
+    def _observe(self, trainer: Trainer, name: str, epochs: int, pairs: Pairs) -> Level | None:
         history = self._history(name)
         if history is None:
             return None
-        history.see(epochs, pairs)
-        if history.of_best is not None:
-            log_figures(trainer, {f"{name}_of_best": history.of_best}, epochs=epochs)
-        return history.now
+        history.observe(epochs, pairs)
+        if history.fraction_of_best is not None:
+            log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
+        return history.current
 
     def _history(self, name: str) -> History | None:
-        """That of a figure; None where it is not watched."""
+        """Of a figure; None where it is not watched."""
         drop = {
             "success_rate": self.success_drop,
             "valid": self.valid_drop,
@@ -215,54 +218,54 @@ class CollapseGuard(Callback):
             return None
         if name not in self._histories:
             window = 1 if name.startswith("val/") else self.window
-            self._histories[name] = History(mean if name == ENTROPY else share, window, drop)
+            self._histories[name] = History(mean if name == ENTROPY else rate, window, drop)
         return self._histories[name]
 
     # Keeping the best policy
 
-    def _keep_measured(self, trainer: Trainer, epochs: int) -> None:
-        if self._measured is not None:
-            self._keep_if_best(trainer, epochs, self._measured, held_out=True)
-        self._measured = None
+    def _keep_evaluated(self, trainer: Trainer, epochs: int) -> None:
+        if self._success is not None:
+            self._keep_if_best(trainer, epochs, self._success, held_out=True)
+        self._success = None
 
     def _keep_if_best(self, trainer: Trainer, epochs: int, success: Level | None, *, held_out: bool) -> None:
-        """Writes the policy as it is now, which is the one that was measured: no update came in between."""
+        """Saves the policy as it is now, which is the measured one: no update came in between."""
         if success is None or not self.on_collapse.needs_best:
             return
         if self._best is not None and (self._best.held_out, self._best.success) >= (held_out, success.low):
             return
-        path = self._best.path if self._best is not None and self._wrote else trainer.strategy.broadcast(_free(trainer))
-        self._best = Best(path, epochs, held_out, success.low)
-        self._wrote = True
+        path = self._best.path if self._best is not None and self._wrote_best else _new_path(trainer)
+        self._best = BestPolicy(path, epochs, held_out, success.low)
+        self._wrote_best = True
         trainer.save_checkpoint(path)
 
-    # Acting
+    # Reacting
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        epochs = epochs_at_rollout(trainer)
-        self._keep_measured(trainer, epochs)
+        epochs = compat.epochs_at_rollout(trainer)
+        self._keep_evaluated(trainer, epochs)
         entropies: list[float] = trainer.strategy.broadcast(self._entropies)  # the agent logs them on rank 0 alone
         self._entropies = []
         if entropies:
-            self._see(trainer, ENTROPY, epochs, [(fmean(entropies), 1.0)])
+            self._observe(trainer, ENTROPY, epochs, [(fmean(entropies), 1.0)])
         collapsed = [name for name, history in self._histories.items() if history.collapsed]
-        news = [name for name in collapsed if name not in self._collapsed]
+        is_new = any(name not in self._collapsed for name in collapsed)
         self._collapsed = collapsed
-        if not news:
+        if not is_new:
             return
-        found = "; ".join(in_words(name, self._histories[name]) for name in collapsed)
-        done = self.on_collapse.act(trainer, pl_module, self._best, self._restores)
-        if done.restored:
+        figures = "; ".join(describe(name, self._histories[name]) for name in collapsed)
+        reaction = self.on_collapse.act(trainer, pl_module, self._best, self._restores)
+        if reaction.restored:
             self._restores += 1
             self._collapsed = []
             for history in self._histories.values():
                 history.forget_recent()
             log_figures(trainer, {"rollout/restores": self._restores}, epochs=epochs)
-        rank_zero_warn(f"the policy has collapsed after {epochs} epochs ({found}): {done.message}")
+        rank_zero_warn(f"the policy has collapsed after {epochs} epochs ({figures}): {reaction.message}")
 
 
-def in_words(name: str, history: History) -> str:
-    return f"{name} {_interval(history.now)}, its best {_interval(history.best)}"
+def describe(name: str, history: History) -> str:
+    return f"{name} {_interval(history.current)}, its best {_interval(history.best)}"
 
 
 def _interval(level: Level | None) -> str:
@@ -281,8 +284,8 @@ def _ranks_policies(data: RolloutDataModule) -> bool:
     return sampled or any(protocol.search is None for protocol in data.evaluations)
 
 
-def _free(trainer: Trainer) -> str:
-    """A path in the run's folder that no earlier run has written to."""
-    folder = Path(trainer.log_dir or trainer.default_root_dir).absolute() / "checkpoints"  # a resume may run elsewhere
+def _new_path(trainer: Trainer) -> str:
+    """A path in the run's folder that no earlier run has written to; absolute, because a resume may run elsewhere."""
+    folder = Path(trainer.log_dir or trainer.default_root_dir).absolute() / "checkpoints"
     names = ("best_policy.ckpt" if number == 0 else f"best_policy-v{number}.ckpt" for number in count())
-    return str(next(folder / name for name in names if not (folder / name).exists()))
+    return trainer.strategy.broadcast(str(next(folder / name for name in names if not (folder / name).exists())))

@@ -1,4 +1,4 @@
-"""The torchmetrics side of an evaluation: what was played, gathered over ranks. Knows no figure and no interval."""
+"""The episodes of an evaluation as a torchmetrics Metric, gathered over ranks. Knows no figure and no interval."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tsr_lightning.trajectory import Trajectory
 
 
 class Episode(NamedTuple):
-    """What an evaluation keeps of a trajectory."""
+    """What is kept of a trajectory."""
 
     instance: int
     member: int
@@ -23,8 +23,8 @@ class Episode(NamedTuple):
     tokens: int  # of the responses
 
 
-class Gathered(NamedTuple):
-    """Every episode once, in the order of (instance, member), and what playing them cost on all ranks."""
+class GatheredEpisodes(NamedTuple):
+    """Every episode once, in the order of (instance, member), and their cost on all ranks."""
 
     episodes: Sequence[Episode]
     returns: Sequence[float]
@@ -33,8 +33,8 @@ class Gathered(NamedTuple):
     seconds: float  # of the slowest rank
 
 
-class Episodes(Metric):
-    """The episodes of one evaluation. Ranks may hold different numbers of them, none at all included."""
+class EpisodeMetric(Metric):
+    """The episodes of one protocol. Ranks may hold different numbers of them, zero included."""
 
     full_state_update = False
     counts: list[Tensor]  # each [n, 7] int64, a row per `Episode`
@@ -49,11 +49,11 @@ class Episodes(Metric):
         self.add_state("costs", default=torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("seconds", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="max")
 
-    def update(self, played: EvalResult | None) -> None:
-        """Adds a batch. None adds nothing but empty rows, without which a rank that played nothing cannot be gathered:
-        torchmetrics would send a tensor of another shape and type in its place.
+    def update(self, result: EvalResult | None) -> None:
+        """Adds a batch. None adds empty tensors, without which a rank that has no episodes cannot be gathered:
+        torchmetrics would send a tensor of another shape and type in their place.
         """
-        trajectories = [trajectory for group in played.groups for trajectory in group.trajectories] if played else []
+        trajectories = [trajectory for group in result.groups for trajectory in group.trajectories] if result else []
         rows = [_signed(_episode(trajectory)) for trajectory in trajectories]
         self.counts.append(torch.tensor(rows, dtype=torch.int64, device=self.device).reshape(-1, len(Episode._fields)))
         self.returns.append(
@@ -61,25 +61,25 @@ class Episodes(Metric):
                 [trajectory.episode_return for trajectory in trajectories], dtype=torch.float64, device=self.device
             )
         )
-        if played is not None:
-            self.costs += torch.tensor([played.costs.tokens_generated, played.costs.env_steps], device=self.device)
-            self.seconds += played.seconds
+        if result is not None:
+            self.costs += torch.tensor([result.costs.tokens_generated, result.costs.env_steps], device=self.device)
+            self.seconds += result.seconds
 
     def compute(self) -> dict[str, Tensor]:
-        # torchmetrics hands out a list before the ranks are joined and a tensor after it
+        # torchmetrics gives a list before the ranks are joined and a tensor after it
         counts, returns = _joined(self.counts), _joined(self.returns)
         return {"counts": counts, "returns": returns, "costs": self.costs, "seconds": self.seconds}
 
-    def gather(self) -> Gathered:
-        """All ranks' episodes, on all ranks; call it on each."""
+    def gather(self) -> GatheredEpisodes:
+        """The episodes of all ranks; called on each."""
         state = self.compute()
         rows = [_unsigned(Episode(*row)) for row in state["counts"].tolist()]
         returns = state["returns"].reshape(-1).tolist()  # torchmetrics makes a scalar of a single one
-        # A sampler that pads its last batch repeats episodes; with keyed draws the copies are equal.
+        # a sampler that pads its last batch repeats episodes; with keyed draws the copies are equal
         once = {(row.instance, row.member): (row, value) for row, value in zip(rows, returns, strict=True)}
         ordered = [once[key] for key in sorted(once)]
         tokens, steps = state["costs"].tolist()
-        return Gathered(
+        return GatheredEpisodes(
             episodes=[row for row, _ in ordered],
             returns=[value for _, value in ordered],
             tokens_generated=tokens,
@@ -101,7 +101,7 @@ def _episode(trajectory: Trajectory) -> Episode:
 
 
 def _signed(episode: Episode) -> Episode:
-    """A seed is an unsigned 64-bit number at most, and torch gathers signed ones."""
+    """With the instance's unsigned 64-bit seed as the signed number that torch can hold."""
     return episode._replace(instance=(episode.instance + 2**63) % 2**64 - 2**63)
 
 

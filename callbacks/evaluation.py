@@ -1,4 +1,4 @@
-"""Measures the policy on held-out instances, and says at the end what training changed. Plays nothing itself."""
+"""Figures of the policy on held-out instances, and at the end what training changed. Runs no episodes itself."""
 
 import json
 import os
@@ -12,73 +12,80 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks import table
-from callbacks.axis import Position, log_figures, position_at_validation
-from callbacks.costs import RolloutCosts, RunCost
-from callbacks.episodes import Episodes
+from callbacks.costs import RolloutCostMeter, RunCosts
+from callbacks.episodes import EpisodeMetric
 from callbacks.measurement import Measurement, measure
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import RolloutProgress
+from tsr_lightning.training.lightning_compat import Position, is_fitting, position_at_validation
+from tsr_lightning.training.logging import log_figures
 
 HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
-_NOTHING_PLAYED = (
-    "Evaluation: nothing was measured, since no held-out instance was played (see trainer.limit_val_batches and the "
-    "data module's evaluations)"
+_NO_EPISODES = (
+    "Evaluation: nothing was measured, since no held-out episode was run (see trainer.limit_val_batches and "
+    "data.evaluations)"
 )
 
 
 class Evaluation(Callback):
-    """Measures each evaluation whenever Lightning validates; `validation_step` returns what was `EvalResult`.
+    """Computes the figures of each evaluation protocol whenever Lightning validates, from the `EvalResult`s.
 
-    Per protocol it logs `val/<protocol>/` success_rate, pass@k, return, turns, valid_actions, effective_actions (shares
-    of turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps, seconds.
-    Loggers get the success rates as `Held-out success/<protocol>` too, which TensorBoard shows before all else.
-    The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
+    Per protocol it logs `val/<protocol>/` success_rate, pass@k, return, turns, valid_actions and effective_actions (of
+    all turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps and
+    seconds. Loggers get the success rates as `Held-out success/<protocol>` too, which TensorBoard shows before all
+    else. The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
     ModelCheckpoint to monitor (not for its file name: the "/" would make a folder).
 
     `num_sanity_val_steps: -1` measures the start, at abscissa 0. The end of `fit` then prints before, after and their
-    difference, with 95% intervals; `validate` prints what it measured. The figures, and every instance's successes,
-    lie in `<log_dir>/<name>.json` (`<name>.validate.json` where `validate` ran), rewritten after every validation.
+    difference, with 95% intervals; `validate` prints its figures. `<log_dir>/<name>.json` holds the figures and every
+    instance's successes (`<name>.validate.json` after `validate`), and is rewritten after every validation.
 
     Args:
-        pass_at: the ks of pass@k; null: the powers of two up to a protocol's samples. A k above these is left out.
+        pass_at: the ks of pass@k; null: the powers of two up to a protocol's samples. A larger k is left out.
         name: names the file and, in a checkpoint, the state; two Evaluations in one run need two names.
     """
 
     def __init__(self, pass_at: list[int] | None = None, name: str = "evaluation") -> None:
         super().__init__()
-        if pass_at is not None and not all(k >= 1 for k in pass_at):
-            raise ConfigError(f"Evaluation.pass_at is {pass_at}: give ks of 1 or more, such as [1, 4]")
-        if not name or name != Path(name).name:
-            raise ConfigError(f"Evaluation.name is {name!r}: give a plain file name, without folder or ending")
+        require(
+            all(k >= 1 for k in pass_at or []), "Evaluation.pass_at", pass_at, "give ks of 1 or more, such as [1, 4]"
+        )
+        require(
+            name != "" and name == Path(name).name,
+            "Evaluation.name",
+            name,
+            "give a plain file name, without folder or ending",
+        )
         self.pass_at = pass_at
         self.name = name
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        self._before: dict[str, Measurement] = {}  # by evaluation, as are all here
+    def _reset(self) -> None:
+        self._before: dict[str, Measurement] = {}  # by protocol, as are the next three
         self._latest: dict[str, Measurement] = {}
-        self._evaluations: dict[str, EvalProtocol] = {}
-        self._episodes: dict[str, Episodes] = {}
-        self._rollouts = RolloutCosts()  # of this rank, since this process began
-        self._earlier = RunCost()  # of the run that this one resumes
-        self._cost = RunCost()
+        self._protocols: dict[str, EvalProtocol] = {}
+        self._episodes: dict[str, EpisodeMetric] = {}
+        self._rollouts = RolloutCostMeter()  # of this rank, since this process began
+        self._earlier = RunCosts()  # of the run that this one resumes
+        self._costs = RunCosts()
         self._started = monotonic()
         self._loaded: Position | None = None
 
-    # State: the start and the costs outlive a resume
+    # State: a resumed run keeps the start and the costs
 
     @property
     def state_key(self) -> str:
         return self._generate_state_key(name=self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"before": _plain(self._before), "latest": _plain(self._latest), "cost": asdict(self._cost)}
+        return {"before": _plain(self._before), "latest": _plain(self._latest), "costs": asdict(self._costs)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._before = {name: Measurement.from_plain(plain) for name, plain in state_dict["before"].items()}
         self._latest = {name: Measurement.from_plain(plain) for name, plain in state_dict["latest"].items()}
-        self._earlier = self._cost = RunCost(**state_dict["cost"])
+        self._earlier = self._costs = RunCosts(**state_dict["costs"])
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._loaded = Position.in_checkpoint(checkpoint)
@@ -86,13 +93,13 @@ class Evaluation(Callback):
     # Collecting
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._forget()  # a second `fit` of one process is a run of its own; a checkpoint is loaded after this
+        self._reset()  # a second `fit` of one process is a run of its own; a checkpoint is loaded after this
 
     def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
-        self._rollouts.see(progress)
+        self._rollouts.update(progress)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluations, self._episodes = {}, {}
+        self._protocols, self._episodes = {}, {}
 
     def on_validation_batch_end(
         self,
@@ -104,62 +111,60 @@ class Evaluation(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         if not isinstance(outputs, EvalResult):
-            raise TypeError(
-                f"Evaluation measures what validation_step returns: an EvalResult, not {type(outputs).__name__}"
-            )
-        self._evaluations = _united([self._evaluations, {outputs.protocol.name: outputs.protocol}])
-        if outputs.protocol.name not in self._episodes:
-            self._episodes[outputs.protocol.name] = _empty(trainer, pl_module)
-        self._episodes[outputs.protocol.name].update(outputs)
+            raise TypeError(f"Evaluation expects validation_step to return an EvalResult, not {type(outputs).__name__}")
+        protocol = outputs.protocol
+        self._protocols = _merged([self._protocols, {protocol.name: protocol}])
+        if protocol.name not in self._episodes:
+            self._episodes[protocol.name] = _empty_metric(trainer, pl_module)
+        self._episodes[protocol.name].update(outputs)
 
     # Measuring
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         position = position_at_validation(trainer, self._loaded)
         measured: dict[str, Measurement] = {}
-        for name, protocol in self._trials_of_all_ranks(trainer).items():
+        # a rank without a batch of some protocol takes part in gathering it too, and in the same order
+        for name, protocol in _merged(Ranks.of(trainer).gather([self._protocols])).items():
             if name not in self._episodes:
-                self._episodes[name] = _empty(trainer, pl_module)
-            gathered = self._episodes[name].gather()
-            found = measure(protocol, gathered, position, pass_at=self.pass_at)
-            if found is not None:
-                measured[name] = found
+                self._episodes[name] = _empty_metric(trainer, pl_module)
+            measurement = measure(protocol, self._episodes[name].gather(), position, pass_at=self.pass_at)
+            if measurement is not None:
+                measured[name] = measurement
         figures = {f"val/{name}/{key}": value for name, one in measured.items() for key, value in one.figures.items()}
         headline = {f"{HEADLINE}/{name}": one.figures["success_rate"] for name, one in measured.items()}
         log_figures(trainer, headline | figures, epochs=position.epochs)
-        if not trainer.sanity_checking:  # Lightning forgets what it is told during a sanity check
-            # logger=False: they were written above, against epochs where Lightning would count updates
-            pl_module.log_dict(figures, logger=False, sync_dist=True)
+        if not trainer.sanity_checking:  # whose metrics Lightning discards
+            pl_module.log_dict(figures, logger=False, sync_dist=True)  # for callback_metrics alone
         if trainer.sanity_checking and position.epochs == 0:  # some resumed runs have a sanity check too
             self._before = measured
         else:
             self._latest = measured
         seconds = sum(one.figures["seconds"] for one in measured.values())
-        self._account(trainer, pl_module, evaluation_seconds=seconds)
+        self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
         self._write(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account(trainer, pl_module)  # a checkpoint that is written without a validation holds the costs too
+        self._update_costs(trainer, pl_module)  # for a checkpoint that is written without a validation
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account(trainer, pl_module)
+        self._update_costs(trainer, pl_module)
         self._write(trainer)
 
-    # Saying
+    # Printing
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
-            self._say_what_changed()
+            self._print_changes()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "validate" and trainer.is_global_zero:
-            self._say_what_was_measured()
+            self._print_figures()
 
-    def _say_what_changed(self) -> None:
+    def _print_changes(self) -> None:
         if not self._before and not self._latest:
-            print(_NOTHING_PLAYED, flush=True)
+            print(_NO_EPISODES, flush=True)
             return
-        notes = [table.INTERVALS, table.cost_in_words(self._cost)]
+        notes = [table.INTERVALS, table.describe_costs(self._costs)]
         if not self._latest:
             notes.append("no validation ran after training (see trainer.check_val_every_n_epoch)")
             table.show("Held-out instances before training", table.each(self._before), notes)
@@ -168,9 +173,9 @@ class Evaluation(Callback):
             notes.append("the start was not measured: trainer.num_sanity_val_steps: -1 does that")
         table.show("Held-out instances before and after training", table.changes(self._before, self._latest), notes)
 
-    def _say_what_was_measured(self) -> None:
+    def _print_figures(self) -> None:
         if not self._latest:
-            print(_NOTHING_PLAYED, flush=True)
+            print(_NO_EPISODES, flush=True)
             return
         updates = next(iter(self._latest.values())).updates
         heading = f"Held-out instances, policy after {updates:,} updates"
@@ -181,37 +186,29 @@ class Evaluation(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = monotonic()
 
-    def _trials_of_all_ranks(self, trainer: Trainer) -> dict[str, EvalProtocol]:
-        """A rank without a batch of some evaluation takes part in gathering it all the same, and in the same order."""
-        if trainer.world_size == 1:
-            return self._evaluations
-        everyone: list[Any] = [None] * trainer.world_size
-        torch.distributed.all_gather_object(everyone, self._evaluations)
-        return _united(everyone)
-
-    def _account(self, trainer: Trainer, pl_module: LightningModule, evaluation_seconds: float = 0.0) -> None:
-        """Brings the cost of the run up to date; on all ranks at once."""
-        spent = self._rollouts.total
-        ours = torch.tensor([spent.tokens_generated, spent.env_steps], device=pl_module.device)
-        tokens, steps = trainer.strategy.reduce(ours, reduce_op="sum").tolist()
+    def _update_costs(self, trainer: Trainer, pl_module: LightningModule, evaluation_seconds: float = 0.0) -> None:
+        """Called on all ranks at once."""
+        own = self._rollouts.total
+        counts = torch.tensor([own.tokens_generated, own.env_steps], device=pl_module.device)
+        tokens, steps = trainer.strategy.reduce(counts, reduce_op="sum").tolist()
         position = position_at_validation(trainer, self._loaded)
-        self._cost = RunCost(
+        self._costs = RunCosts(
             epochs=position.epochs,
             updates=position.updates,
             seconds=self._earlier.seconds + monotonic() - self._started,
-            evaluation_seconds=self._cost.evaluation_seconds + evaluation_seconds,
+            evaluation_seconds=self._costs.evaluation_seconds + evaluation_seconds,
             tokens_generated=self._earlier.tokens_generated + tokens,
             env_steps=self._earlier.env_steps + steps,
         )
 
     def _write(self, trainer: Trainer) -> None:
-        folder = trainer.log_dir  # on every rank: it is broadcast
+        folder = trainer.log_dir  # read on every rank, because Lightning broadcasts it
         if not trainer.is_global_zero or not trainer.loggers or folder is None:
             return
-        fitting = trainer.state.fn == "fit"
+        fitting = is_fitting(trainer)
         before = self._before if fitting else {}
         contents = {
-            "run": asdict(self._cost) if fitting else None,
+            "run": asdict(self._costs) if fitting else None,
             "evaluations": {
                 name: _report(before.get(name), self._latest.get(name)) for name in {**before, **self._latest}
             },
@@ -220,7 +217,7 @@ class Evaluation(Callback):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         partial.write_text(json.dumps(contents, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(partial, path)  # a killed run leaves the figures before or these, never half of them
+        os.replace(partial, path)  # so that a killed run leaves a whole file
 
 
 def _report(before: Measurement | None, after: Measurement | None) -> dict[str, Any]:
@@ -236,19 +233,19 @@ def _plain(measured: Mapping[str, Measurement]) -> dict[str, Any]:
     return {name: measurement.to_plain() for name, measurement in measured.items()}
 
 
-def _united(several: list[dict[str, EvalProtocol]]) -> dict[str, EvalProtocol]:
-    """Trials by name, in the order in which they are first met."""
-    evaluations: dict[str, EvalProtocol] = {}
+def _merged(several: list[dict[str, EvalProtocol]]) -> dict[str, EvalProtocol]:
+    """Protocols by name, in the order of their first occurrence."""
+    protocols: dict[str, EvalProtocol] = {}
     for some in several:
         for name, protocol in some.items():
-            if evaluations.setdefault(name, protocol) != protocol:
-                raise ConfigError(f"two evaluations are named {name!r}, and their figures would be one: rename either")
-    return evaluations
+            if protocols.setdefault(name, protocol) != protocol:
+                raise ConfigError(f"data.evaluations has two protocols named {name!r}: rename either")
+    return protocols
 
 
-def _empty(trainer: Trainer, pl_module: LightningModule) -> Episodes:
-    episodes = Episodes()
-    if trainer.world_size > 1:  # where ranks can talk; alone it stays on the CPU, since not every device has float64
-        episodes.to(pl_module.device)
-    episodes.update(None)
-    return episodes
+def _empty_metric(trainer: Trainer, pl_module: LightningModule) -> EpisodeMetric:
+    metric = EpisodeMetric()
+    if trainer.world_size > 1:  # one process stays on the CPU, since not every device has float64
+        metric.to(pl_module.device)
+    metric.update(None)
+    return metric

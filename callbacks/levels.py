@@ -2,8 +2,8 @@
 
 A figure is observed once per rollout or evaluation, as pairs (sum, count): of each instance its successes and episodes,
 or its valid turns and turns; of the entropy the mean of an epoch's updates and 1. The latest observations together are
-its level, which has a 95% interval. It has collapsed where even the upper end lies below (1 - drop) times the lower end
-of the best: by more than the drop, and by more than chance.
+its level, with a 95% interval. It has collapsed where the upper end of that interval is below (1 - drop) times the
+lower end of the best's: by more than the drop, and by more than chance.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,17 +24,17 @@ class Level:
     value: float
     low: float
     high: float
-    design_effect: float = 1.0  # episodes that say as much as one independent one (Kish 1965)
+    design_effect: float = 1.0  # episodes that carry as much information as one independent one (Kish 1965)
 
 
 Measure = Callable[[Pairs, Level | None], Level]
 
 
-def share(pairs: Pairs, best: Level | None) -> Level:
-    """A share of successes or of valid turns; every instance counts the same.
+def rate(pairs: Pairs, best: Level | None) -> Level:
+    """A rate of successes or of valid turns; every instance counts the same.
 
     The interval is Wilson's, for as many independent episodes as would spread like the instances. Where all instances
-    are alike that number cannot be told from them, so it is at least what the design effect of the best gives.
+    are alike they do not show that number, so it is at least what the design effect of the best gives.
     """
     outcomes = {place: (int(successes), int(count)) for place, (successes, count) in enumerate(pairs)}
     episodes = sum(count for _, count in outcomes.values())
@@ -47,7 +47,7 @@ def share(pairs: Pairs, best: Level | None) -> Level:
 
 
 def mean(pairs: Pairs, best: Level | None) -> Level:
-    """A mean over epochs, with the normal interval of their spread; of a single one nothing is certain."""
+    """A mean over epochs, with the normal interval of their spread; unbounded above for a single epoch."""
     values = [value / count for value, count in pairs]
     if len(values) == 1:
         return Level(values[0], 0.0, float("inf"))
@@ -56,58 +56,58 @@ def mean(pairs: Pairs, best: Level | None) -> Level:
 
 
 class History:
-    """The latest observations of one figure, and the best level that it has had.
+    """The latest observations of one figure, and its best level.
 
     Args:
-        measure: `share` or `mean`.
+        measure: `rate` or `mean`.
         window: observations that a level is made of.
-        drop: the share of the best that may be lost.
+        drop: the fraction of the best that may be lost.
     """
 
     def __init__(self, measure: Measure, window: int, drop: float) -> None:
         self.measure = measure
         self.window = window
         self.drop = drop
-        self.now: Level | None = None
-        self.best: Level | None = None  # the one with the highest lower end: a lucky handful is no best
+        self.current: Level | None = None
+        self.best: Level | None = None  # with the highest lower end: a few lucky episodes are no best
         self._recent: list[tuple[int, list[tuple[float, float]]]] = []  # (epochs trained, pairs)
 
-    def see(self, epochs: int, pairs: Pairs) -> None:
-        """An observation of the policy after so many epochs; a run that resumes may see its first ones again."""
+    def observe(self, epochs: int, pairs: Pairs) -> None:
+        """Adds an observation of the policy after so many epochs; a resumed run may repeat its first ones."""
         earlier = [(then, old) for then, old in self._recent if then < epochs]
         self._recent = [*earlier, (epochs, list(pairs))][-self.window :]
-        self.now = self.measure([pair for _, old in self._recent for pair in old], self.best)
-        if self.best is None or self.now.low > self.best.low:
-            self.best = self.now
+        self.current = self.measure([pair for _, old in self._recent for pair in old], self.best)
+        if self.best is None or self.current.low > self.best.low:
+            self.best = self.current
 
     def forget_recent(self) -> None:
-        """The policy is another one; the best stays."""
-        self.now, self._recent = None, []
+        """For a policy that was restored; the best stays."""
+        self.current, self._recent = None, []
 
     @property
     def collapsed(self) -> bool:
-        return self.now is not None and self.best is not None and has_collapsed(self.now, self.best, self.drop)
+        return self.current is not None and self.best is not None and has_collapsed(self.current, self.best, self.drop)
 
     @property
-    def of_best(self) -> float | None:
-        """The level as a share of the best; None where there is none."""
-        if self.now is None or self.best is None or self.best.value == 0:
+    def fraction_of_best(self) -> float | None:
+        """None where there is no level or the best is 0."""
+        if self.current is None or self.best is None or self.best.value == 0:
             return None
-        return self.now.value / self.best.value
+        return self.current.value / self.best.value
 
-    def to_plain(self) -> dict[str, Any]:
-        """Dicts, lists and numbers only: what a checkpoint read with `weights_only` can hold."""
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types only: what a checkpoint loaded with `weights_only` can hold."""
         return {
             "recent": [[epochs, [list(pair) for pair in pairs]] for epochs, pairs in self._recent],
             "best": None if self.best is None else asdict(self.best),
-            "now": None if self.now is None else asdict(self.now),
+            "current": None if self.current is None else asdict(self.current),
         }
 
-    def load_plain(self, plain: dict[str, Any]) -> None:
-        self._recent = [(epochs, [(a, b) for a, b in pairs]) for epochs, pairs in plain["recent"]]
-        self.best = None if plain["best"] is None else Level(**plain["best"])
-        self.now = None if plain["now"] is None else Level(**plain["now"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._recent = [(epochs, [(a, b) for a, b in pairs]) for epochs, pairs in state["recent"]]
+        self.best = None if state["best"] is None else Level(**state["best"])
+        self.current = None if state["current"] is None else Level(**state["current"])
 
 
-def has_collapsed(now: Level, best: Level, drop: float) -> bool:
-    return now.high < (1 - drop) * best.low
+def has_collapsed(current: Level, best: Level, drop: float) -> bool:
+    return current.high < (1 - drop) * best.low

@@ -1,33 +1,20 @@
-"""What an evaluation found in one evaluation at one moment of a run. Plain data, to and from plain types."""
+"""The figures of one evaluation protocol at one moment of a run. Plain data, to and from plain types."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from callbacks import statistics
-from callbacks.axis import Position
-from callbacks.episodes import Gathered
+from callbacks.episodes import GatheredEpisodes
 from callbacks.statistics import Interval, Outcomes
 from tsr_lightning.training.evaluation import EvalProtocol
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """How a protocol was played; figures of two protocols are not compared."""
-
-    temperature: float
-    samples: int
-    search: str | None  # in words
-
-    @classmethod
-    def of(cls, protocol: EvalProtocol) -> "Protocol":
-        return cls(protocol.temperature, protocol.samples, None if protocol.search is None else repr(protocol.search))
+from tsr_lightning.training.lightning_compat import Position
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    protocol: Protocol
-    epochs: int  # of training that the policy had had
+    protocol: dict[str, Any]  # `EvalProtocol.settings`
+    epochs: int  # that the policy had been trained for
     updates: int
     outcomes: Outcomes  # by instance
     figures: dict[str, float]  # `success_rate` and so on, as logged
@@ -37,9 +24,9 @@ class Measurement:
         return statistics.success_interval(self.outcomes)
 
     def to_plain(self) -> dict[str, Any]:
-        """Dicts, lists and numbers only: what a checkpoint read with `weights_only` and a JSON file can hold."""
+        """Plain types only: what JSON, and a checkpoint loaded with `weights_only`, can hold."""
         return {
-            "protocol": asdict(self.protocol),
+            "protocol": dict(self.protocol),
             "epochs": self.epochs,
             "updates": self.updates,
             "figures": dict(self.figures),
@@ -53,7 +40,7 @@ class Measurement:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Measurement":
         return cls(
-            protocol=Protocol(**plain["protocol"]),
+            protocol=dict(plain["protocol"]),
             epochs=plain["epochs"],
             updates=plain["updates"],
             figures=dict(plain["figures"]),
@@ -62,11 +49,11 @@ class Measurement:
 
 
 def measure(
-    protocol: EvalProtocol, gathered: Gathered, position: Position, *, pass_at: Sequence[int] | None
+    protocol: EvalProtocol, gathered: GatheredEpisodes, position: Position, *, pass_at: Sequence[int] | None
 ) -> Measurement | None:
-    """The figures of a protocol; None if nothing was played.
+    """The figures of a protocol; None without episodes.
 
-    Rates count every instance the same, means every episode. A k of `pass_at` for which some instance has too few
+    Rates weigh every instance the same, means every episode. A k of `pass_at` for which some instance has too few
     episodes is left out; None stands for the powers of two.
     """
     episodes = gathered.episodes
@@ -86,17 +73,17 @@ def measure(
         **{f"pass@{k}": statistics.mean_pass_at_k(outcomes, k) for k in ks},
         "return": sum(gathered.returns) / len(episodes),
         "turns": turns / len(episodes),
-        "valid_actions": _share(sum(episode.valid for episode in episodes), turns),
-        "effective_actions": _share(sum(episode.effective for episode in episodes), turns),
-        "response_tokens_per_turn": _share(tokens, turns),
+        "valid_actions": _ratio(sum(episode.valid for episode in episodes), turns),
+        "effective_actions": _ratio(sum(episode.effective for episode in episodes), turns),
+        "response_tokens_per_turn": _ratio(tokens, turns),
         "response_tokens_per_episode": tokens / len(episodes),
         "tokens_generated": float(gathered.tokens_generated),
         "env_steps": float(gathered.env_steps),
         "seconds": gathered.seconds,
     }
-    return Measurement(Protocol.of(protocol), position.epochs, position.updates, outcomes, figures)
+    return Measurement(protocol.settings(), position.epochs, position.updates, outcomes, figures)
 
 
-def _share(part: int, whole: int) -> float:
-    """Episodes that ended before their first turn have no shares; 0 rather than NaN."""
+def _ratio(part: int, whole: int) -> float:
+    """Episodes that ended before their first turn have no turns to divide by; 0 rather than NaN."""
     return part / whole if whole else 0.0

@@ -1,126 +1,116 @@
-"""What is done about a collapse: Warn, Stop or Restore. Knows nothing of how a collapse is noticed."""
+"""Reactions to a collapse: Warn, Stop or Restore. Knows nothing of how a collapse is detected."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.optim.lr_scheduler import LRScheduler
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestPolicy:
     """The checkpoint of the best policy so far."""
 
     path: str
-    epochs: int  # of training that it had had
-    held_out: bool  # measured by an evaluation, which goes before any rollout
+    epochs: int  # that it had been trained for
+    held_out: bool  # measured by an evaluation, which outranks any rollout
     success: float  # the lower end of its success rate's 95% interval
 
 
-class Done(NamedTuple):
-    """What was done about a collapse."""
+class Reaction(NamedTuple):
+    """To a collapse."""
 
     message: str
     restored: bool = False
 
 
 class OnCollapse(ABC):
-    """What is done about a collapse. Frozen dataclasses derive from it: their fields are the arguments in YAML."""
+    """A reaction to a collapse. Frozen dataclasses derive from it: their fields are the arguments in YAML."""
 
-    @property
-    def needs_best(self) -> bool:
-        """Whether the best policy's checkpoint is kept for it."""
-        return False
+    needs_best: ClassVar[bool] = False  # whether the best policy's checkpoint is kept for it
 
     @abstractmethod
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> Done:
-        """On all ranks alike, at the end of an epoch.
+    def act(self, trainer: Trainer, agent: LightningModule, best: BestPolicy | None, restores: int) -> Reaction:
+        """Called on all ranks at the end of an epoch.
 
         Args:
             trainer: of the run.
             agent: whose policy has collapsed.
-            best: the checkpoint to go back to.
-            restores: how often this run went back already.
+            best: the checkpoint to restore.
+            restores: how often this run has restored it before.
         """
 
 
 @dataclass(frozen=True)
 class Warn(OnCollapse):
-    """Says so, once per collapse, and trains on."""
+    """Warns once per collapse, and continues training."""
 
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> Done:
-        return Done("training goes on")
+    def act(self, trainer: Trainer, agent: LightningModule, best: BestPolicy | None, restores: int) -> Reaction:
+        return Reaction("training goes on")
 
 
 @dataclass(frozen=True)
 class Stop(OnCollapse):
-    """Ends the training after the epoch, as if it were the last."""
+    """Ends the training after the epoch."""
 
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> Done:
+    def act(self, trainer: Trainer, agent: LightningModule, best: BestPolicy | None, restores: int) -> Reaction:
         trainer.should_stop = True
-        return Done("training stops")
+        return Reaction("training stops")
 
 
 @dataclass(frozen=True)
 class Restore(OnCollapse):
-    """Goes back to the weights and the optimizer's state of the best policy, with smaller steps.
+    """Restores the weights and the optimizer's state of the best policy, with smaller learning rates.
 
-    Epochs, updates and the step sizes' schedule go on counting, so the next rollout has draws of its own and no update
-    is repeated. A collapse for which no restore is left stops the training.
+    Epochs, updates and the learning rates' schedule continue, so that the next rollout has draws of its own and no
+    update is repeated. A collapse with no restore left stops the training.
 
     Args:
         at_most: restores in a run, over all its resumes.
-        learning_rate_factor: the step sizes are multiplied by it at each restore; 1 leaves them.
+        learning_rate_factor: the learning rates are multiplied by it at each restore; 1 leaves them.
 
     Raises:
         ConfigError: for an argument out of its range.
     """
 
+    needs_best: ClassVar[bool] = True
     at_most: int = 3
     learning_rate_factor: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.at_most < 1:
-            raise ConfigError(f"Restore.at_most is {self.at_most}: give 1 or more, or use Stop")
-        if not 0 < self.learning_rate_factor <= 1:
-            raise ConfigError(
-                f"Restore.learning_rate_factor is {self.learning_rate_factor}: give more than 0 and up to 1 (1 leaves "
-                "the step sizes)"
-            )
+        require(self.at_most >= 1, "Restore.at_most", self.at_most, "give 1 or more, or use Stop")
+        factor = self.learning_rate_factor
+        require(0 < factor <= 1, "Restore.learning_rate_factor", factor, "give more than 0 and at most 1")
 
-    @property
-    def needs_best(self) -> bool:
-        return True
-
-    def act(self, trainer: Trainer, agent: LightningModule, best: Best | None, restores: int) -> Done:
+    def act(self, trainer: Trainer, agent: LightningModule, best: BestPolicy | None, restores: int) -> Reaction:
         if best is None:
             trainer.should_stop = True
-            return Done("there is no checkpoint to go back to, and training stops")
+            return Reaction("there is no checkpoint to restore, and training stops")
         if restores >= self.at_most:
             trainer.should_stop = True
-            return Done(
-                f"it went back {restores} times already (at_most), so training stops; the best policy is in {best.path}"
+            return Reaction(
+                f"training stops after {restores} restores (Restore.at_most); the best policy is in {best.path}"
             )
-        go_back(trainer, agent, best.path, self.learning_rate_factor)
-        return Done(
-            f"it goes back to the policy after {best.epochs} epochs in {best.path}, step sizes times "
+        restore(trainer, agent, best.path, self.learning_rate_factor)
+        return Reaction(
+            f"the policy after {best.epochs} epochs is restored from {best.path}, learning rates times "
             f"{self.learning_rate_factor:g} ({restores + 1} of {self.at_most})",
             restored=True,
         )
 
 
-def go_back(trainer: Trainer, agent: LightningModule, path: str, learning_rate_factor: float) -> None:
-    """Gives the agent the weights, and its optimizers the state, of a checkpoint; the schedule of step sizes goes on.
+def restore(trainer: Trainer, agent: LightningModule, path: str, learning_rate_factor: float) -> None:
+    """Loads the weights and the optimizers' state of a checkpoint; the learning rates' schedule continues.
 
     Args:
         trainer: of the run.
         agent: in training.
         path: of the checkpoint.
-        learning_rate_factor: the step sizes of now, and those that they rise to, are multiplied by it.
+        learning_rate_factor: the current learning rates, and the schedule's base rates, are multiplied by it.
     """
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     agent.load_state_dict(checkpoint["state_dict"])
@@ -137,5 +127,5 @@ def go_back(trainer: Trainer, agent: LightningModule, path: str, learning_rate_f
 
 
 def _rates(group: dict[str, Any], factor: float) -> dict[str, float]:
-    """What a schedule reads and writes of a group; `initial_lr` is there where one was made."""
+    """A parameter group's rates that a schedule uses; `initial_lr` is there where one was made."""
     return {name: group[name] * factor for name in ("lr", "initial_lr") if name in group}

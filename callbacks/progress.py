@@ -1,4 +1,4 @@
-"""How far a rollout is, beside Lightning's own progress bar."""
+"""A progress line for rollouts, beside Lightning's own progress bar."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -8,13 +8,12 @@ from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from rich.progress import Progress
 
-from callbacks.axis import epochs_at_rollout
-from callbacks.costs import ROLLOUT
-from tsr_lightning.training.hooks import RolloutProgress
+from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
+from tsr_lightning.training.lightning_compat import epochs_at_rollout
 
 
 class RolloutProgressBar(Callback):
-    """On a terminal one live line per rollout; elsewhere one line per training rollout, of what it cost."""
+    """On a terminal one live line per rollout; elsewhere one line per training rollout, with its cost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,8 +28,8 @@ class RolloutProgressBar(Callback):
             self._line.show(progress)
             if ended:
                 self._line.hide()
-        elif ended and progress.what == ROLLOUT:
-            print(f"epoch {epochs_at_rollout(trainer)}: {in_words(progress)}", file=sys.stderr, flush=True)
+        elif ended and progress.phase == TRAINING_ROLLOUT:
+            print(f"epoch {epochs_at_rollout(trainer)}: {describe(progress)}", file=sys.stderr, flush=True)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._end()
@@ -44,11 +43,11 @@ class RolloutProgressBar(Callback):
             self._line = None
 
 
-def in_words(progress: RolloutProgress) -> str:
-    return f"{progress.what} of {progress.total} searches in {progress.seconds:.1f} s: {costs_in_words(progress)}"
+def describe(progress: RolloutProgress) -> str:
+    return f"{progress.phase} of {progress.total} searches in {progress.seconds:.1f} s: {describe_costs(progress)}"
 
 
-def costs_in_words(progress: RolloutProgress) -> str:
+def describe_costs(progress: RolloutProgress) -> str:
     rate = progress.costs.tokens_generated / progress.seconds if progress.seconds > 0 else 0.0
     return f"{progress.costs.tokens_generated:,} tokens ({rate:,.0f}/s), {progress.costs.env_steps:,} env steps"
 
@@ -62,8 +61,8 @@ class _Line(ABC):
 
 
 def _line_beside(theirs: ProgressBar | None, ours: _Line | None) -> _Line:
-    """Our line, made where there is none yet. Rich redraws the terminal by itself and would print every state of a bar
-    that it does not know, so beside Lightning's rich bar ours is a task of the same display.
+    """Our line, made if needed. Rich redraws the terminal by itself and would print every state of a foreign bar, so
+    beside Lightning's rich bar ours is a task of the same display.
     """
     if isinstance(theirs, RichProgressBar) and theirs.progress is not None:
         return ours if isinstance(ours, _RichLine) and ours.display is theirs.progress else _RichLine(theirs.progress)
@@ -79,7 +78,7 @@ class _TqdmLine(_Line):
     def show(self, progress: RolloutProgress) -> None:
         if self._tqdm is None:
             self._tqdm = Tqdm(
-                desc=progress.what,
+                desc=progress.phase,
                 total=progress.total,
                 unit="search",
                 leave=False,
@@ -88,8 +87,8 @@ class _TqdmLine(_Line):
             )
         self._tqdm.total = progress.total
         self._tqdm.n = progress.done
-        self._tqdm.set_description(progress.what, refresh=False)
-        self._tqdm.set_postfix_str(costs_in_words(progress), refresh=True)
+        self._tqdm.set_description(progress.phase, refresh=False)
+        self._tqdm.set_postfix_str(describe_costs(progress), refresh=True)
 
     def hide(self) -> None:
         if self._tqdm is not None:
@@ -98,7 +97,7 @@ class _TqdmLine(_Line):
 
 
 class _RichLine(_Line):
-    """One task for all rollouts, hidden and never removed: Lightning finds its own tasks by their position."""
+    """One task for all rollouts, hidden and never removed: Lightning finds its own tasks by position."""
 
     def __init__(self, display: Progress) -> None:
         self.display = display
@@ -109,7 +108,7 @@ class _RichLine(_Line):
             self._task,
             total=progress.total,
             completed=progress.done,
-            description=f"{progress.what}: {costs_in_words(progress)}",
+            description=f"{progress.phase}: {describe_costs(progress)}",
             visible=True,
         )
         self.display.refresh()

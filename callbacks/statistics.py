@@ -20,7 +20,7 @@ class Interval(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A mean difference over the instances that both sides played."""
+    """A mean difference over the instances common to both sides."""
 
     value: float
     interval: Interval
@@ -28,8 +28,8 @@ class Difference(NamedTuple):
 
 
 def success_rate(outcomes: Outcomes) -> float:
-    """The mean over instances of each one's share of successes; every instance counts the same."""
-    return fmean(_shares(outcomes))
+    """The mean over instances of each one's rate of successes; every instance counts the same."""
+    return fmean(_rates(outcomes))
 
 
 def pass_at_k(episodes: int, successes: int, k: int) -> float:
@@ -50,7 +50,7 @@ def fewest_episodes(outcomes: Outcomes) -> int:
 
 
 def wilson(rate: float, count: float) -> Interval:
-    """The 95% score interval of a proportion seen over `count` independent trials (Wilson 1927)."""
+    """The 95% score interval of a proportion over `count` independent samples (Wilson 1927)."""
     z2 = Z95**2 / count
     centre = (rate + z2 / 2) / (1 + z2)
     half = Z95 * sqrt((rate * (1 - rate) + z2 / 4) / count) / (1 + z2)
@@ -58,17 +58,17 @@ def wilson(rate: float, count: float) -> Interval:
 
 
 def effective_episodes(outcomes: Outcomes) -> float:
-    """As many independent episodes as would have given the spread that the instances show.
+    """The number of independent episodes that would have the variance seen over instances.
 
     With one episode each that is exactly the number of instances; with several it lies between that and the number of
     episodes.
     """
-    shares = _shares(outcomes)
-    rate, spread = fmean(shares), pvariance(shares)
+    rates = _rates(outcomes)
+    rate, spread = fmean(rates), pvariance(rates)
     episodes = float(sum(episodes for _, episodes in outcomes.values()))
-    if spread == 0:  # alike in every instance: certain successes and failures say no more than their instances
-        return float(len(shares)) if rate in (0.0, 1.0) else episodes
-    return min(len(shares) * rate * (1 - rate) / spread, episodes)
+    if spread == 0:  # all instances alike: certain successes or failures count as one episode each
+        return float(len(rates)) if rate in (0.0, 1.0) else episodes
+    return min(len(rates) * rate * (1 - rate) / spread, episodes)
 
 
 def success_interval(outcomes: Outcomes) -> Interval:
@@ -85,7 +85,7 @@ def paired_difference(before: Outcomes, after: Outcomes) -> Difference | None:
     common = [instance for instance in before if instance in after]
     if not common:
         return None
-    changes = [_share(after[instance]) - _share(before[instance]) for instance in common]
+    changes = [_rate(after[instance]) - _rate(before[instance]) for instance in common]
     count = len(changes) + 2  # two of the four added halves change nothing, the others by +1 and by −1
     centre = sum(changes) / count
     variance = (sum(change**2 for change in changes) + 1) / count - centre**2
@@ -95,10 +95,10 @@ def paired_difference(before: Outcomes, after: Outcomes) -> Difference | None:
     )
 
 
-def _shares(outcomes: Outcomes) -> list[float]:
-    return [_share(outcome) for outcome in outcomes.values()]
+def _rates(outcomes: Outcomes) -> list[float]:
+    return [_rate(outcome) for outcome in outcomes.values()]
 
 
-def _share(outcome: tuple[int, int]) -> float:
+def _rate(outcome: tuple[int, int]) -> float:
     successes, episodes = outcome
     return successes / episodes

@@ -1,16 +1,17 @@
-"""The table that a run ends with: figures of an evaluation in words and columns. Knows no Lightning."""
+"""The table that a run ends with: the figures of evaluations in columns. Knows no Lightning."""
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rich import get_console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from callbacks import statistics
-from callbacks.costs import RunCost
-from callbacks.measurement import Measurement, Protocol
+from callbacks.costs import RunCosts
+from callbacks.measurement import Measurement
 from callbacks.statistics import Difference, Interval
 
 _LABELS = {
@@ -26,7 +27,7 @@ _LABELS = {
     "seconds": "cost: seconds",
 }
 INTERVALS = "[low, high]: 95% intervals over instances; that of the difference is paired over the same instances"
-_HIDDEN = {"pass@1"}  # the success rate by another name
+_HIDDEN = {"pass@1"}  # equal to the success rate
 _COUNTS = {"tokens_generated", "env_steps"}
 
 
@@ -39,7 +40,7 @@ class Table:
 
 
 def each(measured: Mapping[str, Measurement]) -> list[Table]:
-    """Every evaluation by itself."""
+    """One table per protocol."""
     return [
         Table(title(name, one), ("", "measured"), tuple((label(key), cell(one, key)) for key in _shown(one)))
         for name, one in measured.items()
@@ -47,7 +48,7 @@ def each(measured: Mapping[str, Measurement]) -> list[Table]:
 
 
 def changes(before: Mapping[str, Measurement], after: Mapping[str, Measurement]) -> list[Table]:
-    """Every evaluation before and after training; without a before, the after alone."""
+    """One table per protocol, before and after training; only after where nothing was measured before."""
     return [comparison(name, before.get(name), measured) for name, measured in after.items()]
 
 
@@ -60,32 +61,32 @@ def comparison(name: str, before: Measurement | None, after: Measurement) -> Tab
         (label(key), cell(before, key), cell(after, key), _change(key, before, after, difference))
         for key in _shown(after)
     )
-    remarks = tuple(_remarks(before, after, difference))
-    return Table(title(name, after), ("", "before", header, "difference"), rows, remarks)
+    notes = tuple(_notes(before, after, difference))
+    return Table(title(name, after), ("", "before", header, "difference"), rows, notes)
 
 
 def title(name: str, measured: Measurement) -> str:
-    return f"{name}: {protocol_in_words(measured.protocol)}, {instances_in_words(measured)}"
+    return f"{name}: {describe_protocol(measured.protocol)}, {describe_instances(measured)}"
 
 
 def paired(before: Measurement, after: Measurement) -> Difference | None:
-    """The difference in success rate; None where the two have no instance, or not the protocol, in common."""
+    """The difference in success rate; None without a common instance or under different protocols."""
     if before.protocol != after.protocol:
         return None
     return statistics.paired_difference(before.outcomes, after.outcomes)
 
 
-def protocol_in_words(protocol: Protocol) -> str:
-    temperature = "greedy" if protocol.temperature == 0 else f"temperature {protocol.temperature:g}"
-    search = "no search" if protocol.search is None else f"search {protocol.search}"
-    return f"{temperature}, {_plural(protocol.samples, 'sample')} per instance, {search}"
+def describe_protocol(settings: Mapping[str, Any]) -> str:
+    temperature = "greedy" if settings["temperature"] == 0 else f"temperature {settings['temperature']:g}"
+    search = "no search" if settings["search"] is None else f"search {settings['search']}"
+    return f"{temperature}, {_plural(settings['samples'], 'sample')} per instance, {search}"
 
 
-def instances_in_words(measured: Measurement) -> str:
+def describe_instances(measured: Measurement) -> str:
     return _plural(len(measured.outcomes), "held-out instance")
 
 
-def cost_in_words(cost: RunCost) -> str:
+def describe_costs(cost: RunCosts) -> str:
     return (
         f"cost of the run: {_plural(cost.epochs, 'epoch')}, {_plural(cost.updates, 'update')}, "
         f"{_duration(cost.seconds)} (evaluation {_duration(cost.evaluation_seconds)}); "
@@ -107,23 +108,23 @@ def cell(measured: Measurement, key: str) -> str:
 
 
 def render(tables: list[Table], notes: list[str]) -> str:
-    """Plain text, readable in a log file."""
+    """Plain text, for a log file."""
     return "\n\n".join([*map(_render_one, tables), "\n".join(notes)]).rstrip() + "\n"
 
 
 def show(heading: str, tables: list[Table], notes: list[str]) -> None:
-    """Prints to standard output: with rich on a terminal, as plain text elsewhere."""
+    """Prints to standard output, with rich on a terminal."""
     if not sys.stdout.isatty():
         print(f"\n{heading}\n\n{render(tables, notes)}", flush=True)
         return
-    console = get_console()  # the one that Lightning's own bar is drawn on
+    console = get_console()  # the one that Lightning's progress bar uses
     console.print(Text(f"\n{heading}", style="bold"))
     for table in tables:
         rich_table = RichTable(title=Text(table.title), title_justify="left")
         for column in table.header:
             rich_table.add_column(Text(column), no_wrap=True)
         for row in table.rows:
-            rich_table.add_row(*map(Text, row))  # a Text, lest an interval's brackets be taken for markup
+            rich_table.add_row(*map(Text, row))  # a Text, because rich would take an interval's brackets for markup
         console.print(rich_table)
         for note in table.notes:
             console.print(Text(note))
@@ -143,13 +144,13 @@ def _change(key: str, before: Measurement, after: Measurement, difference: Diffe
     return f"{after.figures[key] - before.figures[key]:+.3f}"
 
 
-def _remarks(before: Measurement, after: Measurement, difference: Difference | None) -> list[str]:
+def _notes(before: Measurement, after: Measurement, difference: Difference | None) -> list[str]:
     if before.protocol != after.protocol:
-        return [f"before was measured under another protocol ({protocol_in_words(before.protocol)}): no difference"]
+        return [f"before was measured under another protocol ({describe_protocol(before.protocol)}): no difference"]
     if difference is None:
         return ["before and after have no instance in common: no difference"]
     if before.outcomes.keys() != after.outcomes.keys():
-        return [f"before: {instances_in_words(before)}; the difference is over the {difference.instances} in both"]
+        return [f"before: {describe_instances(before)}; the difference is over the {difference.instances} in both"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""A few trajectories as text in TensorBoard, for reading what the policy does."""
+"""Some trajectories as text in TensorBoard, to read what the policy does."""
 
 import re
 from typing import Any
@@ -6,32 +6,30 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from callbacks.axis import Position, epochs_at_rollout, position_at_validation
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 from tsr_lightning.training.evaluation import EvalResult
+from tsr_lightning.training.lightning_compat import Position, epochs_at_rollout, position_at_validation
 from tsr_lightning.trajectory import Group, Trajectory, Turn
 
 
 class TrajectoryLog(Callback):
-    """Writes one trajectory of each of the first groups, from rollouts and from every evaluation of a validation.
+    """Writes one trajectory of each of the first groups, of rollouts and of every evaluation protocol.
 
-    Those of a protocol are of the same instances every time, so that their tags' sliders show a policy change. In a
-    rollout it sees the groups that the callbacks before it in the list have left.
+    A protocol's are of the same instances every time, so that TensorBoard's sliders show how the policy changes. Of a
+    rollout it writes the groups that the callbacks before it in the list have left.
 
     Args:
-        count: trajectories per rollout and per evaluation.
-        every_n_epochs: write after every so many epochs; the start is always written.
+        count: trajectories per rollout and per protocol.
+        every_n_epochs: epochs between two writes; the start is always written.
     """
 
     def __init__(self, count: int = 2, every_n_epochs: int = 1) -> None:
         super().__init__()
-        if count < 0:
-            raise ConfigError(f"TrajectoryLog.count is {count}: give 0 or more")
-        if every_n_epochs < 1:
-            raise ConfigError(f"TrajectoryLog.every_n_epochs is {every_n_epochs}: give 1 or more")
+        require(count >= 0, "TrajectoryLog.count", count, "give 0 or more")
+        require(every_n_epochs >= 1, "TrajectoryLog.every_n_epochs", every_n_epochs, "give 1 or more")
         self.count = count
         self.every_n_epochs = every_n_epochs
-        self._written: dict[str, int] = {}  # by evaluation, in the validation under way
+        self._written: dict[str, int] = {}  # by protocol, in the running validation
         self._loaded: Position | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -64,34 +62,34 @@ class TrajectoryLog(Callback):
             return
         name = outputs.protocol.name
         first = self._written.get(name, 0)
-        wanted = outputs.groups[: self.count - first]
-        for number, group in enumerate(wanted, start=first + 1):
+        groups = outputs.groups[: self.count - first]
+        for number, group in enumerate(groups, start=first + 1):
             _write(trainer, f"val/{name}/trajectory_{number}", group, epochs)
-        self._written[name] = first + len(wanted)
+        self._written[name] = first + len(groups)
 
 
 def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:
     if not trainer.is_global_zero or not group.trajectories:
         return
-    text = in_markdown(group.trajectories[0])
+    text = to_markdown(group.trajectories[0])
     for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):  # Lightning's other loggers have no text in common
+        if isinstance(logger, TensorBoardLogger):  # Lightning's other loggers share no method for text
             logger.experiment.add_text(tag, text, epochs)
 
 
-def in_markdown(trajectory: Trajectory) -> str:
-    """Observations and responses stand in code blocks, so that a grid keeps its shape and a tag shows as written."""
+def to_markdown(trajectory: Trajectory) -> str:
+    """With observations and responses in code blocks, so that a grid keeps its shape and a tag shows as written."""
     end = "success" if trajectory.succeeded else "stopped by a limit" if trajectory.truncated else "failure"
     heading = (
         f"**{end}**, return {trajectory.episode_return:g}, {len(trajectory.turns)} turns, "
         f"{trajectory.trained_tokens} response tokens; instance {trajectory.instance}, member {trajectory.member}, "
         f"strategy {trajectory.strategy}, {trajectory.origin.value}"
     )
-    turns = [_turn_in_markdown(number, turn) for number, turn in enumerate(trajectory.turns, start=1)]
+    turns = [_turn_to_markdown(number, turn) for number, turn in enumerate(trajectory.turns, start=1)]
     return "\n\n".join([heading, *turns, "**end**", code_block(trajectory.final_observation)])
 
 
-def _turn_in_markdown(number: int, turn: Turn) -> str:
+def _turn_to_markdown(number: int, turn: Turn) -> str:
     remarks = [
         f"reward {turn.reward:g}",
         "valid" if turn.valid else "invalid",
@@ -108,7 +106,7 @@ def _turn_in_markdown(number: int, turn: Turn) -> str:
 
 
 def code_block(text: str) -> str:
-    """A fence longer than any in the text, which therefore cannot end the block."""
+    """With a fence longer than any in the text, which cannot end the block."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"

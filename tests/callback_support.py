@@ -11,8 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives import PPO
+from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
-from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutWave, RolloutProgress
+from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd, OnRolloutWave, RolloutProgress
 from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 SAMPLED = EvalProtocol("sampled", temperature=1.0, samples=1)
@@ -65,7 +66,9 @@ def outcomes(instance: int, *succeeded: int) -> Group:
     return Group(instance, tuple(trajectory(instance, i, succeeded=bool(s)) for i, s in enumerate(succeeded)))
 
 
-def played(protocol: EvalProtocol, *groups: Group, tokens: int = 0, steps: int = 0, seconds: float = 0.0) -> EvalResult:
+def eval_result(
+    protocol: EvalProtocol, *groups: Group, tokens: int = 0, steps: int = 0, seconds: float = 0.0
+) -> EvalResult:
     return EvalResult(protocol, groups, Costs(tokens_generated=tokens, env_steps=steps), seconds)
 
 
@@ -91,7 +94,7 @@ class Agent(LightningModule):
 
 
 class Loader:
-    """The batches of one evaluation; of a list Lightning would make a loader for each of its items."""
+    """The batches of one protocol. Not a list, which Lightning would take for several loaders."""
 
     def __init__(self, batches: Sequence[Callable[[int], Any]]) -> None:
         self.batches = batches
@@ -108,12 +111,12 @@ def no_groups(epoch: int) -> list[Group]:
 
 
 class Data(LightningDataModule):
-    """Each epoch a rollout as the real data module has it, then one batch.
+    """Each epoch a rollout with the hooks of the real data module, then one batch.
 
     Args:
-        loaders: per evaluation the batches, each a function of the number of updates.
+        loaders: per protocol the batches, each a function of the number of updates.
         rollout: the groups of an epoch.
-        waves: what each of an epoch's waves has cost since the rollout began.
+        waves: the costs of an epoch's rollout up to each of its waves.
     """
 
     def __init__(
@@ -133,15 +136,15 @@ class Data(LightningDataModule):
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         assert self.trainer is not None
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        callbacks = compat.callbacks(self.trainer)
         for done, costs in enumerate(self.waves, start=1):
             for callback in callbacks:
                 if isinstance(callback, OnRolloutWave):
                     progress = RolloutProgress(
-                        len(self.kept), "rollout", done, len(self.waves), costs, seconds=2.0 * done
+                        len(self.kept), TRAINING_ROLLOUT, done, len(self.waves), costs, seconds=2.0 * done
                     )
                     callback.on_rollout_wave(self.trainer, progress)
-        groups = self.rollout(self.trainer.fit_loop.epoch_progress.current.processed)
+        groups = self.rollout(compat.epochs_at_rollout(self.trainer))
         for callback in callbacks:
             if isinstance(callback, OnRolloutEnd):
                 groups = callback.on_rollout_end(self.trainer, self.trainer.lightning_module, groups)
@@ -153,7 +156,7 @@ class Data(LightningDataModule):
 
 
 def fixed(batch: Any) -> Callable[[int], Any]:
-    """A validation batch that training does not change."""
+    """A validation batch that does not depend on the updates."""
     return lambda updates: batch
 
 

@@ -1,4 +1,4 @@
-"""A callback that kills its own process at a chosen moment, as the power going out would, and says what a run did."""
+"""A callback that kills its own process at a chosen moment, and writes down what a run did."""
 
 import os
 import signal
@@ -8,15 +8,16 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tsr_lightning.training.hooks import RolloutProgress
+from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
+from tsr_lightning.training.lightning_compat import epochs_at_rollout
 from tsr_lightning.trajectory import Group
 
 
 class Killer(Callback):
-    """Writes one line per rollout to rollouts.txt, and at the end of the training its state to final.pt.
+    """Writes one line per rollout to rollouts.txt, and the state at the end of the training to final.pt.
 
     Args:
-        moment: when to die; `checkpoint` is between the writing of last.ckpt and its rename.
+        moment: when to kill; `checkpoint` is between the writing of last.ckpt and its rename.
         epoch: in which epoch.
     """
 
@@ -27,41 +28,37 @@ class Killer(Callback):
         self.updates = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        really_replace = os.replace
+        original = os.replace
 
         def replace(source: Any, target: Any, **kwargs: Any) -> None:
             if Path(target).name == "last.ckpt":
-                self._die("checkpoint", trainer.current_epoch)
-            really_replace(source, target, **kwargs)
+                self._kill_at("checkpoint", trainer.current_epoch)
+            original(source, target, **kwargs)
 
         os.replace = replace
 
     def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
-        if progress.what == "rollout":
+        if progress.phase == TRAINING_ROLLOUT:
             self.waves += 1
             if self.waves % 5 == 3:  # five turns, each a wave
-                self._die("rollout", self._epoch(trainer))
+                self._kill_at("rollout", epochs_at_rollout(trainer))
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
         with Path("rollouts.txt").open("a") as file:
-            file.write(f"{self._epoch(trainer)}\n")
+            file.write(f"{epochs_at_rollout(trainer)}\n")
         self.updates = 0
         return groups
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         self.updates += 1
-        if self.updates == 2:  # the first has moved the weights already
-            self._die("update", trainer.current_epoch)
+        if self.updates == 2:  # the first has already changed the weights
+            self._kill_at("update", trainer.current_epoch)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         [optimizer] = trainer.optimizers
         state = {"weights": pl_module.state_dict(), "optimizer": optimizer.state_dict(), "updates": trainer.global_step}
         torch.save(state, "final.pt")
 
-    @staticmethod
-    def _epoch(trainer: Trainer) -> int:
-        return trainer.fit_loop.epoch_progress.current.processed
-
-    def _die(self, moment: str, epoch: int) -> None:
+    def _kill_at(self, moment: str, epoch: int) -> None:
         if moment == self.moment and epoch == self.epoch:
             os.kill(os.getpid(), signal.SIGKILL)

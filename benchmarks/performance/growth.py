@@ -23,7 +23,7 @@ from benchmarks.performance.iteration import Stopwatch, agent_of, data_of, train
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.report import machine
 from benchmarks.performance.workload import LADDER, Workload, make_model, play, tokenizer_of
-from tsr_lightning.training.memory import Peak, peak
+from tsr_lightning.training.memory import PeakMemory
 
 _CPU = torch.device("cpu")
 BASE = Workload(groups=4, members=4, turns=4, prompt_tokens=100, response_tokens=8)
@@ -85,16 +85,16 @@ def measure(label: str, work: Workload, threads: int) -> Point:
         make_model(work.shape, folder, work.longest)
         engine = sit_down(work, folder).engine
         tokenizer = tokenizer_of(folder)
-        with peak(_CPU) as of_rollout:
+        with PeakMemory(_CPU) as of_rollout:
             play(work, engine, tokenizer, 0)
         played = min((play(work, engine, tokenizer, lap) for lap in (1, 2)), key=lambda figures: figures.seconds)
         del engine
         epochs: list[dict[str, Any]] = []
-        of_updates: list[Peak] = []
+        of_updates: list[PeakMemory] = []
         watching = ExitStack()
 
         def rolled_out() -> None:
-            of_updates.append(watching.enter_context(peak(_CPU)))
+            of_updates.append(watching.enter_context(PeakMemory(_CPU)))
 
         def ended(figures: dict[str, Any]) -> bool:
             watching.close()

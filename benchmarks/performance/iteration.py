@@ -15,6 +15,7 @@ from benchmarks.performance.world import ID
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
+from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.objectives.grpo import GRPO
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.training.agent import Agent, Optimizer
@@ -76,9 +77,8 @@ def data_of(work: Workload) -> RolloutDataModule:
         sampling=Sampling(1.0, work.response_tokens),
         context_tokens=work.longest,
         updates=Updates(epochs=1, minibatches=MINIBATCHES),
+        engine=Transformers(work.kv_cache_mib, work.rows),
         concurrency=work.trajectories,
-        max_num_seqs=work.rows,
-        kv_cache_mib=work.kv_cache_mib,
         env_workers=work.env_workers,
     )
 

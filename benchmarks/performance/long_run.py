@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.performance.report import machine
-from tsr_lightning.training.memory import Peak, peak
+from tsr_lightning.training.memory import PeakMemory
 
 matplotlib.use("Agg")
 RECIPES = {"quickstart": "quickstart.yaml", "supervised": "warm_start/sokoban.yaml"}
@@ -52,7 +52,7 @@ class Footprint(Callback):
     def __init__(self, file: str) -> None:
         self._file = Path(file)
         self._watched = ExitStack()
-        self._peak = Peak()
+        self._peak = PeakMemory(_CPU)
         self._started = self._cpu_started = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -72,7 +72,7 @@ class Footprint(Callback):
         self._watched.close()
 
     def _begin(self) -> None:
-        self._peak = self._watched.enter_context(peak(_CPU))
+        self._peak = self._watched.enter_context(PeakMemory(_CPU))
         self._started, self._cpu_started = time.perf_counter(), time.process_time()
 
 

@@ -9,7 +9,7 @@ from callback_support import trajectory, turn
 from commands import QUICK, TINY, tsr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tsr_lightning.training.unreadable import unreadable
+from tsr_lightning.training.monitor import few_valid_actions
 from tsr_lightning.trajectory import Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
@@ -75,7 +75,7 @@ class TestHardlyAResponseCanBeRead:
 
 
 def reason(*turns: Turn) -> str | None:
-    return unreadable([trajectory(1, 0, *turns)], max_response_tokens=12)
+    return few_valid_actions([trajectory(1, 0, *turns)], max_response_tokens=12)
 
 
 def test_why_they_cannot_be_read():
@@ -90,4 +90,4 @@ def test_why_they_cannot_be_read():
     assert line is not None
     assert line.startswith("0.0% of 5 responses")
     assert "60% were cut off at data.sampling.max_response_tokens = 12" in line
-    assert unreadable([], max_response_tokens=12) is None
+    assert few_valid_actions([], max_response_tokens=12) is None

@@ -1,4 +1,4 @@
-"""An epoch in which no group is left to train on: an epoch like any other, but for the update."""
+"""An epoch in which no group is left to train on validates and saves, and makes no update."""
 
 import copy
 from collections.abc import Iterable
@@ -14,21 +14,24 @@ from tsr_lightning.trajectory import Group
 
 
 class Emptying(Callback):
-    """Filters all groups of some epochs out, and keeps what each epoch left behind.
+    """Removes all groups of some epochs, and records the state after each epoch.
 
     Args:
-        epochs: those that are emptied.
+        epochs: whose groups are removed.
     """
 
     def __init__(self, epochs: list[int]) -> None:
         self.epochs = epochs
-        self.seen = 0
-        self.left: list[dict[str, Any]] = []
+        self.rollouts = 0
+        self.states: list[dict[str, Any]] = []
         self.validated: list[int] = []
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
-        self.seen += 1
-        return [] if self.seen - 1 in self.epochs else groups
+        self.rollouts += 1
+        return [] if self.rollouts - 1 in self.epochs else groups
+
+    def teardown(self, trainer: Trainer, agent: LightningModule, stage: str) -> None:
+        self.accumulation = trainer.accumulate_grad_batches
 
     def on_validation_end(self, trainer: Trainer, agent: LightningModule) -> None:
         self.validated.append(trainer.current_epoch)
@@ -41,7 +44,7 @@ class Emptying(Callback):
             "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict()["last_epoch"],
             "updates": trainer.global_step,
         }
-        self.left.append(copy.deepcopy(state))
+        self.states.append(copy.deepcopy(state))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -56,7 +59,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def run(model: Path, epochs: Iterable[int], *args: str) -> Emptying:
-    """Three epochs of two updates with everything on that may stumble: two groups of parameters, clipping, warm-up."""
+    """Three epochs of two updates, with two parameter groups, clipping and warm-up."""
     checkpoints = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch}", "every_n_epochs": 1, '
     checkpoints += '"save_top_k": -1, "save_last": true, "save_on_train_epoch_end": true}}'
     emptying = f'{{"class_path": "{__name__}.Emptying", "init_args": {{"epochs": {list(epochs)}}}}}'
@@ -71,40 +74,42 @@ def run(model: Path, epochs: Iterable[int], *args: str) -> Emptying:
 
 @pytest.mark.parametrize("accumulate", ["1", "3"])
 @pytest.mark.parametrize("empty", [0, 1])
-def test_an_empty_epoch_changes_nothing_and_ends_nothing(
+def test_an_empty_epoch_changes_nothing_and_training_continues(
     empty: int, accumulate: str, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
     seen = run(tiny_model("sokoban"), [empty], "--trainer.accumulate_grad_batches", accumulate)
-    assert seen.seen == 3
-    assert [left["updates"] for left in seen.left] == [[0, 2, 4], [2, 2, 4]][empty]
-    assert [left["schedule"] for left in seen.left] == [[0, 2, 4], [2, 2, 4]][empty]  # the warm-up counts updates
+    assert seen.rollouts == 3
+    assert [state["updates"] for state in seen.states] == [[0, 2, 4], [2, 2, 4]][empty]
+    assert [state["schedule"] for state in seen.states] == [[0, 2, 4], [2, 2, 4]][empty]  # the warm-up counts updates
     if empty:
-        assert same(seen.left[0], seen.left[1])
+        assert same(seen.states[0], seen.states[1])
     else:
-        assert seen.left[0]["optimizer"]["state"] == {}
-    assert not same(seen.left[1]["weights"], seen.left[2]["weights"])
+        assert seen.states[0]["optimizer"]["state"] == {}
+    assert not same(seen.states[1]["weights"], seen.states[2]["weights"])
     # one step of warm-up in six per update
-    assert seen.left[2]["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.0006 * 5 / 6)
+    assert seen.states[2]["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.0006 * 5 / 6)
 
     assert seen.validated == [0, 1, 2]
-    said = [record.message for record in caplog.records if "no update" in record.message]
-    assert said == [f"epoch {empty}: no update, because none of the 4 groups was left to train on"]
+    assert seen.accumulation == int(accumulate)  # a second `fit` of the same Trainer asks for as many again
+    messages = [record.message for record in caplog.records if "no update" in record.message]
+    assert messages == [f"epoch {empty}: no update, because none of the 4 groups was left to train on"]
     saved = {path.name for path in empty_folder.rglob("*.ckpt")}
     assert saved == {"epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt", "last.ckpt"}
 
 
-def test_a_run_of_empty_epochs_ends_as_it_began(tiny_model, empty_folder: Path):
+def test_a_run_of_empty_epochs_changes_no_weight(tiny_model, empty_folder: Path, recwarn: pytest.WarningsRecorder):
     seen = run(tiny_model("sokoban"), [0, 1, 2])
-    assert [left["updates"] for left in seen.left] == [0, 0, 0]
-    assert same(seen.left[0], seen.left[2])
+    assert [state["updates"] for state in seen.states] == [0, 0, 0]
+    assert same(seen.states[0], seen.states[2])
     assert seen.validated == [0, 1, 2]
+    assert not [warning for warning in recwarn if "yielded None" in str(warning.message)]
 
 
-def test_the_next_epoch_is_the_one_that_it_would_have_been(tiny_model, empty_folder: Path):
-    """Nothing of an empty epoch carries over: after it, draws are those of the epoch, not of the update."""
+def test_draws_after_an_empty_epoch_depend_on_the_epoch_alone(tiny_model, empty_folder: Path):
+    """And not on the updates before it."""
     first, second = run(tiny_model("sokoban"), [1]), run(tiny_model("sokoban"), [1])
-    assert same(first.left, second.left)
+    assert same(first.states, second.states)
     untouched = run(tiny_model("sokoban"), [])
-    assert same(untouched.left[0], first.left[0])
-    assert not same(untouched.left[1], first.left[1])
+    assert same(untouched.states[0], first.states[0])
+    assert not same(untouched.states[1], first.states[1])

@@ -1,4 +1,5 @@
-"""Policy and critic are clipped each by its own norm: a critic that is far off takes nothing from the policy's step."""
+"""Policy and critic are clipped each by its own norm, so that a large error of the critic does not shrink the policy's
+step."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def norms(optimizer: Optimizer) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("algorithm", "by_norm"), [("norm", True), ("value", False)])
-def test_each_parameter_group_is_clipped_by_itself(tmp_path: Path, algorithm: str, by_norm: bool) -> None:
+def test_each_parameter_group_is_clipped_by_its_own_norm(tmp_path: Path, algorithm: str, by_norm: bool) -> None:
     with in_folder(tmp_path):
         callbacks = '--trainer.callbacks=[{"class_path": "test_gradient_clipping.Norms"}]'
         flags = {
@@ -47,7 +48,7 @@ def test_each_parameter_group_is_clipped_by_itself(tmp_path: Path, algorithm: st
         overlay = ("--config", "objective/ppo.yaml", *(f"--{key}={value}" for key, value in flags.items()))
         trainer = tsr("fit", "--config", "sokoban.yaml", *QUICK, *overlay, callbacks).trainer
     [seen] = [callback for callback in trainer.callbacks if isinstance(callback, Norms)]
-    assert seen.before["critic"] > 10 * NORM  # it would have taken nine tenths of a common norm
+    assert seen.before["critic"] > 10 * NORM  # nine tenths of a common norm
     assert seen.before["policy"] > NORM
     if by_norm:
         assert seen.after == pytest.approx({"policy": NORM, "critic": NORM}, rel=1e-4)

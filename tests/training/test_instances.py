@@ -30,10 +30,10 @@ def initial(env: Branchable, seed: int) -> str:
     [(LAKE, 256, 4000, 100), (SMALL_LAKE, 128, 3000, 500), (SOKOBAN, 64, 300, 0)],
     ids=["lake 4x4", "lake 3x3", "sokoban"],
 )
-def test_no_held_out_state_is_ever_trained_on(
+def test_no_held_out_state_is_trained_on(
     env: tuple[str, dict[str, Any]], held: int, draws: int, least_skipped: int
 ) -> None:
-    """By the fingerprint in an environment of our own. On lakes seeds alone would not do it: many draws fell on a
+    """By the fingerprint in a separate environment. On lakes different seeds do not suffice: many draws fell on a
     held-out lake and were skipped, each of them counted."""
     source = instances(env, count=held)
     drawn = [source.training(epoch, draws // 10) for epoch in range(10)]
@@ -47,8 +47,8 @@ def test_no_held_out_state_is_ever_trained_on(
     assert sum(part.skipped for part in drawn) >= least_skipped
 
 
-def test_what_was_skipped_is_what_would_have_been_held_out() -> None:
-    """Without a held-out set the same draws come out, except those that fell on one of its states."""
+def test_only_held_out_states_are_skipped() -> None:
+    """Without a held-out set the draws are the same, except those that fell on one of its states."""
     free = instances(count=0).training(0, 500)
     bound = instances(count=128)
     own = make_env(*LAKE[:1], **LAKE[1])
@@ -61,7 +61,7 @@ def test_what_was_skipped_is_what_would_have_been_held_out() -> None:
 
 
 def test_instances_are_a_pure_function_of_key_and_epoch() -> None:
-    """In any order and however often they are asked for; a longer epoch begins as a shorter one."""
+    """In any order and on every call; a longer epoch begins with the shorter one's."""
     one, other = instances(), instances()
     forward = [one.training(epoch, 30) for epoch in range(4)]
     assert [other.training(epoch, 30) for epoch in reversed(range(4))] == forward[::-1]
@@ -71,7 +71,7 @@ def test_instances_are_a_pure_function_of_key_and_epoch() -> None:
     assert instances(run=2).training(0, 30) != forward[0]
 
 
-def test_the_held_out_set_is_every_runs_the_same() -> None:
+def test_the_held_out_set_does_not_depend_on_the_run() -> None:
     """It depends on its own seed and on no run's; a larger set begins with the smaller."""
     held = instances(run=1).held_out
     assert instances(run=2).held_out == held
@@ -82,27 +82,27 @@ def test_the_held_out_set_is_every_runs_the_same() -> None:
 @pytest.mark.parametrize(
     ("count", "sentence"),
     [
-        (2, "data.held_out.instances is 2, but only 1 different initial states were found: hold out fewer"),
-        (1, "data.held_out.instances is 1, which leaves no initial state for training: hold out fewer"),
+        (2, "data.held_out.instances is 2: only 1 different initial states were found, so hold out fewer"),
+        (1, "data.held_out.instances is 1: no initial state is left for training, so hold out fewer"),
     ],
 )
-def test_too_small_an_environment_is_refused_in_a_sentence(count: int, sentence: str) -> None:
-    """A lake given by hand has one initial state: it cannot be held out twice, nor held out and trained on."""
+def test_too_few_initial_states_are_refused(count: int, sentence: str) -> None:
+    """A lake given by `desc` has one initial state: it cannot be held out twice, nor held out and trained on."""
     fixed = instances(("tsr/FrozenLake-v0", {"desc": ["SF", "FG"]}), count=count)
     with pytest.raises(ConfigError, match=sentence):
         fixed.training(0, 1)
 
 
-def test_nothing_held_out_leaves_a_fixed_lake_to_train_on() -> None:
+def test_without_held_out_instances_a_fixed_lake_is_trained_on() -> None:
     drawn = instances(("tsr/FrozenLake-v0", {"desc": ["SF", "FG"]}), count=0).training(0, 5)
     assert (len(drawn.seeds), drawn.skipped) == (5, 0)
 
 
-def test_the_account_says_how_the_two_sets_were_kept_apart() -> None:
+def test_the_summary_counts_held_out_trained_and_skipped() -> None:
     env = make_env("tsr/FrozenLake-v0", size=3)
     instances = Instances(env, Key(5), HeldOut(20))
     skipped = sum(instances.training(epoch, 50).skipped for epoch in range(4))
     assert skipped > 0
-    said = instances.account
-    assert said.startswith("instances: 20 held out, all of different initial states; 200 trained on, of ")
-    assert said.endswith(f" 0 of them held out ({skipped} draws fell on held-out states and were drawn again)")
+    summary = instances.summary
+    assert summary.startswith("instances: 20 held out, all of different initial states; 200 trained on, of ")
+    assert summary.endswith(f" 0 of them held out ({skipped} draws fell on held-out states and were drawn again)")

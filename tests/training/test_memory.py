@@ -1,4 +1,4 @@
-"""Peaks are seen, also those that are over before the end; memory that is free goes back to the machine."""
+"""Peak memory is measured, and free memory goes back to the machine."""
 
 import gc
 import platform
@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from tsr_lightning.engines.transformers.trie import ROOT, Trie
 from tsr_lightning.training import memory
-from tsr_lightning.training.memory import Allocator, peak
+from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.trajectory import Group
 
 MIB = 2**20
@@ -21,64 +21,64 @@ CPU = torch.device("cpu")
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's allocator")
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell a process's memory")
-def test_a_peak_within_is_seen() -> None:
-    with peak(torch.device("cpu")) as seen:
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc/self/statm")
+def test_a_peak_that_is_over_before_the_end_is_measured() -> None:
+    with PeakMemory(torch.device("cpu")) as peak:
         held = torch.ones(200 * MIB // 4)
         time.sleep(0.1)
         del held
-    assert 190 * MIB < seen.added < 260 * MIB
-    with peak(torch.device("cpu")) as little:
+    assert 190 * MIB < peak.added < 260 * MIB
+    with PeakMemory(torch.device("cpu")) as little:
         time.sleep(0.02)
     assert little.added < 20 * MIB
     assert little.highest == little.before + little.added
 
 
-def held() -> int:
-    """What the process holds now."""
-    with peak(CPU) as seen:
+def resident() -> int:
+    """The resident bytes of this process."""
+    with PeakMemory(CPU) as peak:
         pass
-    return seen.before
+    return peak.before
 
 
 def scattered() -> list[bytes]:
-    """What is left of 200 MiB in pieces when all but every hundredth are free: the others lie between them."""
+    """Every hundredth block of 200 MiB; the free ones lie between them."""
     return [b"1" * (100_000 + i) for i in range(2100)][::100]
 
 
 @glibc
-def test_free_memory_goes_back_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_goes_back_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    allocator = Allocator()
+    heap = HeapTrimmer()
     gc.collect()
-    now += memory.PAUSE
-    allocator.release()  # what earlier tests left
-    before = held()
+    now += memory.TRIM_INTERVAL
+    heap.trim()  # of earlier tests
+    before = resident()
     kept = scattered()
-    now += memory.PAUSE - 1
-    allocator.release()
-    assert held() - before > 150 * MIB
+    now += memory.TRIM_INTERVAL - 1
+    heap.trim()
+    assert resident() - before > 150 * MIB
     now += 1
-    allocator.release()
-    assert held() - before < 50 * MIB
+    heap.trim()
+    assert resident() - before < 50 * MIB
     assert len(kept) == 21
 
 
-def test_an_empty_store_of_many_slots_costs_nothing() -> None:
+def test_an_empty_trie_of_many_slots_takes_no_memory() -> None:
     """4 GiB of a tiny model are eleven million slots, of which a run uses some thousand."""
-    before = held()
+    before = resident()
     trie = Trie(11_000_000)
     for epoch in range(2):
         for token in range(1000):
             assert trie.reserve(1)
             assert trie.add(ROOT, token, 0) == token, epoch  # the same slots first
         trie.clear()
-    assert held() - before < 20 * MIB
+    assert resident() - before < 20 * MIB
 
 
 class Scattering(Callback):
-    """Scatters memory in the rollout and in the update of one epoch, and sees what is held when they have ended."""
+    """Fragments the heap in the rollout and in the update of one epoch, and records the growth at their ends."""
 
     def __init__(self) -> None:
         self.grown: dict[str, int] = {}  # since the rollout was about to end
@@ -86,24 +86,24 @@ class Scattering(Callback):
         self._before = 0
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
-        self._before = held()
+        self._before = resident()
         self._kept += scattered()
         return groups
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        self.grown["rollout"] = held() - self._before
+        self.grown["rollout"] = resident() - self._before
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._kept += scattered()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.grown["update"] = held() - self._before
+        self.grown["update"] = resident() - self._before
 
 
 @glibc
 @pytest.mark.usefixtures("empty_folder")
 def test_a_run_gives_memory_back_between_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PAUSE", 0.0)
+    monkeypatch.setattr(memory, "TRIM_INTERVAL", 0.0)
     config = ("--config", "warm_start/frozen_lake.yaml", "--model.policy.model", TINY, *QUICK)
     scattering = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Scattering"}}]')
     one = ("--trainer.max_epochs", "1", "--data.evaluations", "[]")
@@ -114,9 +114,9 @@ def test_a_run_gives_memory_back_between_its_phases(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_peak_on_cuda_is_seen() -> None:
+def test_a_peak_on_cuda_is_measured() -> None:
     device = torch.device("cuda")
-    with peak(device) as seen:
+    with PeakMemory(device) as peak:
         held = torch.ones(64 * MIB // 4, device=device)
         del held
-    assert seen.added == 64 * MIB
+    assert peak.added == 64 * MIB

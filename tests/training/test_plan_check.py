@@ -1,4 +1,4 @@
-"""What a plan rolls out against what an objective learns from."""
+"""Which plans each objective can learn from."""
 
 import re
 
@@ -28,7 +28,7 @@ def mixed(sampled: int, searched: int) -> Mixed:
         (IMITATING, Annealed(Beam(), count=4, epochs=8)),
         (COMPARING, Annealed(Beam(), count=4, epochs=8)),
         (COMPARING, Uniform(Beam(), 2)),
-        (COMPARING, mixed(1, 1)),  # all are compared, whoever chose them
+        (COMPARING, mixed(1, 1)),  # searched members are compared too
         (PPO(), Uniform(Sample(), 1)),  # the critic is the baseline
         (PPO(searched=ImitateSuccesses()), mixed(1, 3)),
         (RAFT(), Uniform(Sample(), 1)),
@@ -37,12 +37,12 @@ def mixed(sampled: int, searched: int) -> Mixed:
     ],
     ids=repr,
 )
-def test_a_plan_from_which_there_is_something_to_learn(objective: Objective, plan: Plan):
+def test_a_plan_with_something_to_learn_is_accepted(objective: Objective, plan: Plan):
     check_plan(objective, plan)
 
 
 @pytest.mark.parametrize(
-    ("objective", "plan", "said"),
+    ("objective", "plan", "message"),
     [
         (COMPARING, Uniform(Beam(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
         (IMITATING, Uniform(Sample(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
@@ -52,8 +52,8 @@ def test_a_plan_from_which_there_is_something_to_learn(objective: Objective, pla
     ],
     ids=repr,
 )
-def test_a_lone_member_with_nothing_to_be_compared_with_is_refused(objective: Objective, plan: Plan, said: str):
-    with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
+def test_a_single_compared_member_is_refused(objective: Objective, plan: Plan, message: str):
+    with pytest.raises(ConfigError, match=re.escape(message)) as refusal:
         check_plan(objective, plan)
     assert "at least 2, or none" in str(refusal.value)
 
@@ -65,17 +65,19 @@ def test_a_lone_member_with_nothing_to_be_compared_with_is_refused(objective: Ob
     ids=repr,
 )
 def test_a_policy_gradient_refuses_demonstrations(objective: Objective, plan: Plan):
-    with pytest.raises(ConfigError, match=r"uses Expert.*no samples of the policy.*the objective SFT"):
+    with pytest.raises(
+        ConfigError, match=r"data\.plan is .*demonstrations of Expert are no samples of the policy.*the objective SFT"
+    ):
         check_plan(objective, plan)
 
 
 @pytest.mark.parametrize("objective", [SFT(), RAFT()], ids=repr)
-def test_imitation_takes_demonstrations(objective: Objective):
+def test_imitation_accepts_demonstrations(objective: Objective):
     check_plan(objective, Uniform(Expert(), 1))
 
 
 def test_one_search_per_instance_trains(empty_folder):
-    """Eight instances, each searched once; what succeeded is imitated."""
+    """Eight instances, each searched once; successes are imitated."""
     one_each = ("--config", "search/beam.yaml", "--data.plan.init_args.count", "1", "--data.instances", "8")
     parity = ("--data.env", "parity:Parity-v0", "--data.env_kwargs", "null", "--trainer.max_epochs", "1")
     run = tsr("fit", "--config", "sokoban.yaml", *QUICK, *one_each, *parity, "--model.policy.model", TINY).trainer

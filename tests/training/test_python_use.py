@@ -1,4 +1,4 @@
-"""Agent, data module and Trainer put together in Python, where no command line has linked or checked anything."""
+"""Agent, data module and Trainer built in Python, where no command line has linked or checked arguments."""
 
 from collections.abc import Callable
 
@@ -36,11 +36,11 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def test_another_temperature_than_that_of_sampling_is_refused(fit: Callable[..., None]):
-    with pytest.raises(ConfigError, match=r"model\.temperature is 1\.0, and data\.sampling\.temperature is 0\.7"):
+def test_a_temperature_other_than_that_of_sampling_is_refused(fit: Callable[..., None]):
+    with pytest.raises(ConfigError, match=r"model\.temperature is 1\.0: give 0\.7"):
         fit(Uniform(Sample(), 8), temperature=1.0)
 
 
 def test_a_plan_that_the_objective_cannot_learn_from_is_refused(fit: Callable[..., None]):
-    with pytest.raises(ConfigError, match=r"uses Expert.*no samples of the policy"):
+    with pytest.raises(ConfigError, match=r"Expert are no samples of the policy"):
         fit(Uniform(Expert(), 8), temperature=0.7)

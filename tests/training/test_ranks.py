@@ -1,6 +1,6 @@
-"""Two processes under DDP do what this one does alone: the same draws, steps and weights, in real runs of `tsr fit`.
+"""Two processes under DDP make the same draws, steps and weights as one alone, in real runs of `tsr fit`.
 
-In one case Lightning starts the second rank, as for a user; in the others both are told their rank, as by `torchrun`.
+In one case Lightning starts the second rank, as for a user; in the others both get their rank, as from `torchrun`.
 """
 
 import json
@@ -22,7 +22,7 @@ from processes import Forked
 
 from tsr_lightning.trajectory import Group, Turn
 
-SECONDS = 240  # a run takes about ten; one that takes so long waits for a rank that never comes
+SECONDS = 240  # a run takes about ten; a longer one waits for a rank that has failed
 # Ranks sum gradients in another order than one process does. AdamW divides by their size, so that an error of 1e-7 of
 # a gradient becomes one of a step; with steps of 1e-3 the weights, of size 0.02 to 1, come to differ by about 1e-6.
 TOLERANCE = 2e-5
@@ -33,7 +33,7 @@ import pickle
 from lightning.pytorch.callbacks import Callback
 
 class Recorder(Callback):
-    """Keeps of each epoch the groups that it is told to, and writes down what a rank saw and became."""
+    """Keeps some groups of each epoch, and writes down a rank's groups, counts and weights."""
 
     def __init__(self, folder: str, keep: str) -> None:
         self.folder, self.keep = folder, keep
@@ -74,11 +74,18 @@ class Recorder(Callback):
 PPO = {"class_path": "tsr_lightning.objectives.PPO"}
 GRPO = {"class_path": "tsr_lightning.objectives.GRPO"}
 STRATEGIES = "tsr_lightning.search.strategies"
+MODEL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 512,
+}
 
 
 def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> dict[str, Any]:
-    """Three instances, so that one rank of two has more than the other, of a task in which the returns of a policy
-    that has learned nothing differ."""
+    """Three instances, so that one rank of two has more than the other, of a task in which the returns of an untrained
+    policy differ."""
     entries = [("Sample", {}, 3), ("Beam", {"width": 2, "candidates": 2}, 1)]
     members = [
         {"strategy": {"class_path": f"{STRATEGIES}.{name}", "init_args": arguments}, "count": count}
@@ -102,7 +109,7 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
         },
         "model": {
             "policy": {
-                "model": {"hidden_size": 32, "layers": 2, "heads": 2, "intermediate": 64, "max_positions": 512},
+                "model": MODEL,
                 "adapter": None,
             },
             "objective": objective,
@@ -128,7 +135,7 @@ def prepared(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> 
 
 
 def seen_by(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """What each rank saw and became."""
+    """The record of each rank."""
     return [pickle.loads((folder / f"rank{rank}.pkl").read_bytes()) for rank in range(ranks)]
 
 
@@ -140,47 +147,47 @@ def launched_by_lightning(folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # so that a rank which hangs ends with it
+        start_new_session=True,  # so that a rank that hangs is killed with it
     )
     try:
-        said, _ = run.communicate(timeout=SECONDS)
+        output, _ = run.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(run.pid, signal.SIGKILL)
-        said, _ = run.communicate()
-        pytest.fail(f"2 ranks did not end within {SECONDS} seconds:\n{said}")
-    assert run.returncode == 0, said
+        output, _ = run.communicate()
+        pytest.fail(f"2 ranks did not end within {SECONDS} seconds:\n{output}")
+    assert run.returncode == 0, output
 
 
-def told_their_rank(folder: Path) -> None:
+def given_their_rank(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     runs = [
-        Forked(("fit", "--config", "run.yaml"), folder, {**common, "LOCAL_RANK": rank}, folder / f"said{rank}.txt")
+        Forked(("fit", "--config", "run.yaml"), folder, {**common, "LOCAL_RANK": rank}, folder / f"output{rank}.txt")
         for rank in "01"
     ]
     try:
         for run in runs:
             assert run.wait(SECONDS) == 0, "".join(run.said() for run in runs)
     finally:
-        for run in runs:  # a rank whose other failed would wait for it
+        for run in runs:  # the other rank may wait for one that failed
             run.end()
 
 
 CASES = {
     "GRPO": (GRPO, "all", 2, launched_by_lightning),
-    "PPO": (PPO, "all", 2, told_their_rank),
-    # all groups that survive the filter were rolled out by rank 0
-    "GRPO, one rank's groups": (GRPO, "one rank's", 2, told_their_rank),
+    "PPO": (PPO, "all", 2, given_their_rank),
+    # all groups that are kept were rolled out by rank 0
+    "GRPO, one rank's groups": (GRPO, "one rank's", 2, given_their_rank),
     # no rank may wait for an update that the other does not make
-    "PPO, an epoch without a group": (PPO, "none, then all", 1, told_their_rank),
+    "PPO, an epoch without a group": (PPO, "none, then all", 1, given_their_rank),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS + 60)
 @pytest.mark.parametrize("case", CASES)
-def test_two_ranks_do_what_one_process_does(case: str, tmp_path: Path) -> None:
+def test_two_ranks_equal_one_process(case: str, tmp_path: Path) -> None:
     """The same draws, the same number of optimizer steps, weights equal to the bit on both ranks and equal to one
     process's within the tolerance above."""
     objective, keep, trained_epochs, start = CASES[case]
@@ -199,7 +206,7 @@ def test_two_ranks_do_what_one_process_does(case: str, tmp_path: Path) -> None:
         for mine, theirs in zip(seen["groups"], alone["groups"], strict=True):
             assert_same_draws(mine, theirs)
     assert both[0]["micro_batches"] == both[1]["micro_batches"]
-    assert max(both[0]["micro_batches"]) > 4  # several a step, or their sharing was not tried
+    assert max(both[0]["micro_batches"]) > 4  # several a step, or their sharing was not tested
 
     first, second = (seen["after"] for seen in both)
     assert first.keys() == second.keys() == alone["after"].keys()
@@ -214,14 +221,14 @@ def test_two_ranks_do_what_one_process_does(case: str, tmp_path: Path) -> None:
 
 
 def assert_same_draws(mine: list[Group], theirs: list[Group]) -> None:
-    """All that was drawn and lived is equal; log-probabilities, computed in batches of another size, nearly so."""
-    assert [unmeasured(group) for group in mine] == [unmeasured(group) for group in theirs]
+    """Trajectories are equal; log-probabilities, computed in batches of another size, nearly so."""
+    assert [without_logprobs(group) for group in mine] == [without_logprobs(group) for group in theirs]
     assert len({group.instance for group in mine}) == len(mine) == 3
     for one, other in zip(turns(mine), turns(theirs), strict=True):
         assert one.behaviour_logprobs == pytest.approx(other.behaviour_logprobs, abs=1e-4)
 
 
-def unmeasured(group: Group) -> Any:
+def without_logprobs(group: Group) -> Any:
     members = [
         replace(trajectory, turns=tuple(replace(turn, behaviour_logprobs=()) for turn in trajectory.turns))
         for trajectory in group.trajectories

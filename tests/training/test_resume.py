@@ -1,4 +1,4 @@
-"""A run that was killed at any moment and resumed is the run that was not."""
+"""A run that was killed at any moment and resumed ends with the weights of one that was not."""
 
 import signal
 from pathlib import Path
@@ -27,8 +27,8 @@ def fit(model: Path, moment: str) -> tuple[str, ...]:
 
 
 def status_of(folder: Path, *args: object) -> tuple[int, str]:
-    """The exit status of a process of its own, and what it said."""
-    run = Forked(args, folder, {}, folder / "said.txt")
+    """The exit status and the output of `tsr` in a process of its own."""
+    run = Forked(args, folder, {}, folder / "output.txt")
     return run.wait(240), run.said()
 
 
@@ -43,17 +43,19 @@ def rollouts(folder: Path) -> list[int]:
 @pytest.fixture(scope="module")
 def uninterrupted(tiny_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    status, said = status_of(folder, *fit(tiny_model("sokoban"), "never"))
-    assert status == 0, said
+    status, output = status_of(folder, *fit(tiny_model("sokoban"), "never"))
+    assert status == 0, output
     assert rollouts(folder) == list(range(EPOCHS))
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["rollout", "update", "checkpoint"])
-def test_killed_and_resumed_is_as_if_never_killed(moment: str, uninterrupted: Path, tiny_model, tmp_path: Path):
-    status, said = status_of(tmp_path, *fit(tiny_model("sokoban"), moment))
-    assert status == -signal.SIGKILL, said
+def test_a_killed_and_resumed_run_equals_the_uninterrupted(
+    moment: str, uninterrupted: Path, tiny_model, tmp_path: Path
+):
+    status, output = status_of(tmp_path, *fit(tiny_model("sokoban"), moment))
+    assert status == -signal.SIGKILL, output
     assert not (tmp_path / "final.pt").exists()
     assert rollouts(tmp_path) == list(range(KILLED_IN + (moment != "rollout")))
     first = tmp_path / "runs" / "sokoban" / "version_0"
@@ -61,10 +63,10 @@ def test_killed_and_resumed_is_as_if_never_killed(moment: str, uninterrupted: Pa
     assert unfinished == ({".last.ckpt.unfinished"} if moment == "checkpoint" else set())
 
     (tmp_path / "rollouts.txt").unlink()
-    # what a user types: the configuration and the checkpoint that the killed run left
+    # what a user types: the configuration and the checkpoint of the killed run
     last = ("--config", first / "config.yaml", "--ckpt_path", first / "checkpoints" / "last.ckpt")
-    status, said = status_of(tmp_path, "fit", *last, *callbacks("never"))
-    assert status == 0, said
+    status, output = status_of(tmp_path, "fit", *last, *callbacks("never"))
+    assert status == 0, output
     assert rollouts(tmp_path) == list(range(KILLED_IN, EPOCHS))
 
     ours, theirs = result(tmp_path), result(uninterrupted)

@@ -38,7 +38,6 @@ def _check_numbers(data: RolloutDataModule) -> None:
     counts = {
         "instances": data.instances_per_epoch,
         "concurrency": data.concurrency,
-        "max_num_seqs": data.max_num_seqs,
         "sampling.max_response_tokens": data.sampling.max_response_tokens,
         "updates.epochs": data.updates.epochs,
         "updates.minibatches": data.updates.minibatches,

@@ -1,7 +1,6 @@
 """Agent: policy, reference and critic as three views of one model, and the updates by an objective."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,29 +15,31 @@ from transformers import PreTrainedTokenizerFast
 from tsr_lightning.batching.schedule import Batch, micro_batches
 from tsr_lightning.batching.sequences import TrainingSequence
 from tsr_lightning.batching.tensors import Estimates, Outputs
-from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.engines.base import Engine, EngineSpec
 from tsr_lightning.envs.base import fingerprint
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy, Reference
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalBatch, EvalResult
-from tsr_lightning.training.memory import Allocator, Peak, peak
+from tsr_lightning.training.logging import log_figures
+from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW, one group for the policy and one for the critic.
+    """AdamW, with one parameter group for the policy and one for the critic.
 
     Args:
         learning_rate: of the policy.
         critic_learning_rate: of the value head.
         weight_decay: of both.
-        betas: AdamW's averages.
+        betas: decay rates of AdamW's averages.
         warmup_updates: optimizer steps over which both rates rise linearly from zero.
     """
 
@@ -51,18 +52,18 @@ class Optimizer:
 
 @runtime_checkable
 class HasVocabularyText(Protocol):
-    """A data module that can show the text of its task."""
+    """A data module that has text of its task, from which the vocabulary of a new model is made."""
 
     def texts(self) -> Iterable[str]: ...
 
 
 class Agent(LightningModule):
-    """Holds the model and trains it on what was rolled out.
+    """Holds the model and trains it on trajectories.
 
     Args:
         policy: which model, with which adapter.
         objective: credit and loss.
-        optimizer: step sizes.
+        optimizer: learning rates and the rest of AdamW.
         temperature: of the log-probabilities; set by `data.sampling.temperature`.
         seed: of new weights; set by `seed_everything`.
     """
@@ -81,16 +82,15 @@ class Agent(LightningModule):
         self.optimizer = optimizer
         self.temperature = temperature
         self.seed = seed
-        self.strict_loading = False  # a checkpoint holds what is trained, not the base
+        self.strict_loading = False  # a checkpoint holds the trained weights, without the base model's
         self._policy: Policy | None = None
         self._tokenizer: PreTrainedTokenizerFast | None = None
         self._chats: dict[Context, Chat] = {}
-        self._engines: dict[Context, TransformersEngine] = {}
+        self._engines: dict[Context, Engine] = {}
         self._stats: dict[str, Tensor] = {}
         self._kl = 0.0
-        self._watched = ExitStack()
-        self._peak: Peak | None = None
-        self._allocator = Allocator()
+        self._update_memory: PeakMemory | None = None  # while updates run
+        self._heap = HeapTrimmer()
         self._epoch = 0  # of the updates
 
     # -- model ------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Agent(LightningModule):
                 seed=self.seed,
                 device=self.trainer.strategy.root_device,
             )
-            self._policy.train()  # a loaded model comes in evaluation mode, and Lightning leaves that as it is
+            self._policy.train()  # a loaded model is in evaluation mode, which Lightning does not change
 
     @property
     def policy(self) -> Policy:
@@ -122,7 +122,7 @@ class Agent(LightningModule):
 
     def _texts(self) -> Iterable[str]:
         """What a new model's vocabulary is made from."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = compat.datamodule(self.trainer)
         return data.texts() if isinstance(data, HasVocabularyText) else ()
 
     def chat(self, context: Context) -> Chat:
@@ -130,66 +130,77 @@ class Agent(LightningModule):
             self._chats[context] = Chat(self.tokenizer, context)
         return self._chats[context]
 
-    def engine(self, context: Context, longest: int, kv_cache_mib: int, max_num_seqs: int) -> TransformersEngine:
-        """Kept for the whole run, since its memory is; it notices by itself when the weights have moved."""
+    def engine(self, spec: EngineSpec, context: Context, context_tokens: int) -> Engine:
+        """Kept for the whole run, because its memory is allocated once."""
         if context not in self._engines:
-            self._engines[context] = TransformersEngine(
-                InferencePolicy(self.policy), self.chat(context).end_ids, longest, kv_cache_mib, max_num_seqs
-            )
+            end_ids = self.chat(context).end_ids
+            self._engines[context] = spec.build(InferencePolicy(self.policy), end_ids, context_tokens)
         return self._engines[context]
+
+    def begin_rollout(self) -> None:
+        """Before a rollout or an evaluation: the engines take over the weights as they are now."""
+        for engine in self._engines.values():
+            engine.sync()
+
+    def teardown(self, stage: str) -> None:
+        for engine in self._engines.values():
+            engine.close()
+        self._engines = {}
 
     # -- before the updates -----------------------------------------------------------------------------------------
 
     def estimates(
-        self, played: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]], micro_batch_tokens: int
+        self, trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]], micro_batch_tokens: int
     ) -> list[Estimates]:
-        """Old log-probabilities, values and the reference's log-probabilities of trajectories, in training mode and
-        before any update, so that the first update's ratio is 1."""
+        """Old log-probabilities, values and the reference's log-probabilities of trajectories, each given with its
+        training sequences. Computed in training mode and before any update, so that the first update's ratio is 1."""
         needs = self.objective.needs
-        rows = [row for _, own in played for row in own]
-        ends = [i for i, (trajectory, _) in enumerate(played) if needs.final_values and trajectory.final_prompt]
-        asked = [*rows, *(_end(played[i][0]) for i in ends)]
+        sequences = [sequence for _, own in trajectories for sequence in own]
+        truncated = [i for i, (t, _) in enumerate(trajectories) if needs.final_values and t.final_prompt]
+        inputs = [*sequences, *(_final_context(trajectories[i][0]) for i in truncated)]
         forward = needs.logprobs or needs.values
-        seen = self._outputs(self.policy, asked, micro_batch_tokens) if forward else list(map(_unseen, asked))
-        logprobs, values = [one.logprobs for one in seen], [one.values for one in seen]
-        reference = [torch.zeros(row.trained_tokens) for row in rows]
+        outputs = (
+            self._outputs(self.policy, inputs, micro_batch_tokens) if forward else list(map(_zero_outputs, inputs))
+        )
+        logprobs, values = [one.logprobs for one in outputs], [one.values for one in outputs]
+        reference = [torch.zeros(sequence.trained_tokens) for sequence in sequences]
         if needs.reference:
-            reference = [one.logprobs for one in self._outputs(self.policy.reference, rows, micro_batch_tokens)]
-        final = {i: float(value) for i, value in zip(ends, values[len(rows) :], strict=True)}
-        spans = _spans([len(own) for _, own in played])
+            reference = [one.logprobs for one in self._outputs(self.policy.reference, sequences, micro_batch_tokens)]
+        final = {i: float(value) for i, value in zip(truncated, values[len(sequences) :], strict=True)}
+        spans = _spans([len(own) for _, own in trajectories])
         return [
             Estimates(torch.cat(logprobs[span]), torch.cat(values[span]), torch.cat(reference[span]), final.get(i, 0.0))
             for i, span in enumerate(spans)
         ]
 
     def _outputs(
-        self, model: Policy | Reference, rows: Sequence[TrainingSequence], micro_batch_tokens: int
+        self, model: Policy | Reference, sequences: Sequence[TrainingSequence], micro_batch_tokens: int
     ) -> list[Outputs]:
-        """Of each row, on the CPU; without gradients, and otherwise as in `training_step`."""
+        """Of each sequence, on the CPU; without gradients, and otherwise as in `training_step`."""
         found: dict[int, Outputs] = {}
-        with torch.no_grad(), self.trainer.precision_plugin.forward_context():
-            for indices, batch in micro_batches(rows, micro_batch_tokens):
+        with torch.no_grad(), compat.training_precision(self.trainer):
+            for indices, batch in micro_batches(sequences, micro_batch_tokens):
                 outputs = model.outputs(batch.packed.to(self.device), self.temperature)
-                sizes = [rows[i].trained_tokens for i in indices]
+                sizes = [sequences[i].trained_tokens for i in indices]
                 parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
                 found.update(zip(indices, map(Outputs, *parts), strict=True))
-        return [found[i] for i in range(len(rows))]
+        return [found[i] for i in range(len(sequences))]
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
     def begin_updates(self, epoch: int) -> None:
-        """The rollout of an epoch has ended: the policy has not moved from it yet."""
-        self._epoch = epoch
+        """Between the rollout of an epoch and its updates: gives memory back, and resets the figures."""
         for engine in self._engines.values():
             engine.release()
-        self._allocator.release()
-        self._watched.close()
-        self._peak = self._watched.enter_context(peak(self.device))
+        self._heap.trim()
+        self._epoch = epoch
+        self._update_memory = PeakMemory(self.device)
+        self._update_memory.start()
         self._kl = 0.0
         self._stats = {}
 
     def has_moved_past(self, target_kl: float | None) -> bool:
-        """Whether the last optimizer step found the policy further from the rollout's than this."""
+        """Whether the KL to the rollout's policy was above this at the last optimizer step."""
         return target_kl is not None and self._kl > target_kl
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -199,8 +210,7 @@ class Agent(LightningModule):
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
         if batch.is_last_micro_batch:
             self._report()
-        # Lightning divides by the micro-batches of a step and DDP by the ranks; the weights already sum to 1 over both
-        return loss.total * self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return compat.summed_loss(self.trainer, loss.total)  # the weights sum to 1 over the step and all ranks
 
     def _report(self) -> None:
         names = list(self._stats)
@@ -212,21 +222,21 @@ class Agent(LightningModule):
 
     def on_validation_start(self) -> None:
         self._end_updates()
+        self.begin_rollout()
 
     def on_validation_end(self) -> None:
-        self._allocator.release()
+        self._heap.trim()
 
     def on_train_epoch_end(self) -> None:
         self._end_updates()
 
     def _end_updates(self) -> None:
-        """Tells the memory that the updates took, whatever comes after them."""
-        if self._peak is not None:
-            self._watched.close()
-            for logger in self.trainer.loggers:
-                logger.log_metrics({"cost/update_peak_mib": self._peak.highest_mib}, step=self._epoch)
-            self._peak = None
-            self._allocator.release()
+        """Logs the updates' peak memory, once an epoch: a validation may come before the epoch's end or not at all."""
+        if self._update_memory is not None:
+            self._update_memory.stop()
+            log_figures(self.trainer, {"cost/update_peak_mib": self._update_memory.highest_mib}, self._epoch)
+            self._update_memory = None
+            self._heap.trim()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         norms = {
@@ -242,8 +252,8 @@ class Agent(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clips policy and critic each by its own norm. By a common one the critic, whose errors are in units of the
-        return, would scale the policy's step: to 0.04 of it in the first updates on Sokoban."""
+        """Clips policy and critic each by its own norm. With a common norm the critic, whose errors are in units of the
+        return, would shrink the policy's step: to 0.04 of it in the first updates on Sokoban."""
         if gradient_clip_val and gradient_clip_algorithm != "value":
             for group in optimizer.param_groups:
                 nn.utils.clip_grad_norm_(group["params"], gradient_clip_val)
@@ -252,11 +262,11 @@ class Agent(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         settings = self.optimizer
-        head = list(self.policy.value_head.parameters()) if self.policy.value_head is not None else []
-        body = [p for p in self.policy.model.parameters() if p.requires_grad]
+        critic = list(self.policy.value_head.parameters()) if self.policy.value_head is not None else []
+        policy = [p for p in self.policy.model.parameters() if p.requires_grad]
         groups = [
-            {"params": body, "lr": settings.learning_rate, "name": "policy"},
-            {"params": head, "lr": settings.critic_learning_rate, "name": "critic"},
+            {"params": policy, "lr": settings.learning_rate, "name": "policy"},
+            {"params": critic, "lr": settings.critic_learning_rate, "name": "critic"},
         ]
         optimizer = AdamW(
             [group for group in groups if group["params"]], betas=settings.betas, weight_decay=settings.weight_decay
@@ -268,21 +278,21 @@ class Agent(LightningModule):
         )
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """The warm-up counts optimizer steps; Lightning would count an epoch without any as one."""
+        """Counts optimizer steps; Lightning would count an epoch without a step as one."""
         if scheduler.last_epoch < self.trainer.global_step:
             scheduler.step()
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
-    def validation_step(  # type: ignore[override]  # Lightning hands on whatever it is
+    def validation_step(  # type: ignore[override]  # Lightning passes any output on to the callbacks
         self, batch: EvalBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> EvalResult:
-        return batch.played()
+        return batch.run(self.trainer)
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """What is trained: adapter and value head, or all weights where there is no adapter."""
+        """The trained weights: adapter and value head, or all weights where there is no adapter."""
         return self.policy.trainable_state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
@@ -295,37 +305,41 @@ class Agent(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_identity(checkpoint, self.spec)
-        if checkpoint["vocabulary"] != _digest(self.tokenizer):
-            raise ConfigError(
-                f"model.policy.model = {self.spec.model} has another vocabulary than the one that ckpt_path was "
-                "trained with: give the tokenizer, or for a new model the environment's arguments, of that run"
-            )
+        require(
+            checkpoint["vocabulary"] == _digest(self.tokenizer),
+            "model.policy.model",
+            self.spec.model,
+            "ckpt_path was trained with another vocabulary, so give the tokenizer, or for a new model the "
+            "environment's arguments, of that run",
+        )
         torch.set_rng_state(checkpoint["rng_state"])
 
 
 def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
-    """Refuses a checkpoint that was written of another model."""
-    theirs, ours = checkpoint.get("model_identity"), model_identity(spec)
-    if theirs != ours:
-        differing = sorted(key for key in ours if not theirs or theirs.get(key) != ours[key])
-        raise ConfigError(
-            f"ckpt_path holds another model than model.policy.model = {spec.model} (different: "
-            f"{', '.join(differing)}): give the model and adapter that the checkpoint was trained with"
-        )
+    """Refuses the checkpoint of another model."""
+    theirs, ours = checkpoint.get("model_identity") or {}, model_identity(spec)
+    differing = ", ".join(sorted(key for key in ours if theirs.get(key) != ours[key]))
+    require(
+        theirs == ours,
+        "model.policy.model",
+        spec.model,
+        f"ckpt_path holds another model (different: {differing}), so give the model and adapter that it was trained "
+        "with",
+    )
 
 
-def _unseen(row: TrainingSequence) -> Outputs:
-    return Outputs(*(torch.zeros(row.trained_tokens) for _ in fields(Outputs)))
+def _zero_outputs(sequence: TrainingSequence) -> Outputs:
+    return Outputs(*(torch.zeros(sequence.trained_tokens) for _ in fields(Outputs)))
 
 
-def _end(trajectory: Trajectory) -> TrainingSequence:
-    """A row whose one value is the critic's after the last turn: where the next id would have been sampled."""
+def _final_context(trajectory: Trajectory) -> TrainingSequence:
+    """A sequence whose one value is the critic's after the last turn: where the next id would have been sampled."""
     ids = torch.tensor([*trajectory.final_prompt, 0])
     return TrainingSequence(ids, torch.arange(len(ids)) == len(ids) - 1)
 
 
 def _digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """What tokens mean: a checkpoint's embeddings are worth nothing under other ids."""
+    """Of the vocabulary: a checkpoint's embeddings mean nothing under other ids."""
     return fingerprint(tuple(sorted(tokenizer.get_vocab().items())))
 
 

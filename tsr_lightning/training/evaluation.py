@@ -1,13 +1,19 @@
-"""What is evaluated and what comes back: plain data between the data module, the agent and whoever measures."""
+"""What is evaluated and what comes back: plain data between the data module, the agent and the callbacks."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from lightning.pytorch import Trainer
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
-from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.strategies import Sample, Strategy
+from tsr_lightning.training.collect import run_groups
+from tsr_lightning.training.monitor import RolloutMonitor
+from tsr_lightning.trajectory import Group
 
 
 @dataclass(frozen=True)
@@ -17,8 +23,8 @@ class EvalProtocol:
     Args:
         name: names its figures, as in `val/sampled/success_rate`.
         temperature: softmax temperature of the policy; 0 is greedy.
-        samples: episodes per instance (1 is enough where nothing is drawn).
-        search: a strategy to play under; null plays as the trained policy does, without search.
+        samples: episodes per instance (1 is enough where nothing is random).
+        search: a strategy to act by; null acts as the trained policy does, without search.
     """
 
     name: str = "sampled"
@@ -26,10 +32,29 @@ class EvalProtocol:
     samples: int = 1
     search: Strategy | None = None
 
+    def settings(self) -> dict[str, Any]:
+        """All but the name, as plain types for a checkpoint and JSON; figures under other settings are not compared."""
+        search = None if self.search is None else repr(self.search)
+        return {"temperature": self.temperature, "samples": self.samples, "search": search}
+
+    def tasks(self, instances: Sequence[tuple[int, int]], held_out_seed: int) -> list[tuple[SearchTask, ...]]:
+        """The searches of each instance, one per sample.
+
+        Args:
+            instances: (position in the held-out set, seed of the initial state).
+            held_out_seed: of the set; it names the draws, so that every run is evaluated with the same.
+        """
+        key = Key(held_out_seed).fold_in("trial", self.name)  # data: another word would change the draws
+        strategy = self.search or Sample()
+        return [
+            tuple(SearchTask(seed, member, strategy, key.fold_in(place, member)) for member in range(self.samples))
+            for place, seed in instances
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """One validation batch: the episodes of some held-out instances, one group per instance."""
+    """The episodes of some held-out instances, one group per instance."""
 
     protocol: EvalProtocol
     groups: tuple[Group, ...]
@@ -39,27 +64,18 @@ class EvalResult:
 
 @dataclass(frozen=True, slots=True)
 class EvalBatch:
-    """One validation batch, not yet played."""
+    """Some held-out instances under one protocol: what a validation step runs."""
 
     protocol: EvalProtocol
-    tasks: tuple[SearchTask, ...]  # the members of one instance after the other
+    tasks: tuple[tuple[SearchTask, ...], ...]  # [instances][samples]
     driver: Driver
-    begin: Callable[[], ProgressFn]  # a rollout of its own for whoever watches
-    end: Callable[[Sequence[Trajectory]], None]  # told what was played
+    monitor: RolloutMonitor
 
-    def played(self) -> EvalResult:
-        """Plays it with the policy as it is now."""
+    def run(self, trainer: Trainer) -> EvalResult:
+        """With the policy as it is now."""
         started = time.perf_counter()
         before = self.driver.costs
-        trajectories = self.driver.run(self.tasks, self.begin())
+        groups = run_groups(self.driver, self.tasks, self.monitor.start(trainer, self.protocol.name))
         costs = self.driver.costs - before
-        self.end(trajectories)
-        return EvalResult(self.protocol, tuple(grouped(trajectories)), costs, time.perf_counter() - started)
-
-
-def grouped(trajectories: Sequence[Trajectory]) -> list[Group]:
-    """One group per instance, in the order of their first members."""
-    members: dict[int, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        members.setdefault(trajectory.instance, []).append(trajectory)
-    return [Group(instance, tuple(group)) for instance, group in members.items()]
+        self.monitor.finish(self.protocol.name, [trajectory for group in groups for trajectory in group.trajectories])
+        return EvalResult(self.protocol, tuple(groups), costs, time.perf_counter() - started)

@@ -1,22 +1,26 @@
 """What a Lightning callback may implement to take part in a rollout. `tsr_lightning` knows callbacks by these alone."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lightning.pytorch import Trainer
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.training.agent import Agent
 from tsr_lightning.trajectory import Group
+
+if TYPE_CHECKING:
+    from tsr_lightning.training.agent import Agent  # which knows evaluations, and these report to the hooks
+
+TRAINING_ROLLOUT = "rollout"  # the phase of a rollout that is trained on; an evaluation's is the name of its protocol
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutProgress:
-    """Where a rollout stands, on this rank."""
+    """How far a rollout is, on this rank."""
 
-    number: int  # of the rollout in this process: another number is another rollout
-    what: str  # "rollout" or the name of a protocol
-    done: int  # searches ended
+    number: int  # of the rollout, counted from 1 in this process
+    phase: str  # TRAINING_ROLLOUT or the name of an evaluation protocol
+    done: int  # searches that have ended
     total: int
     costs: Costs  # of this rollout so far
     seconds: float
@@ -24,9 +28,9 @@ class RolloutProgress:
 
 @runtime_checkable
 class OnRolloutEnd(Protocol):
-    """Called between search and credit with the groups of all ranks; what it returns is trained on."""
+    """Called between search and credit with the groups of all ranks; the groups that it returns are trained on."""
 
-    def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]: ...
+    def on_rollout_end(self, trainer: Trainer, agent: "Agent", groups: list[Group]) -> list[Group]: ...
 
 
 @runtime_checkable

@@ -1,29 +1,36 @@
-"""How much memory something took at its peak, and giving back what is free. Knows devices, and nothing of what is
-measured."""
+"""Measures peak memory, and gives free memory back to the machine. Knows devices, and nothing of what is measured."""
 
 import ctypes
 import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
 _STATM = Path("/proc/self/statm")
-_EVERY = 0.005  # seconds between looks at a CPU's memory
-PAUSE = 60.0
+_INTERVAL = 0.005  # seconds between samples of a CPU's memory
+TRIM_INTERVAL = 60.0
 
 
-@dataclass
-class Peak:
-    """Bytes, right once `peak` has been left."""
+class PeakMemory:
+    """The highest memory between `start` and `stop`, or within a `with` block.
 
-    before: int = 0  # when it began
-    highest: int = 0
+    On a CUDA device that is what PyTorch allocated; otherwise it is the resident memory of this process, sampled every
+    five milliseconds, and zero on systems other than Linux.
+
+    Args:
+        device: whose memory.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.before = 0  # bytes at the start
+        self.highest = 0  # bytes; right once stopped
+        self._device = device
+        self._stopping = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, name="peak memory", daemon=True)
 
     @property
     def highest_mib(self) -> float:
@@ -33,58 +40,55 @@ class Peak:
     def added(self) -> int:
         return self.highest - self.before
 
+    def start(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self.before = torch.cuda.memory_allocated(self._device)
+        else:
+            self.before = self.highest = _resident_bytes()
+            self._sampler.start()
 
-@contextmanager
-def peak(device: torch.device) -> Iterator[Peak]:
-    """Within, the highest memory is watched: what PyTorch allocated on a CUDA device, else what this process holds of
-    the machine's memory, looked at every five milliseconds. It is zero where the system does not tell.
-    """
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        seen = Peak(torch.cuda.memory_allocated(device))
-        try:
-            yield seen
-        finally:
-            seen.highest = torch.cuda.max_memory_allocated(device)
-        return
-    seen = Peak(_resident())
-    seen.highest = seen.before
-    done = threading.Event()
+    def stop(self) -> None:
+        if self._device.type == "cuda":
+            self.highest = torch.cuda.max_memory_allocated(self._device)
+        else:
+            self._stopping.set()
+            self._sampler.join()
+            self.highest = max(self.highest, _resident_bytes())
 
-    def watch() -> None:
-        while not done.wait(_EVERY):
-            seen.highest = max(seen.highest, _resident())
+    def __enter__(self) -> "PeakMemory":
+        self.start()
+        return self
 
-    watcher = threading.Thread(target=watch, name="peak", daemon=True)
-    watcher.start()
-    try:
-        yield seen
-    finally:
-        done.set()
-        watcher.join()
-        seen.highest = max(seen.highest, _resident())
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _sample(self) -> None:
+        while not self._stopping.wait(_INTERVAL):
+            self.highest = max(self.highest, _resident_bytes())
 
 
-def _resident() -> int:
-    """Of this process, in bytes; Linux alone tells."""
+def _resident_bytes() -> int:
     if not _STATM.exists():
         return 0
     return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class Allocator:
-    """Gives free memory back to the machine. glibc keeps what lies between pieces that are in use; where there is
-    another allocator nothing happens.
+class HeapTrimmer:
+    """Gives free heap memory back to the machine: glibc keeps what lies between blocks that are in use. With another
+    allocator it does nothing.
 
-    Memory that went back must be touched anew, some 0.8 s a GiB, which would be a tenth of a small model's epoch. So it
-    goes back once in `PAUSE` seconds at most.
+    Memory that went back costs some 0.8 s a GiB when it is used again, which would be a tenth of a small model's epoch.
+    So it goes back once in `TRIM_INTERVAL` seconds at most.
     """
 
     def __init__(self) -> None:
-        self._released = time.monotonic()
+        self._trimmed = time.monotonic()
 
-    def release(self) -> None:
-        """To be called where a phase ends."""
-        if time.monotonic() - self._released >= PAUSE and platform.libc_ver()[0] == "glibc":
+    def trim(self) -> None:
+        """Call it where a phase ends."""
+        if time.monotonic() - self._trimmed >= TRIM_INTERVAL and platform.libc_ver()[0] == "glibc":
             ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
-            self._released = time.monotonic()
+            self._trimmed = time.monotonic()

@@ -1,4 +1,4 @@
-"""What is written of a rollout, on an epoch axis."""
+"""The figures of a rollout and of its updates, logged against epochs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
@@ -14,19 +14,19 @@ ItemT = TypeVar("ItemT")
 def rollout_metrics(
     groups: Sequence[Group], kept: Sequence[Group], costs: Costs, seconds: float, skipped: int
 ) -> dict[str, float]:
-    """Figures of a rollout of all ranks.
+    """Of a rollout, all ranks together.
 
     Args:
         groups: as rolled out.
-        kept: what the callbacks left of them.
-        costs: of the search.
+        kept: those that the callbacks left.
+        costs: of the rollout.
         seconds: of the rollout.
         skipped: draws of training instances that fell on a held-out state.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_outcomes("rollout/", trajectories),
-        **_outcomes("rollout/plain/", [t for t in trajectories if t.origin is Origin.SAMPLED]),
+        **_outcomes("rollout/sampled/", [t for t in trajectories if t.origin is Origin.SAMPLED]),
         **_outcomes("rollout/searched/", [t for t in trajectories if t.origin is Origin.SEARCHED]),
         **_outcomes("rollout/demonstrated/", [t for t in trajectories if t.origin is Origin.DEMONSTRATED]),
         "rollout/groups": len(groups),
@@ -51,12 +51,17 @@ def rollout_metrics(
 
 
 def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
-    """What the updates of an epoch compute, on this rank."""
+    """Of an epoch's updates, on this rank."""
     packs = [batch.packed for step in steps for batch in step]
     return {
         "cost/update_tokens_computed": sum(len(pack) for pack in packs),
         "cost/update_tokens_saved": sum(pack.unshared_tokens - len(pack) for pack in packs),
     }
+
+
+def truncated_without_value(groups: Sequence[Group]) -> int:
+    """How many truncated trajectories end in a context longer than the model sees, so that 0 stands for its value."""
+    return sum(t.truncated and not t.final_prompt for group in groups for t in group.trajectories)
 
 
 def _outcomes(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with one more thing to do: `export`; what `tsr --help` says of the others is said here too."""
+"""Lightning's Trainer with the subcommand `export`; the docstrings here are the help texts of `tsr`."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from lightning.fabric.utilities.types import _PATH
 from tsr_lightning.policy.export import export
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.lightning_compat import attach
 
 
 class Trainer(pl.Trainer):
@@ -27,12 +28,12 @@ class Trainer(pl.Trainer):
 
         Args:
             model: the agent.
-            train_dataloaders: Lightning's; the data module has them.
-            val_dataloaders: Lightning's; the data module has them.
+            train_dataloaders: not used here; the data module has them.
+            val_dataloaders: not used here; the data module has them.
             datamodule: the data module.
-            ckpt_path: a checkpoint to go on from, or "last" for the newest of this run's folder, if there is one.
-            weights_only: true reads nothing but tensors and plain values from the checkpoint, which is all that ours
-                hold; null leaves that to Lightning.
+            ckpt_path: a checkpoint to resume from, or "last" for the newest of this run's folder, if there is one.
+            weights_only: true loads only tensors and plain values, which is all that our checkpoints hold; null leaves
+                that to Lightning.
         """
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, weights_only)
 
@@ -49,31 +50,28 @@ class Trainer(pl.Trainer):
 
         Args:
             model: the agent.
-            dataloaders: Lightning's; the data module has them.
+            dataloaders: not used here; the data module has them.
             ckpt_path: a checkpoint of `fit`; null evaluates the policy that training begins with.
             verbose: print Lightning's own table of the figures too.
             datamodule: the data module.
-            weights_only: true reads nothing but tensors and plain values from the checkpoint, which is all that ours
-                hold; null leaves that to Lightning.
+            weights_only: true loads only tensors and plain values, which is all that our checkpoints hold; null leaves
+                that to Lightning.
         """
         return super().validate(model, dataloaders, ckpt_path, verbose, datamodule, weights_only)
 
     def export(
         self, model: Agent, datamodule: RolloutDataModule, ckpt_path: str, output: str, merge: bool = False
     ) -> None:
-        """Write a trained policy as files that plain transformers and peft play.
+        """Write a trained policy as files that plain transformers and peft load.
 
         Args:
-            model: the agent, as it was trained.
+            model: the agent, with the arguments that it was trained with.
             datamodule: its data module.
             ckpt_path: a checkpoint of `fit`.
             output: the folder to write.
-            merge: fold the adapter into the base weights, for plain transformers without peft.
+            merge: merge the adapter into the base weights, for plain transformers without peft.
         """
-        self.strategy.connect(model)
-        model.trainer = self
-        datamodule.trainer = self
-        self.datamodule = datamodule
+        attach(self, model, datamodule)
         model.configure_model()
         checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
         model.on_load_checkpoint(checkpoint)

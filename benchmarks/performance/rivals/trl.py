@@ -46,12 +46,12 @@ class Rollouts:
     Args:
         work: what is played.
         engine: generates.
-        speaker: prompts.
+        chat: builds prompts.
     """
 
     work: Workload
     engine: GenerateEngine
-    speaker: Chat
+    chat: Chat
 
     def __post_init__(self) -> None:
         self.costs = Costs()
@@ -62,7 +62,7 @@ class Rollouts:
         env = Pages(self.work.words, self.work.turns)
         sampling = Sampling(1.0, self.work.response_tokens)
         driver = Driver(
-            env, self.speaker, self.engine, sampling, TokenLimits(self.work.longest), self.work.trajectories
+            env, self.chat, self.engine, sampling, TokenLimits(self.work.longest), self.work.trajectories
         )
         key = Key(trainer.state.global_step)
         tasks = [

@@ -1,4 +1,4 @@
-"""Which groups the filter keeps, worked by hand, and what it writes."""
+"""Which groups the filter keeps, worked by hand, and what it logs."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def kept(groups, objective=PPO(), **settings):  # noqa: B008  (frozen)
 
 
 def mixed(instance, sampled, searched):
-    """A group of so many returns each; what is searched succeeded where it returned more than 0."""
+    """A group with these returns; searched members succeeded where they returned more than 0."""
     members = [trajectory(instance, 0, turn(value)) for value in sampled]
     members += [
         replace(trajectory(instance, 0, turn(value), succeeded=value > 0), origin=Origin.SEARCHED) for value in searched
@@ -39,19 +39,19 @@ def mixed(instance, sampled, searched):
     return Group(instance, tuple(members))
 
 
-def test_it_keeps_the_top_share_in_the_order_of_the_groups():
+def test_the_top_fraction_is_kept_in_the_order_of_the_groups():
     assert kept(GROUPS, keep=0.25) == [1, 4]  # 2 of 8: stds 2 and 1; 5 ties with 1 and comes later
     assert kept(GROUPS, keep=0.375) == [1, 4, 5]
     assert kept(GROUPS, keep=0.5) == [1, 2, 4, 5]
 
 
-def test_a_share_is_rounded_down_and_never_to_nothing():
+def test_the_number_kept_is_rounded_down_but_at_least_one():
     assert kept(GROUPS, keep=0.49) == [1, 4, 5]  # 3.92
     assert kept(GROUPS, keep=0.01) == [4]
     assert len(kept([returns(i, 0, i + 1) for i in range(100)], keep=0.29)) == 29  # 0.29 · 100 < 29 in floating point
 
 
-def test_uniform_groups_are_dropped_or_kept_as_said():
+def test_uniform_groups_are_dropped_only_under_drop_uniform():
     assert kept(GROUPS, keep=0.9) == [1, 2, 4, 5, 7]  # 7 would be kept, two of them uniform
     assert kept(GROUPS, keep=0.9, drop_uniform=False) == [0, 1, 2, 3, 4, 5, 7]  # of the uniform ones the first
     uniform = [returns(i, 1.0, 1.0) for i in range(4)]
@@ -59,14 +59,14 @@ def test_uniform_groups_are_dropped_or_kept_as_said():
     assert kept(uniform, keep=0.25, drop_uniform=False) == [0]
 
 
-def test_off_is_off():
+def test_keep_of_one_without_drop_uniform_keeps_all():
     assert InstanceFilter(keep=1.0, drop_uniform=False).select(GROUPS, PPO()) == GROUPS
     uniform = [returns(i, 1.0, 1.0) for i in range(4)]
     assert InstanceFilter(keep=1.0, drop_uniform=False).select(uniform, PPO()) == uniform
     assert kept(GROUPS, keep=1.0) == [1, 2, 4, 5, 7]
 
 
-def test_rounding_is_no_spread():
+def test_returns_within_minimum_std_count_as_equal():
     noisy = [returns(0, 0.1 + 0.2, 0.3), returns(1, 0.0, 1.0)]  # 0.30000000000000004 and 0.3
     assert kept(noisy, keep=1.0) == [1]
     assert kept(noisy, keep=1.0, minimum_std=0.0) == [0, 1]
@@ -77,8 +77,8 @@ IMITATING = [GRPO(searched=ImitateSuccesses()), PPO(searched=ImitateSuccesses())
 
 
 @pytest.mark.parametrize("objective", IMITATING, ids=["GRPO", "PPO"])
-def test_the_spread_of_what_is_compared_ranks_first(objective):
-    """All of them have a spread over all returns; by that alone, 0 and 2 would be kept and 1 dropped first."""
+def test_the_deviation_of_compared_returns_ranks_first(objective):
+    """All have a deviation over all returns; by that alone, 0 and 2 would be kept and 1 dropped first."""
     groups = [
         mixed(0, [0.0, 0.0], [10.0, 10.0]),  # compared 0, overall 5; its successes are imitated
         mixed(1, [0.0, 1.0], [1.0, 1.0]),  # compared 0.5, overall 0.43
@@ -90,13 +90,13 @@ def test_the_spread_of_what_is_compared_ranks_first(objective):
     assert kept(groups, objective, keep=0.75) == [0, 1, 3]
     assert kept(groups, objective, keep=1.0) == [0, 1, 3]
     assert kept(groups, objective, keep=1.0, drop_uniform=False) == [0, 1, 2, 3]
-    assert kept(groups, GRPO(), keep=0.25) == [0]  # where all are compared, the paper's: 5 is the largest spread
+    assert kept(groups, GRPO(), keep=0.25) == [0]  # where all are compared, as in the paper: 5 is the largest deviation
     assert kept(groups, GRPO(), keep=1.0) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("objective", [*IMITATING, RAFT()], ids=["GRPO", "PPO", "RAFT"])
-def test_a_group_of_one_search_is_kept_where_it_succeeded(objective):
-    """Nothing is compared, so the share, which is of the ranked groups, drops none."""
+def test_a_group_of_one_search_is_kept_if_it_succeeded(objective):
+    """Nothing is compared, so `keep`, which is a fraction of the ranked groups, drops none."""
     groups = [mixed(i, [], [value]) for i, value in enumerate([-0.5, 1.0, -0.1, 0.9])]
     assert kept(groups, objective, keep=0.25) == kept(groups, objective, keep=1.0) == [1, 3]
     assert kept(groups, objective, keep=0.25, drop_uniform=False) == [0, 1, 2, 3]
@@ -104,18 +104,18 @@ def test_a_group_of_one_search_is_kept_where_it_succeeded(objective):
     assert kept(ranked, objective, keep=0.5) == [1, 3, *([] if objective == RAFT() else [5])]
 
 
-def test_all_demonstrations_teach_under_likelihood():
+def test_sft_keeps_all_demonstrations():
     assert kept([returns(0, 1.0), returns(1, 0.0, 0.0)], SFT(), keep=1.0) == [0, 1]
 
 
-def test_no_groups_and_groups_of_one():
+def test_no_groups_and_groups_of_one_trajectory():
     assert kept([], keep=0.25) == []
     assert kept([returns(0, 1.0)], keep=0.25) == []
     assert kept([returns(0, 1.0)], keep=0.25, drop_uniform=False) == [0]
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"keep": 0.0}, "InstanceFilter.keep is 0.0"),
         ({"keep": 1.5}, "InstanceFilter.keep is 1.5"),
@@ -123,12 +123,12 @@ def test_no_groups_and_groups_of_one():
         ({"minimum_std": -1.0}, "InstanceFilter.minimum_std is -1.0"),
     ],
 )
-def test_bad_settings_are_said(settings, said):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_arguments_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
         InstanceFilter(**settings)
 
 
-def test_it_takes_part_in_rollouts_and_writes_against_epochs(tmp_path):
+def test_rollouts_are_filtered_and_figures_logged_against_epochs(tmp_path):
     data = Data(rollout=lambda epoch: GROUPS if epoch == 0 else [returns(0, 1.0, 1.0)])
     trainer(tmp_path, InstanceFilter(keep=0.25), max_epochs=2, limit_val_batches=0).fit(Agent(), data)
 
@@ -137,17 +137,17 @@ def test_it_takes_part_in_rollouts_and_writes_against_epochs(tmp_path):
     assert points(tmp_path, "rollout/filter/uniform_share") == [(0, 0.375), (1, 1.0)]
     # stds: (0 + 1 + 0.5 + 0 + 2 + 1 + 0 + 0.25) / 8 and (1 + 2) / 2
     assert points(tmp_path, "rollout/filter/in_group_std") == [(0, pytest.approx(4.75 / 8)), (1, 0.0)]
-    assert points(tmp_path, "rollout/filter/in_group_std_kept") == [(0, 1.5)]  # nothing kept, nothing written
+    assert points(tmp_path, "rollout/filter/in_group_std_kept") == [(0, 1.5)]  # none kept, none logged
     total = 2 + 2 + 1 - 0.2 + 0 + 8 + 0 + 0.5
     assert points(tmp_path, "rollout/filter/return") == [(0, pytest.approx(total / 16)), (1, 1.0)]
     assert points(tmp_path, "rollout/filter/return_kept") == [(0, 0.5)]
 
 
-def test_a_rollout_without_groups_writes_nothing(tmp_path):
+def test_a_rollout_without_groups_logs_nothing(tmp_path):
     trainer(tmp_path, InstanceFilter(), limit_val_batches=0).fit(Agent(), Data())
     assert not [tag for tag in events(tmp_path).Tags()["scalars"] if tag.startswith("rollout/filter")]
 
 
-def test_it_is_the_hook_that_the_data_module_looks_for():
+def test_it_has_the_hook_of_the_data_module():
     assert isinstance(InstanceFilter(), OnRolloutEnd)
     assert not isinstance(InstanceFilter(), OnRolloutWave)

@@ -22,7 +22,7 @@ OUTCOMES = st.dictionaries(
 )
 
 
-def test_pass_at_k_is_the_share_of_subsets_with_a_success():
+def test_pass_at_k_is_the_rate_of_subsets_with_a_success():
     for n in range(1, 8):
         for c in range(n + 1):
             episodes = [True] * c + [False] * (n - c)
@@ -31,7 +31,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_success():
                 assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
 
 
-def test_mean_pass_at_k_goes_over_instances():
+def test_mean_pass_at_k_averages_over_instances():
     # C(2,2)/C(4,2) = 1/6 for two successes of four, 0 for four, 1 for none: pass@2 = 5/6, 1, 0
     assert mean_pass_at_k({1: (2, 4), 2: (4, 4), 3: (0, 4)}, 2) == pytest.approx((5 / 6 + 1 + 0) / 3)
 
@@ -51,22 +51,22 @@ def test_one_episode_each_is_plain_wilson():
     assert success_interval(outcomes) == pytest.approx(wilson(15 / 148, 148))
 
 
-def test_several_episodes_count_as_far_as_instances_allow():
+def test_effective_episodes_lie_between_instances_and_episodes():
     # All of an instance's episodes alike: as many independent trials as instances.
     assert success_interval({i: (4 * (i % 2), 4) for i in range(10)}) == pytest.approx(wilson(0.5, 10))
-    # Shares 0.25 and 0.75: variance 1/16, so 10 · (1/4) / (1/16) = 40 trials, which is all there were.
+    # Rates 0.25 and 0.75: variance 1/16, so 10 · (1/4) / (1/16) = 40 trials, which is all there were.
     assert success_interval({i: (1 + 2 * (i % 2), 4) for i in range(10)}) == pytest.approx(wilson(0.5, 40))
-    # Shares 0, 1/2, 1/2, 1: variance 1/8, so 4 · (1/4) / (1/8) = 8 trials, of 8.
+    # Rates 0, 1/2, 1/2, 1: variance 1/8, so 4 · (1/4) / (1/8) = 8 trials, of 8.
     assert success_interval({0: (0, 2), 1: (1, 2), 2: (1, 2), 3: (2, 2)}) == pytest.approx(wilson(0.5, 8))
-    # Shares 0, 0, 1/2, 1: mean 3/8, mean square 5/16, variance 11/64, so 4 · (15/64) / (11/64) = 60/11 trials.
+    # Rates 0, 0, 1/2, 1: mean 3/8, mean square 5/16, variance 11/64, so 4 · (15/64) / (11/64) = 60/11 trials.
     assert success_interval({0: (0, 2), 1: (0, 2), 2: (1, 2), 3: (2, 2)}) == pytest.approx(wilson(3 / 8, 60 / 11))
-    # Certain successes say no more than their instances; equal uncertain ones never more than their episodes.
+    # Certain successes count as one episode per instance; equal uncertain ones never more than their episodes.
     assert success_interval(dict.fromkeys(range(10), (8, 8))) == pytest.approx(wilson(1.0, 10))
     assert success_interval(dict.fromkeys(range(10), (4, 8))) == pytest.approx(wilson(0.5, 80))
 
 
 @given(OUTCOMES)
-def test_a_success_interval_holds_its_rate_and_is_never_a_point(outcomes):
+def test_a_success_interval_contains_its_rate_and_is_never_a_point(outcomes):
     low, high = success_interval(outcomes)
     assert 0 <= low < high <= 1
     assert low - 1e-12 <= success_rate(outcomes) <= high + 1e-12
@@ -91,12 +91,12 @@ def test_pairing_narrows_the_interval_where_the_same_instances_are_hard():
     assert after_low < before_high  # unpaired, the two intervals overlap
 
 
-def test_no_common_instance_no_difference():
+def test_without_a_common_instance_there_is_no_difference():
     assert paired_difference({1: (1, 1)}, {2: (1, 1)}) is None
 
 
 @given(OUTCOMES, OUTCOMES)
-def test_a_difference_lies_in_its_interval(before, after):
+def test_a_difference_interval_contains_its_value(before, after):
     difference = paired_difference(before, after)
     if difference is not None:
         low, high = difference.interval
@@ -106,7 +106,7 @@ def test_a_difference_lies_in_its_interval(before, after):
         assert low < high
 
 
-def test_the_intervals_cover_what_they_say():
+def test_95_percent_intervals_cover_95_percent():
     """Instances of their own difficulty, four episodes each, 100 of them; 1,000 evaluations."""
     rng = np.random.default_rng(0)
     runs, instances, episodes = 1000, 100, 4

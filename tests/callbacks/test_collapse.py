@@ -1,5 +1,6 @@
-"""A policy that collapses: noticed, stopped, brought back. Scripted rollouts, and a real run."""
+"""A policy that collapses: detected, stopped, restored. Scripted rollouts, and a real run."""
 
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -10,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from callback_support import Data, outcomes, played, points, trainer, trajectory, turn
-from commands import QUICK, tsr, tsr_process
+from callback_support import Data, eval_result, outcomes, points, trainer, trajectory, turn
+from commands import QUICK, ROOT, tsr, tsr_process
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -38,12 +39,12 @@ def falls_in(*epochs: int) -> Callable[[int], list[Group]]:
     return lambda epoch: bad(epoch) if epoch in epochs else good(epoch)
 
 
-def made_by(origin: Origin, groups: list[Group]) -> list[Group]:
+def with_origin(origin: Origin, groups: list[Group]) -> list[Group]:
     return [Group(g.instance, tuple(replace(t, origin=origin) for t in g.trajectories)) for g in groups]
 
 
 class Agent(LightningModule):
-    """One weight that gains about a step size per update, by Adam with a schedule."""
+    """One weight that gains about a learning rate per update, by Adam with a schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ def fit(
     *others: Callback,
     ckpt_path: Path | None = None,
 ) -> tuple[Trainer, Agent, list[str]]:
-    """The run, the agent and what it warned of."""
+    """The trainer, the agent and the warnings of a collapse."""
     agent, run = Agent(), trainer(folder, guard, *others, max_epochs=epochs, enable_checkpointing=bool(others))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -77,78 +78,78 @@ def fit(
     return run, agent, [str(one.message) for one in caught if "collapsed" in str(one.message)]
 
 
-def test_says_once_what_fell_and_from_where(tmp_path: Path):
-    run, _, said = fit(tmp_path, CollapseGuard(window=2), Data(rollout=falls_in(4, 5, 6, 7)), 8)
+def test_one_warning_names_the_fallen_figure_and_its_best(tmp_path: Path):
+    run, _, messages = fit(tmp_path, CollapseGuard(window=2), Data(rollout=falls_in(4, 5, 6, 7)), 8)
     assert run.current_epoch == 8
-    [message] = said
+    [message] = messages
     # rollouts 4 and 5, without a success; 4 and 3 together still have half the best's successes
-    assert message.startswith("the policy has collapsed after 6 epochs (rollout/plain/success_rate 0.000 [0.000, 0.0")
+    assert message.startswith("the policy has collapsed after 6 epochs (rollout/sampled/success_rate 0.000 [0.000, 0.0")
     assert message.endswith("): training goes on")
     assert "its best 0.750 [0." in message
-    assert points(tmp_path, "rollout/plain/success_rate_of_best") == [
+    assert points(tmp_path, "rollout/sampled/success_rate_of_best") == [
         *((epoch, 1.0) for epoch in range(4)),
         (4, 0.5),
         *((epoch, 0.0) for epoch in (5, 6, 7)),
     ]
 
 
-def test_says_so_again_after_a_recovery(tmp_path: Path):
-    _, _, said = fit(tmp_path, CollapseGuard(window=2), Data(rollout=falls_in(2, 3, 6, 7)), 8)
-    assert [message.partition("(")[0] for message in said] == [
+def test_a_second_collapse_after_a_recovery_is_warned_of_again(tmp_path: Path):
+    _, _, messages = fit(tmp_path, CollapseGuard(window=2), Data(rollout=falls_in(2, 3, 6, 7)), 8)
+    assert [message.partition("(")[0] for message in messages] == [
         f"the policy has collapsed after {epochs} epochs " for epochs in (4, 8)
     ]
 
 
-def test_a_steady_policy_raises_no_alarm(tmp_path: Path):
+def test_a_steady_policy_gives_no_warning(tmp_path: Path):
     assert fit(tmp_path, CollapseGuard(window=2), Data(rollout=good), 12)[2] == []
 
 
-def test_valid_actions_alone(tmp_path: Path):
-    def mumbling(epoch: int) -> list[Group]:
+def test_a_fall_of_valid_actions_alone_is_a_collapse(tmp_path: Path):
+    def half_valid(epoch: int) -> list[Group]:
         valid = epoch < 3
         return [
             Group(i, tuple(trajectory(i, m, turn(valid=valid), turn(), succeeded=True) for m in range(2)))
             for i in range(INSTANCES)
         ]
 
-    _, _, [message] = fit(tmp_path, CollapseGuard(window=2), Data(rollout=mumbling), 5)
-    assert "after 5 epochs (rollout/plain/valid 0.500" in message
-    assert fit(tmp_path / "off", CollapseGuard(window=2, valid_drop=None), Data(rollout=mumbling), 5)[2] == []
+    _, _, [message] = fit(tmp_path, CollapseGuard(window=2), Data(rollout=half_valid), 5)
+    assert "after 5 epochs (rollout/sampled/valid 0.500" in message
+    assert fit(tmp_path / "off", CollapseGuard(window=2, valid_drop=None), Data(rollout=half_valid), 5)[2] == []
 
 
 @pytest.mark.parametrize("origin", [Origin.SEARCHED, Origin.DEMONSTRATED])
-def test_what_others_chose_does_not_hide_a_collapse(origin: Origin, tmp_path: Path):
-    def both(epoch: int) -> list[Group]:
-        return [*falls_in(3, 4)(epoch), *made_by(origin, good(epoch)), *made_by(origin, good(epoch))]
+def test_searched_and_demonstrated_trajectories_do_not_hide_a_collapse(origin: Origin, tmp_path: Path):
+    def mixed(epoch: int) -> list[Group]:
+        return [*falls_in(3, 4)(epoch), *with_origin(origin, good(epoch)), *with_origin(origin, good(epoch))]
 
-    [message] = fit(tmp_path, CollapseGuard(window=2), Data(rollout=both), 5)[2]
+    [message] = fit(tmp_path, CollapseGuard(window=2), Data(rollout=mixed), 5)[2]
     assert "success_rate 0.000" in message
 
 
-def test_a_search_that_fails_is_no_collapse_of_the_policy(tmp_path: Path):
-    data = Data(rollout=lambda epoch: made_by(Origin.SEARCHED, falls_in(3, 4)(epoch)))
+def test_a_failing_search_is_no_collapse(tmp_path: Path):
+    data = Data(rollout=lambda epoch: with_origin(Origin.SEARCHED, falls_in(3, 4)(epoch)))
     assert fit(tmp_path, CollapseGuard(window=2), data, 5)[2] == []
 
 
 def evaluated(protocol: EvalProtocol) -> Data:
-    """Without an update all succeed, after three none."""
+    """All succeed before three updates, none after."""
     return Data(
-        loaders=[[lambda updates: played(protocol, *(good if updates < 3 else bad)(0))]],
-        rollout=lambda epoch: made_by(Origin.SEARCHED, good(epoch)),
+        loaders=[[lambda updates: eval_result(protocol, *(good if updates < 3 else bad)(0))]],
+        rollout=lambda epoch: with_origin(Origin.SEARCHED, good(epoch)),
     )
 
 
-def test_evaluations_alone(tmp_path: Path):
+def test_a_fall_in_evaluations_alone_is_a_collapse(tmp_path: Path):
     [message] = fit(tmp_path, CollapseGuard(), evaluated(SAMPLED), 4)[2]
     assert "after 3 epochs (val/sampled/success_rate 0.000" in message
     assert points(tmp_path, "val/sampled/success_rate_of_best") == [(0, 1), (1, 1), (2, 1), (3, 0), (4, 0)]
 
 
-def test_a_trial_that_searches_says_nothing_of_the_policy(tmp_path: Path):
+def test_a_protocol_with_search_is_not_watched(tmp_path: Path):
     assert fit(tmp_path, CollapseGuard(), evaluated(replace(SAMPLED, search=Beam(2, 2))), 4)[2] == []
 
 
-def test_a_validation_of_its_own_is_no_part_of_the_run(tmp_path: Path):
+def test_validate_records_nothing(tmp_path: Path):
     guard = CollapseGuard(Restore())
     trainer(tmp_path, guard).validate(Agent(), evaluated(SAMPLED), verbose=False)
     assert guard.state_dict()["histories"] == {}
@@ -162,12 +163,12 @@ def test_stop_ends_the_training(tmp_path: Path):
 
 
 class Weights(CollapseGuard):
-    """What the agent was when each rollout and each epoch had ended."""
+    """Records the agent's state at the end of each rollout and epoch."""
 
     def __init__(self, on_collapse: OnCollapse, **settings: Any) -> None:
         super().__init__(on_collapse, **settings)
         self.at_rollout: list[float] = []
-        self.at_end: list[tuple[float, float, float]] = []  # weight, Adam's count, step size
+        self.at_end: list[tuple[float, float, float]] = []  # weight, Adam's count, learning rate
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
         self.at_rollout.append(float(agent.weight))  # type: ignore[arg-type]
@@ -180,37 +181,37 @@ class Weights(CollapseGuard):
         self.at_end.append((float(pl_module.weight), count, optimizer.param_groups[0]["lr"]))  # type: ignore[arg-type]
 
 
-def test_restore_goes_back_to_weights_and_optimizer_of_the_best(tmp_path: Path):
-    """The best: the window of rollouts 0 to 3, so the policy that made rollout 3, after three updates."""
+def test_restore_loads_weights_and_optimizer_of_the_best(tmp_path: Path):
+    """The best is the window of rollouts 0 to 3, so the policy of rollout 3, after three updates."""
     guard = Weights(Restore(learning_rate_factor=0.5), window=4)
     run, _, [message] = fit(tmp_path, guard, Data(rollout=falls_in(4, 5, 6)), 10)
     end = next(i for i, (_, count, _) in enumerate(guard.at_end) if count == 3 and i > 2)
     assert guard.at_end[end] == (guard.at_rollout[3], 3.0, pytest.approx(0.05))
     assert guard.at_end[end - 1][2] == pytest.approx(0.1)
     assert guard.at_rollout[end + 1] == guard.at_rollout[3]
-    # Adam's step on equal gradients is the step size, whatever came before
+    # Adam's step on equal gradients is the learning rate, whatever came before
     assert guard.at_end[end + 1][:2] == (pytest.approx(guard.at_rollout[3] + 0.05, rel=1e-4), 4.0)
     assert (run.current_epoch, run.global_step) == (10, 10)
     path = tmp_path / "logs" / "checkpoints" / "best_policy.ckpt"
-    assert f"it goes back to the policy after 3 epochs in {path}, step sizes times 0.5 (1 of 3)" in message
+    assert f"the policy after 3 epochs is restored from {path}, learning rates times 0.5 (1 of 3)" in message
     assert points(tmp_path, "rollout/restores") == [(end + 1, 1)]
 
 
 def test_the_start_can_be_the_best(tmp_path: Path):
-    data = Data(loaders=[[lambda updates: played(SAMPLED, *(bad if updates else good)(0))]])
+    data = Data(loaders=[[lambda updates: eval_result(SAMPLED, *(bad if updates else good)(0))]])
     guard = Weights(Restore())
     _, _, [message] = fit(tmp_path, guard, data, 1)
     assert guard.at_end == [(0.0, 0.0, pytest.approx(0.1 * 2 / 3 * 0.5))]  # the schedule's second of three, halved
-    assert "goes back to the policy after 0 epochs" in message
+    assert "the policy after 0 epochs is restored" in message
 
 
-def test_restores_are_bounded_and_then_training_stops(tmp_path: Path):
+def test_after_the_last_restore_training_stops(tmp_path: Path):
     guard = CollapseGuard(Restore(at_most=2), window=2)
-    run, _, said = fit(tmp_path, guard, Data(rollout=falls_in(*range(3, 50))), 50)
+    run, _, messages = fit(tmp_path, guard, Data(rollout=falls_in(*range(3, 50))), 50)
     assert run.current_epoch < 20
-    assert ["(1 of 2)" in said[0], "(2 of 2)" in said[1]] == [True, True]
-    assert "it went back 2 times already (at_most), so training stops; the best policy is in" in said[2]
-    assert len(said) == 3
+    assert ["(1 of 2)" in messages[0], "(2 of 2)" in messages[1]] == [True, True]
+    assert "training stops after 2 restores (Restore.at_most); the best policy is in" in messages[2]
+    assert len(messages) == 3
 
 
 def test_a_checkpoint_of_another_run_is_not_overwritten(tmp_path: Path):
@@ -228,21 +229,21 @@ def test_without_restore_nothing_is_written(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kept", ["last.ckpt", "best_policy.ckpt"])
-def test_a_resumed_run_does_as_the_uninterrupted(kept: str, tmp_path: Path):
-    """From an epoch's end, and from the best policy, which is kept between a rollout and its updates."""
+def test_a_resumed_run_equals_the_uninterrupted(kept: str, tmp_path: Path):
+    """From an epoch's end, and from the best policy, which is saved between a rollout and its updates."""
     falling = falls_in(4, 5, 6)
     whole = Weights(Restore(), window=4)
-    _, agent, said = fit(tmp_path / "whole", whole, Data(rollout=falling), 9)
+    _, agent, messages = fit(tmp_path / "whole", whole, Data(rollout=falling), 9)
 
     checkpoints = ModelCheckpoint(tmp_path / "kept", save_last=True, save_on_train_epoch_end=True)
     fit(tmp_path / "first", Weights(Restore(), window=4), Data(rollout=falling), 5, checkpoints)
     [path] = tmp_path.rglob(f"{'kept' if kept == 'last.ckpt' else 'first'}/**/{kept}")
     state = torch.load(path, weights_only=True)["callbacks"]["Weights"]
-    assert set(state["histories"]) == {"rollout/plain/success_rate", "rollout/plain/valid"}
+    assert set(state["histories"]) == {"rollout/sampled/success_rate", "rollout/sampled/valid"}
 
     resumed = Weights(Restore(), window=4)
     _, again, [message] = fit(tmp_path / "second", resumed, Data(rollout=falling), 9, ckpt_path=path)
-    assert message.partition(" in ")[0] == said[0].partition(" in ")[0]
+    assert message.partition(" from ")[0] == messages[0].partition(" from ")[0]
     assert resumed.at_end == whole.at_end[-len(resumed.at_end) :]
     assert again.weight == agent.weight
 
@@ -250,39 +251,42 @@ def test_a_resumed_run_does_as_the_uninterrupted(kept: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: CollapseGuard(success_drop=1.5), r"CollapseGuard\.success_drop is 1\.5: give a share between 0 and 1"),
-        (lambda: CollapseGuard(entropy_drop=0.0), r"CollapseGuard\.entropy_drop is 0\.0: give a share"),
+        (
+            lambda: CollapseGuard(success_drop=1.5),
+            r"CollapseGuard\.success_drop is 1\.5: give a fraction between 0 and 1",
+        ),
+        (lambda: CollapseGuard(entropy_drop=0.0), r"CollapseGuard\.entropy_drop is 0\.0: give a fraction"),
         (lambda: CollapseGuard(window=1), r"CollapseGuard\.window is 1: give 2 or more"),
         (lambda: Restore(at_most=0), r"Restore\.at_most is 0: give 1 or more"),
         (lambda: Restore(learning_rate_factor=0.0), r"Restore\.learning_rate_factor is 0\.0: give more than 0"),
     ],
 )
-def test_bad_arguments(build: Callable[[], object], words: str):
+def test_bad_arguments_are_refused(build: Callable[[], object], words: str):
     with pytest.raises(ConfigError, match=words):
         build()
 
 
-def test_refuses_to_see_what_a_filter_left(tmp_path: Path):
+def test_a_guard_after_the_filter_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"CollapseGuard after InstanceFilter.*list CollapseGuard first"):
         trainer(tmp_path, InstanceFilter(), CollapseGuard()).fit(Agent(), Data(rollout=good))
 
 
-def test_restore_needs_a_success_to_rank_by(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"success_drop is null.*give success_drop"):
+def test_restore_without_success_drop_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"CollapseGuard.success_drop is None.*give success_drop"):
         trainer(tmp_path, CollapseGuard(Restore(), success_drop=None)).fit(Agent(), Data(rollout=good))
 
 
-def test_restore_is_refused_where_all_is_searched(empty_folder: Path):
+def test_restore_is_refused_without_sampled_trajectories(empty_folder: Path):
     guard = '[{"class_path": "callbacks.CollapseGuard", "init_args": {"on_collapse": "Restore"}}]'
-    with pytest.raises(ConfigError, match="no success tells which policy is the best"):
+    with pytest.raises(ConfigError, match="no success rate tells which policy is the best"):
         tsr(
             *("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml", *QUICK, "--data.evaluations", "[]"),
             *("--trainer.callbacks", guard),
         )
 
 
-class Seen(Callback):
-    """What share of a rollout's turns was valid, and at the end what each rank knows and is."""
+class Recorder(Callback):
+    """Records each rollout's rate of valid turns, and each rank's final state."""
 
     def __init__(self) -> None:
         self.valid: list[float] = []
@@ -299,34 +303,36 @@ class Seen(Callback):
         torch.save(state, f"rank{trainer.global_rank}.pt")
 
 
-# Steps so large that the first updates leave nothing of the policy; after a restore they change next to nothing.
+# The first updates destroy the policy; after a restore updates change next to nothing.
 RESTORE = '{"class_path": "Restore", "init_args": {"learning_rate_factor": 1e-5}}'
 GUARD = f'{{"class_path": "callbacks.CollapseGuard", "init_args": {{"on_collapse": {RESTORE}, "window": 2}}}}'
 DESTROYED = (
     *("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.max_epochs", "3", "--data.instances", "8"),
     *("--data.plan.init_args.count", "4", "--data.evaluations", "[]", "--trainer.enable_checkpointing", "false"),
     *("--model.optimizer.learning_rate", "0.5", "--model.optimizer.warmup_updates", "0"),
-    *("--trainer.callbacks", f'[{GUARD}, {{"class_path": "{__name__}.Seen"}}]'),
+    *("--trainer.callbacks", f'[{GUARD}, {{"class_path": "{__name__}.Recorder"}}]'),
 )
 
 
-def test_a_policy_that_training_destroyed_comes_back(empty_folder: Path):
-    with pytest.warns(UserWarning, match="the policy has collapsed after 2 epochs .*rollout/plain/valid 0.*1 of 3"):
+def test_a_destroyed_policy_is_restored(empty_folder: Path):
+    with pytest.warns(UserWarning, match="the policy has collapsed after 2 epochs .*rollout/sampled/valid 0.*1 of 3"):
         tsr(*DESTROYED)
     seen = torch.load("rank0.pt", weights_only=True)
     before, destroyed, after = seen["valid"]
     assert min(before, after) > 0.9
     assert destroyed < 0.1
     assert seen["rates"] == [pytest.approx(0.5e-5)]
-    assert set(seen["guard"]["histories"]) >= {"rollout/plain/success_rate", "rollout/plain/valid", "train/entropy"}
+    assert set(seen["guard"]["histories"]) >= {"rollout/sampled/success_rate", "rollout/sampled/valid", "train/entropy"}
     [path] = empty_folder.rglob("best_policy.ckpt")
     start = torch.load(path, weights_only=True)["state_dict"]
     assert max(float((seen["weights"][name] - start[name]).abs().max()) for name in start) < 1e-4
 
 
 @pytest.mark.slow
-def test_ranks_see_and_do_the_same(tmp_path: Path):
-    done = tsr_process(*DESTROYED, "--trainer.devices", "2", "--trainer.strategy", "ddp", cwd=tmp_path)
+def test_ranks_restore_alike(tmp_path: Path):
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", Path(__file__).parent)))
+    ranks = ("--trainer.devices", "2", "--trainer.strategy", "ddp")
+    done = tsr_process(*DESTROYED, *ranks, cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"the policy has collapsed after \d+ epochs", done.stderr)) == 1
     one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))

@@ -1,4 +1,4 @@
-"""Trajectories as text: what the event files of real runs hold, and that markdown leaves it as it is."""
+"""Trajectories as text: in the event files of real runs, and unchanged by markdown."""
 
 import dataclasses
 
@@ -8,10 +8,10 @@ from callback_support import (
     SAMPLED,
     Agent,
     Data,
+    eval_result,
     events,
     fixed,
     outcomes,
-    played,
     texts,
     trainer,
     trajectory,
@@ -19,7 +19,7 @@ from callback_support import (
 )
 
 from callbacks import InstanceFilter, TrajectoryLog
-from callbacks.trajectory_log import code_block, in_markdown
+from callbacks.trajectory_log import code_block, to_markdown
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.hooks import OnRolloutEnd
 from tsr_lightning.trajectory import Group, Origin
@@ -31,9 +31,10 @@ def groups(epoch):
     return [outcomes(10 * epoch + i, 0, 1) for i in range(3)]
 
 
-def test_a_run_writes_a_few_trajectories(tmp_path):
+def test_a_run_writes_the_first_trajectories(tmp_path):
     data = Data(
-        [[fixed(played(SAMPLED, outcomes(1, 1))), fixed(played(SAMPLED, outcomes(2, 0), outcomes(3, 0)))]], groups
+        [[fixed(eval_result(SAMPLED, outcomes(1, 1))), fixed(eval_result(SAMPLED, outcomes(2, 0), outcomes(3, 0)))]],
+        groups,
     )
     trainer(tmp_path, TrajectoryLog(count=2), max_epochs=2).fit(Agent(), data)
 
@@ -51,14 +52,14 @@ def test_a_run_writes_a_few_trajectories(tmp_path):
     assert "**success**" in texts(tmp_path, "val/sampled/trajectory_1")[0][1]
 
 
-def test_it_writes_every_so_many_epochs(tmp_path):
-    data = Data([[fixed(played(GREEDY, outcomes(1, 1)))]], groups)
+def test_it_writes_every_n_epochs(tmp_path):
+    data = Data([[fixed(eval_result(GREEDY, outcomes(1, 1)))]], groups)
     trainer(tmp_path, TrajectoryLog(count=1, every_n_epochs=2), max_epochs=5).fit(Agent(), data)
     assert [epochs for epochs, _ in texts(tmp_path, "rollout/trajectory_1")] == [0, 2, 4]
     assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 2, 4]
 
 
-def test_it_sees_what_the_callbacks_before_it_left(tmp_path):
+def test_groups_that_earlier_callbacks_removed_are_not_written(tmp_path):
     data = Data(
         rollout=lambda epoch: [Group(0, (trajectory(0),)), Group(1, (trajectory(1), trajectory(1, 1, turn(1.0))))]
     )
@@ -67,19 +68,19 @@ def test_it_sees_what_the_callbacks_before_it_left(tmp_path):
     assert "instance 1" in text
 
 
-def test_it_runs_without_a_tensorboard(tmp_path, monkeypatch):
+def test_without_a_logger_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    data = Data([[fixed(played(SAMPLED, outcomes(1, 1)))]], groups)
+    data = Data([[fixed(eval_result(SAMPLED, outcomes(1, 1)))]], groups)
     trainer(tmp_path, TrajectoryLog(), logger=False).fit(Agent(), data)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trajectory_reads_well():
+def test_a_trajectory_as_markdown():
     first = dataclasses.replace(turn(-0.1, valid=False, effective=False, text="<answer>Fly</answer>"), finished=False)
     whole = dataclasses.replace(
         trajectory(7, 2, first, turn(1.0), succeeded=True), strategy="beam", origin=Origin.SEARCHED
     )
-    assert in_markdown(whole) == (
+    assert to_markdown(whole) == (
         "**success**, return 0.9, 2 turns, 6 response tokens; instance 7, member 2, strategy beam, searched\n\n"
         "**turn 1**\n\n```\n####\n#P_#\n####\n```\n\n"
         "response: reward -0.1, invalid, without effect, cut off\n\n```\n<answer>Fly</answer>\n```\n\n"
@@ -91,7 +92,7 @@ def test_a_trajectory_reads_well():
 
 @pytest.mark.filterwarnings("ignore:html5lib's sanitizer:DeprecationWarning")
 @pytest.mark.parametrize("text", ["#P_#\n  ##", "```\ncode\n```", "````", "<b>*bold*</b> & `x`", ""])
-def test_tensorboard_shows_a_text_as_it_is(text):
+def test_tensorboard_shows_a_code_block_unchanged(text):
     """Through the renderer that TensorBoard's text plugin uses."""
     from html import unescape
 
@@ -104,16 +105,16 @@ def test_tensorboard_shows_a_text_as_it_is(text):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"count": -1}, "TrajectoryLog.count is -1"),
         ({"every_n_epochs": 0}, "TrajectoryLog.every_n_epochs is 0"),
     ],
 )
-def test_bad_settings_are_said(settings, said):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_arguments_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
         TrajectoryLog(**settings)
 
 
-def test_it_is_the_hook_that_the_data_module_looks_for():
+def test_it_has_the_hook_of_the_data_module():
     assert isinstance(TrajectoryLog(), OnRolloutEnd)

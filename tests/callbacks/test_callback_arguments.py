@@ -27,7 +27,7 @@ def parser():
     return parser
 
 
-def test_yaml_builds_each_of_them():
+def test_yaml_builds_each_callback():
     built = parser().instantiate(parser().parse_string(YAML)).callbacks
     assert [type(callback).__name__ for callback in built] == [
         "CollapseGuard",
@@ -44,6 +44,6 @@ def test_yaml_builds_each_of_them():
 
 
 @pytest.mark.parametrize("name", callbacks.__all__)
-def test_defaults_suffice(name):
+def test_no_argument_is_required(name):
     built = parser().instantiate(parser().parse_args([f"--callbacks=[callbacks.{name}]"])).callbacks
     assert isinstance(built[0], vars(callbacks)[name])

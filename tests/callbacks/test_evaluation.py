@@ -1,4 +1,4 @@
-"""Evaluation in real runs of Lightning's Trainer on hand-made episodes: figures, axis, state, files and words."""
+"""Evaluation in real runs of Lightning's Trainer on hand-made episodes: figures, abscissa, state, files and output."""
 
 import json
 import re
@@ -13,10 +13,10 @@ from callback_support import (
     Agent,
     Data,
     Loader,
+    eval_result,
     events,
     fixed,
     outcomes,
-    played,
     points,
     trainer,
     trajectory,
@@ -42,15 +42,15 @@ def improving(updates):
     """Instances 1 to 4 in the first of two batches: two succeed before training, three after it."""
     first = [outcomes(1, 0), outcomes(2, 0), outcomes(3, 1), outcomes(4, 1)]
     later = [outcomes(1, 1), outcomes(2, 1), outcomes(3, 1), outcomes(4, 0)]
-    return played(SAMPLED, *(later if updates else first), tokens=100, steps=10, seconds=1.5)
+    return eval_result(SAMPLED, *(later if updates else first), tokens=100, steps=10, seconds=1.5)
 
 
 def unchanged(updates):
-    return played(SAMPLED, outcomes(5, 1), outcomes(6, 0), tokens=20, steps=5, seconds=0.5)
+    return eval_result(SAMPLED, outcomes(5, 1), outcomes(6, 0), tokens=20, steps=5, seconds=0.5)
 
 
 def greedy(updates):
-    return played(GREEDY, *(outcomes(i, int(i <= 3)) for i in range(1, 7)), tokens=60, steps=6, seconds=1.0)
+    return eval_result(GREEDY, *(outcomes(i, int(i <= 3)) for i in range(1, 7)), tokens=60, steps=6, seconds=1.0)
 
 
 LOADERS = [[improving, unchanged], [greedy]]
@@ -93,17 +93,17 @@ def test_a_run_is_measured_before_and_after(tmp_path, capsys):
     assert found["run"]["epochs"] == found["run"]["updates"] == 3
     assert found["run"]["evaluation_seconds"] == pytest.approx(4 * (2.0 + 1.0))
 
-    said = capsys.readouterr().out
-    assert "sampled: temperature 1, 1 sample per instance, no search, 6 held-out instances" in said
-    assert "greedy: greedy, 1 sample per instance, no search, 6 held-out instances" in said
-    assert "before" in said
-    assert "after 3 epochs" in said
-    assert "3 epochs, 3 updates" in said
-    assert "3,000 tokens generated" in said
+    output = capsys.readouterr().out
+    assert "sampled: temperature 1, 1 sample per instance, no search, 6 held-out instances" in output
+    assert "greedy: greedy, 1 sample per instance, no search, 6 held-out instances" in output
+    assert "before" in output
+    assert "after 3 epochs" in output
+    assert "3 epochs, 3 updates" in output
+    assert "3,000 tokens generated" in output
     low, high = sampled["difference"]["interval"]
-    assert re.search(r"success rate +0\.500 \[0\.188, 0\.812\] +0\.667 \[0\.300, 0\.903\] +\+0\.167 \[", said)
-    assert f"+0.167 [{low:+.3f}, {high:+.3f}]" in said
-    assert "pass@1" not in said  # the success rate, said once
+    assert re.search(r"success rate +0\.500 \[0\.188, 0\.812\] +0\.667 \[0\.300, 0\.903\] +\+0\.167 \[", output)
+    assert f"+0.167 [{low:+.3f}, {high:+.3f}]" in output
+    assert "pass@1" not in output  # equal to the success rate
 
 
 def test_every_figure_by_hand(tmp_path):
@@ -114,7 +114,10 @@ def test_every_figure_by_hand(tmp_path):
         trajectory(7, 2, turn(1.0, tokens=4), succeeded=True),
         trajectory(7, 3, turn(0.0, tokens=4)),
     ]
-    batches = [fixed(played(protocol, Group(7, tuple(one)))), fixed(played(protocol, outcomes(8, 0, 0, 0, 1)))]
+    batches = [
+        fixed(eval_result(protocol, Group(7, tuple(one)))),
+        fixed(eval_result(protocol, outcomes(8, 0, 0, 0, 1))),
+    ]
     run = trainer(tmp_path, Evaluation(), max_epochs=0)
     run.validate(Agent(), Data([batches]), verbose=False)
 
@@ -140,9 +143,11 @@ def test_every_figure_by_hand(tmp_path):
     )
 
 
-def test_pass_at_is_a_setting_and_leaves_out_what_is_not_known(tmp_path):
+def test_a_k_above_the_episodes_of_an_instance_is_left_out(tmp_path):
     protocol = EvalProtocol("pass", samples=3)
-    batches = [fixed(played(protocol, outcomes(1, 1, 0, 0), outcomes(2, 0, 0, 0, 1)))]  # one has four, the other three
+    batches = [
+        fixed(eval_result(protocol, outcomes(1, 1, 0, 0), outcomes(2, 0, 0, 0, 1)))
+    ]  # one has four, the other three
     run = trainer(tmp_path, Evaluation(pass_at=[3, 4]))
     run.validate(Agent(), Data([batches]))
     logged = {name for name in run.callback_metrics if "pass@" in name}
@@ -150,14 +155,14 @@ def test_pass_at_is_a_setting_and_leaves_out_what_is_not_known(tmp_path):
     assert run.callback_metrics["val/pass/pass@3"].item() == pytest.approx((1 + (1 - 1 / 4)) / 2)
 
 
-def test_a_checkpoint_can_be_kept_by_a_figure(tmp_path):
+def test_model_checkpoint_can_monitor_a_figure(tmp_path):
     checkpoints = ModelCheckpoint(
         tmp_path / "kept", "{epoch:03d}", monitor="val/sampled/success_rate", mode="max", auto_insert_metric_name=False
     )
     rates = [0, 3, 6, 4]  # of six, after so many updates
 
     def batch(updates):
-        return played(SAMPLED, *(outcomes(i, int(i < rates[updates])) for i in range(6)))
+        return eval_result(SAMPLED, *(outcomes(i, int(i < rates[updates])) for i in range(6)))
 
     trainer(tmp_path, Evaluation(), checkpoints, max_epochs=3, enable_checkpointing=True).fit(Agent(), Data([[batch]]))
     assert checkpoints.best_model_score.item() == 1.0
@@ -171,7 +176,7 @@ def test_a_checkpoint_can_be_kept_by_a_figure(tmp_path):
         ("train epoch", [2, 3, 4, 5], 5),  # and here it does run a sanity check
     ],
 )
-def test_a_resumed_run_remembers_its_start(tmp_path, capsys, at, abscissas, rollouts):
+def test_a_resumed_run_keeps_its_start_and_costs(tmp_path, capsys, at, abscissas, rollouts):
     """From a checkpoint of either kind, read as Lightning reads it: with `weights_only`."""
     wave = [Costs(tokens_generated=100, env_steps=10, waves=1)]
     checkpoints = ModelCheckpoint(tmp_path / "kept", "{epoch}", save_on_train_epoch_end=at == "train epoch")
@@ -200,7 +205,7 @@ def test_a_resumed_run_remembers_its_start(tmp_path, capsys, at, abscissas, roll
 def test_validate_prints_figures_beside_their_protocol(tmp_path, capsys):
     searched = EvalProtocol("searched", temperature=0.5, samples=2, search=BestOfN(n=8))
     agent, evaluation = Agent(), Evaluation()
-    data = Data([*LOADERS, [fixed(played(searched, outcomes(1, 1, 0)))]])
+    data = Data([*LOADERS, [fixed(eval_result(searched, outcomes(1, 1, 0)))]])
     checkpoints = ModelCheckpoint(tmp_path / "kept", "{epoch}")
     trainer(tmp_path, evaluation, checkpoints, max_epochs=2, enable_checkpointing=True).fit(agent, data)
     fitted = report(tmp_path)
@@ -208,13 +213,13 @@ def test_validate_prints_figures_beside_their_protocol(tmp_path, capsys):
 
     run = trainer(tmp_path, evaluation, checkpoints, enable_checkpointing=True)
     run.validate(agent, data, ckpt_path=checkpoints.best_model_path)
-    said = capsys.readouterr().out
-    assert "policy after 2 updates" in said
-    assert "sampled: temperature 1, 1 sample per instance, no search, 6 held-out instances" in said
-    assert "searched: temperature 0.5, 2 samples per instance, search BestOfN(n=8, commit='keep'), 1 held-out" in said
-    assert re.search(r"success rate +0\.667 \[0\.300, 0\.903\]", said)
-    assert re.search(r"pass@2 +1\.000", said)
-    assert "Validate metric" not in said  # one table, not Lightning's as well
+    output = capsys.readouterr().out
+    assert "policy after 2 updates" in output
+    assert "sampled: temperature 1, 1 sample per instance, no search, 6 held-out instances" in output
+    assert "searched: temperature 0.5, 2 samples per instance, search BestOfN(n=8, commit='keep'), 1 held-out" in output
+    assert re.search(r"success rate +0\.667 \[0\.300, 0\.903\]", output)
+    assert re.search(r"pass@2 +1\.000", output)
+    assert "Validate metric" not in output  # one table, not Lightning's as well
     assert report(tmp_path) == fitted  # the run's own figures are not written over
     validated = report(tmp_path, "evaluation.validate.json")
     assert validated["run"] is None
@@ -222,10 +227,10 @@ def test_validate_prints_figures_beside_their_protocol(tmp_path, capsys):
     assert validated["evaluations"]["sampled"]["before"] is None
 
 
-def test_several_seeds_are_paired_by_instance_and_not_by_place(tmp_path):
+def test_differences_are_paired_by_instance_not_by_position(tmp_path):
     def batch(updates):
         groups = [outcomes(2**64 - 1, 0), outcomes(3, 1), outcomes(4, 1 if updates else 0)]
-        return played(SAMPLED, *(groups[1:] if updates else groups))  # the largest seed is played once only
+        return eval_result(SAMPLED, *(groups[1:] if updates else groups))  # the largest seed is eval_result once only
 
     trainer(tmp_path, Evaluation()).fit(Agent(), Data([[batch]]))
     found = report(tmp_path)["evaluations"]["sampled"]
@@ -234,56 +239,59 @@ def test_several_seeds_are_paired_by_instance_and_not_by_place(tmp_path):
     assert found["difference"]["value"] == 0.5  # 3 as before, 4 gained
 
 
-def test_what_cannot_be_compared_is_said(tmp_path, capsys):
+def test_incomparable_measurements_have_no_difference_and_a_note(tmp_path, capsys):
     def warmer(updates):
-        return played(EvalProtocol("sampled", temperature=0.5 if updates else 1.0), outcomes(1, 1))
+        return eval_result(EvalProtocol("sampled", temperature=0.5 if updates else 1.0), outcomes(1, 1))
 
     def others(updates):
-        return played(GREEDY, outcomes(9 if updates else 8, 1))
+        return eval_result(GREEDY, outcomes(9 if updates else 8, 1))
 
     trainer(tmp_path, Evaluation()).fit(Agent(), Data([[warmer], [others]]))
-    said = capsys.readouterr().out
-    assert "before was measured under another protocol (temperature 1, 1 sample per instance, no search)" in said
-    assert "before and after have no instance in common" in said
+    output = capsys.readouterr().out
+    assert "before was measured under another protocol (temperature 1, 1 sample per instance, no search)" in output
+    assert "before and after have no instance in common" in output
     assert report(tmp_path)["evaluations"]["sampled"]["difference"] is None
 
 
-def test_without_a_start_the_end_is_told_alone(tmp_path, capsys):
+def test_without_a_start_only_the_end_is_printed(tmp_path, capsys):
     trainer(tmp_path, Evaluation(), num_sanity_val_steps=0).fit(Agent(), Data(LOADERS))
-    said = capsys.readouterr().out
-    assert "the start was not measured" in said
-    assert "after 1 epoch" in said
+    output = capsys.readouterr().out
+    assert "the start was not measured" in output
+    assert "after 1 epoch" in output
     assert report(tmp_path)["evaluations"]["sampled"]["before"] is None
 
 
-def test_without_an_end_the_start_is_told_alone(tmp_path, capsys):
+def test_without_an_end_only_the_start_is_printed(tmp_path, capsys):
     trainer(tmp_path, Evaluation(), check_val_every_n_epoch=5).fit(Agent(), Data(LOADERS))
-    said = capsys.readouterr().out
-    assert "no validation ran after training" in said
+    output = capsys.readouterr().out
+    assert "no validation ran after training" in output
     assert report(tmp_path)["evaluations"]["sampled"]["after"] is None
 
 
-def test_an_empty_validation_is_said_in_a_sentence(tmp_path, capsys):
+def test_an_empty_validation_prints_one_sentence(tmp_path, capsys):
     for number, settings in enumerate([{"limit_val_batches": 0}, {}]):
         folder = tmp_path / str(number)
-        trainer(folder, Evaluation(), **settings).fit(Agent(), Data([[fixed(played(SAMPLED))]]))
-        said = capsys.readouterr().out
-        assert said.startswith("Evaluation: nothing was measured, since no held-out instance was played")
-        assert "nan" not in said.lower()
+        trainer(folder, Evaluation(), **settings).fit(Agent(), Data([[fixed(eval_result(SAMPLED))]]))
+        output = capsys.readouterr().out
+        assert output.startswith("Evaluation: nothing was measured, since no held-out episode was run")
+        assert "nan" not in output.lower()
         tags = events(folder).Tags()["scalars"] if (folder / "logs").exists() else []
         assert not [tag for tag in tags if tag.startswith("val/")]
 
 
-def test_an_episode_without_a_turn_makes_no_nan(tmp_path):
+def test_an_episode_without_a_turn_gives_no_nan(tmp_path):
     whole = Group(1, (trajectory(1),))
     turnless = Group(1, tuple(type(t)(1, 0, "sample", False, (), False, True, (), "") for t in whole.trajectories))
     run = trainer(tmp_path, Evaluation())
-    run.validate(Agent(), Data([[fixed(played(SAMPLED, turnless))]]))
+    run.validate(Agent(), Data([[fixed(eval_result(SAMPLED, turnless))]]))
     assert all(isfinite(value.item()) for value in run.callback_metrics.values())
 
 
 def test_an_instance_that_a_sampler_repeats_counts_once(tmp_path):
-    batches = [played(SAMPLED, outcomes(1, 1), outcomes(2, 0), outcomes(3, 0)), played(SAMPLED, outcomes(1, 1))]
+    batches = [
+        eval_result(SAMPLED, outcomes(1, 1), outcomes(2, 0), outcomes(3, 0)),
+        eval_result(SAMPLED, outcomes(1, 1)),
+    ]
     run = trainer(tmp_path, Evaluation())
     run.validate(Agent(), Data([[fixed(batch) for batch in batches]]))
     assert run.callback_metrics["val/sampled/success_rate"].item() == pytest.approx(1 / 3)
@@ -298,14 +306,14 @@ def test_a_second_fit_in_one_process_starts_anew(tmp_path):
         assert report(folder)["run"]["evaluation_seconds"] == pytest.approx(6.0)
 
 
-def test_it_runs_without_a_logger(tmp_path, capsys, monkeypatch):
+def test_without_a_logger_nothing_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer(tmp_path, Evaluation(), logger=False).fit(Agent(), Data(LOADERS))
     assert "after 1 epoch" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_evaluations_keep_their_states_apart(tmp_path):
+def test_two_evaluations_have_states_of_their_own(tmp_path):
     run = trainer(tmp_path, Evaluation(), Evaluation(pass_at=[1], name="other"), max_epochs=1)
     run.fit(Agent(), Data(LOADERS))
     assert report(tmp_path)["evaluations"] == report(tmp_path, "other.json")["evaluations"]
@@ -314,32 +322,32 @@ def test_two_evaluations_keep_their_states_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"pass_at": [0, 2]}, r"Evaluation.pass_at is \[0, 2\]: give"),
         ({"name": "a/b"}, "Evaluation.name is 'a/b': give"),
         ({"name": ""}, "Evaluation.name is '': give"),
     ],
 )
-def test_bad_settings_are_said(settings, said):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_arguments_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
         Evaluation(**settings)
 
 
-def test_trials_of_one_name_are_refused(tmp_path):
+def test_two_protocols_of_one_name_are_refused(tmp_path):
     other = EvalProtocol("sampled", temperature=0.3)
-    data = Data([[unchanged], [fixed(played(other, outcomes(1, 1)))]])
-    with pytest.raises(ConfigError, match="two evaluations are named 'sampled'"):
+    data = Data([[unchanged], [fixed(eval_result(other, outcomes(1, 1)))]])
+    with pytest.raises(ConfigError, match=r"data\.evaluations has two protocols named 'sampled'"):
         trainer(tmp_path, Evaluation()).validate(Agent(), data)
 
 
-def test_another_output_is_refused(tmp_path):
+def test_an_output_that_is_no_eval_result_is_refused(tmp_path):
     with pytest.raises(TypeError, match="an EvalResult, not dict"):
         trainer(tmp_path, Evaluation()).validate(Agent(), Data([[fixed({"loss": 1.0})]]))
 
 
-SEVENTH = fixed(played(SAMPLED, outcomes(7, 1), seconds=3.0))
-EIGHTH = fixed(played(SAMPLED, outcomes(8, 0), tokens=7, seconds=1.0))
+SEVENTH = fixed(eval_result(SAMPLED, outcomes(7, 1), seconds=3.0))
+EIGHTH = fixed(eval_result(SAMPLED, outcomes(8, 0), tokens=7, seconds=1.0))
 
 
 class Ranked(Data):

@@ -1,4 +1,4 @@
-"""The rollout's progress line, on a terminal that is a string and off it."""
+"""The rollout's progress line, on a fake terminal and without one."""
 
 import io
 import sys
@@ -8,8 +8,8 @@ from callback_support import Agent, Data, trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 
 from callbacks import RolloutProgressBar
-from callbacks.costs import RolloutCosts
-from callbacks.progress import costs_in_words
+from callbacks.costs import RolloutCostMeter
+from callbacks.progress import describe_costs
 from tsr_lightning.costs import Costs
 from tsr_lightning.training.hooks import OnRolloutWave, RolloutProgress
 
@@ -28,14 +28,14 @@ def run(tmp_path, **settings):
     trainer(tmp_path, *callbacks, max_epochs=2, limit_val_batches=0, **settings).fit(Agent(), Data(waves=WAVES))
 
 
-def test_off_a_terminal_a_rollout_is_one_line(tmp_path, capsys):
+def test_without_a_terminal_a_rollout_is_one_line(tmp_path, capsys):
     run(tmp_path)
     lines = [line for line in capsys.readouterr().err.splitlines() if "searches" in line]
-    said = "rollout of 3 searches in 6.0 s: 1,200 tokens (200/s), 30 env steps"
-    assert lines == [f"epoch 0: {said}", f"epoch 1: {said}"]
+    line = "rollout of 3 searches in 6.0 s: 1,200 tokens (200/s), 30 env steps"
+    assert lines == [f"epoch 0: {line}", f"epoch 1: {line}"]
 
 
-def test_on_a_terminal_it_is_a_line_that_goes_away(tmp_path, monkeypatch):
+def test_on_a_terminal_the_line_is_redrawn(tmp_path, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     run(tmp_path, callbacks=[TQDMProgressBar()], enable_progress_bar=True)
@@ -46,7 +46,7 @@ def test_on_a_terminal_it_is_a_line_that_goes_away(tmp_path, monkeypatch):
     assert "searches" not in written
 
 
-def test_beside_the_rich_bar_it_is_a_line_of_the_same_display(tmp_path, monkeypatch):
+def test_beside_the_rich_bar_the_line_is_a_task_of_its_display(tmp_path, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
@@ -59,24 +59,24 @@ def test_beside_the_rich_bar_it_is_a_line_of_the_same_display(tmp_path, monkeypa
     assert not ours.visible  # one task for both rollouts
 
 
-def test_a_rollout_without_time_has_no_rate():
-    assert costs_in_words(RolloutProgress(1, "rollout", 0, 1, Costs(), 0.0)) == "0 tokens (0/s), 0 env steps"
+def test_a_rollout_of_zero_seconds_has_rate_zero():
+    assert describe_costs(RolloutProgress(1, "rollout", 0, 1, Costs(), 0.0)) == "0 tokens (0/s), 0 env steps"
 
 
-def test_costs_add_up_over_rollouts_of_any_length():
-    costs = RolloutCosts()
+def test_the_costs_of_rollouts_add_up_and_evaluations_are_left_out():
+    costs = RolloutCostMeter()
 
-    def wave(number, what, waves, steps):
-        costs.see(RolloutProgress(number, what, 0, 1, Costs(waves=waves, env_steps=steps), 1.0))
+    def wave(number, phase, waves, steps):
+        costs.update(RolloutProgress(number, phase, 0, 1, Costs(waves=waves, env_steps=steps), 1.0))
 
     wave(1, "rollout", 1, 10)
-    wave(1, "rollout", 1, 20)  # a choice is played, or a demonstration: steps without an engine call
+    wave(1, "rollout", 1, 20)  # a commit or a demonstration: steps without an engine call
     wave(1, "rollout", 2, 30)
-    wave(2, "sampled", 1, 500)  # a protocol's are not the rollouts'
+    wave(2, "sampled", 1, 500)  # an evaluation's costs are not the rollouts'
     wave(3, "rollout", 1, 5)  # the second rollout
-    wave(4, "rollout", 1, 7)  # the third, which follows a rollout of a single wave
+    wave(4, "rollout", 1, 7)  # the third, after a rollout of a single wave
     assert costs.total.env_steps == 30 + 5 + 7
 
 
-def test_it_is_the_hook_that_the_data_module_looks_for():
+def test_it_has_the_hook_of_the_data_module():
     assert isinstance(RolloutProgressBar(), OnRolloutWave)

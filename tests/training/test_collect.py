@@ -1,0 +1,97 @@
+"""Rollout and credit as plain functions, on a small environment with a scripted policy."""
+
+from collections.abc import Sequence
+from itertools import count
+
+import torch
+from fakes import driver
+
+from tsr_lightning.batching.sequences import TrainingSequence
+from tsr_lightning.costs import Costs
+from tsr_lightning.objectives import GRPO
+from tsr_lightning.objectives.base import Credit, Estimates
+from tsr_lightning.rng import Key
+from tsr_lightning.search.plan import PlanEntry
+from tsr_lightning.search.strategies import BestOfN, Sample
+from tsr_lightning.training.collect import credited_sequences, epoch_tasks, roll_out, run_groups
+from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.evaluation import EvalProtocol
+from tsr_lightning.trajectory import Group, Trajectory
+
+ENTRIES = [PlanEntry(Sample(), 3), PlanEntry(BestOfN(n=2), 1)]
+SEEDS = (4, 9, 2)
+
+
+def ignore(done: int, total: int, costs: Costs) -> None:
+    """The progress of a rollout that nobody watches."""
+
+
+def test_every_instance_gets_the_members_of_the_plan() -> None:
+    tasks = epoch_tasks(SEEDS, ENTRIES, Key(1), epoch=5)
+    assert [[task.instance for task in group] for group in tasks] == [[4] * 4, [9] * 4, [2] * 4]
+    assert [[task.member for task in group] for group in tasks] == [[0, 1, 2, 3]] * 3
+    assert [type(task.strategy) for task in tasks[1]] == [Sample, Sample, Sample, BestOfN]
+
+
+def test_draws_differ_by_epoch_position_and_member() -> None:
+    keys = [
+        task.key
+        for epoch in range(3)
+        for group in epoch_tasks((7, 7), ENTRIES, Key(1), epoch)  # even of one instance twice
+        for task in group
+    ]
+    assert len(set(keys)) == len(keys) == 3 * 2 * 4
+
+
+def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
+    tasks = epoch_tasks(SEEDS, ENTRIES, Key(1), epoch=0)
+    rollout = roll_out(driver(), tasks, ignore, Ranks())
+    assert [group.instance for group in rollout.groups] == [4, 9, 2]
+    assert [len(group.trajectories) for group in rollout.groups] == [4, 4, 4]
+    assert rollout.costs.tokens_generated > 0
+    first, second = (run_groups(driver(), Ranks(rank, 2).shard(tasks), ignore) for rank in range(2))
+    assert [first[0], second[0], first[1]] == rollout.groups
+
+
+def zeros(trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]) -> list[Estimates]:
+    counts = [trajectory.trained_tokens for trajectory, _ in trajectories]
+    return [Estimates(torch.zeros(n), torch.zeros(n), torch.zeros(n), 0.0) for n in counts]
+
+
+class Numbered(GRPO):
+    """Every token's advantage is the number of its trajectory."""
+
+    def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
+        numbers = count()
+        return [[self._one(len(estimate.logprobs), next(numbers)) for estimate in group] for group in estimates]
+
+    @staticmethod
+    def _one(tokens: int, number: int) -> Credit:
+        zeros, ones = torch.zeros(tokens), torch.ones(tokens)
+        return Credit(number * ones, value_targets=zeros, weights=ones, normalizers=ones, value_weights=zeros)
+
+
+def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
+    groups = roll_out(driver(), epoch_tasks(SEEDS, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
+    sequences = credited_sequences(groups, Numbered(), zeros, Ranks())
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    assert len(sequences) == len(trajectories) == 12
+    for number, (sequence, trajectory) in enumerate(zip(sequences, trajectories, strict=True)):
+        assert sequence.ids[sequence.mask].tolist() == [token for turn in trajectory.turns for token in turn.response]
+        assert sequence.targets is not None
+        assert sequence.targets.advantages.unique().tolist() == [number]
+
+
+def test_without_groups_nothing_is_estimated() -> None:
+    assert credited_sequences([], GRPO(), zeros, Ranks()) == []
+
+
+def test_evaluation_draws_depend_on_protocol_position_and_sample_alone() -> None:
+    protocol = EvalProtocol("sampled", samples=2)
+    numbered = list(enumerate([30, 10, 20]))
+    tasks = protocol.tasks(numbered, held_out_seed=123)
+    assert [[task.instance for task in samples] for samples in tasks] == [[30, 30], [10, 10], [20, 20]]
+    assert protocol.tasks(numbered[1:], held_out_seed=123) == tasks[1:]
+    others = EvalProtocol("other", samples=2).tasks(numbered, held_out_seed=123)
+    keys = [task.key for samples in [*tasks, *others] for task in samples]
+    assert len(set(keys)) == len(keys)

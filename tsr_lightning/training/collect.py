@@ -1,0 +1,79 @@
+"""Collects what an epoch trains on, in two steps: its rollout, and the credit of its trajectories.
+
+Plain functions, which know no Trainer and no data module. Under several ranks each runs its share of the groups.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
+from tsr_lightning.batching.tensors import Estimates
+from tsr_lightning.costs import Costs
+from tsr_lightning.objectives.base import Objective
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
+from tsr_lightning.search.plan import PlanEntry
+from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.trajectory import Group, Trajectory
+
+# The policy's, critic's and reference's estimates of trajectories, each given with its training sequences
+EstimateFn = Callable[[Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]], list[Estimates]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The groups of an epoch and what they cost, of all ranks."""
+
+    groups: list[Group]  # in the order of their instances
+    costs: Costs
+
+
+def epoch_tasks(seeds: Sequence[int], entries: Sequence[PlanEntry], key: Key, epoch: int) -> list[list[SearchTask]]:
+    """The searches of an epoch, one list per group.
+
+    Args:
+        seeds: of the instances.
+        entries: the plan's, for this epoch.
+        key: the run's.
+        epoch: names the draws.
+    """
+    strategies = [entry.strategy for entry in entries for _ in range(entry.count)]
+    return [
+        [
+            SearchTask(seed, member, strategy, key.fold_in("epoch", epoch, "instance", place, "member", member))
+            for member, strategy in enumerate(strategies)
+        ]
+        for place, seed in enumerate(seeds)
+    ]
+
+
+def roll_out(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks) -> Rollout:
+    """Runs this rank's groups on a new driver, and gathers those of all ranks."""
+    groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress))
+    return Rollout(groups, sum(ranks.gather([driver.costs]), Costs()))
+
+
+def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn) -> list[Group]:
+    """One group per list of tasks, which are all of one instance."""
+    trajectories = iter(driver.run(list(chain.from_iterable(tasks)), progress))
+    return [Group(members[0].instance, tuple(islice(trajectories, len(members)))) for members in tasks]
+
+
+def credited_sequences(
+    groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks
+) -> list[TrainingSequence]:
+    """The training sequences of groups, with credit; every rank estimates its share and returns all of them."""
+    if not groups:
+        return []
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    sequences = [training_sequences(trajectory) for trajectory in trajectories]
+    estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
+    remaining = iter(estimates)
+    by_group = [list(islice(remaining, len(group.trajectories))) for group in groups]
+    credits = chain.from_iterable(objective.credit(groups, by_group))
+    return [
+        sequence
+        for parts, estimated, credit in zip(sequences, estimates, credits, strict=True)
+        for sequence in with_credit(parts, estimated, credit)
+    ]

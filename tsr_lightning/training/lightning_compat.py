@@ -1,0 +1,123 @@
+"""Every use of what Lightning does not document, or does in a way of its own: read this when Lightning is upgraded."""
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+
+_NONE_BATCH = "train_dataloader yielded None. If this was on purpose, ignore this warning..."
+
+
+def callbacks(trainer: Trainer) -> list[Callback]:
+    return trainer.callbacks  # type: ignore[attr-defined]
+
+
+def datamodule(trainer: Trainer) -> LightningDataModule | None:
+    return trainer.datamodule  # type: ignore[attr-defined]
+
+
+def is_fitting(trainer: Trainer) -> bool:
+    """Whether `fit` runs, its validations included."""
+    return trainer.state.fn == TrainerFn.FITTING
+
+
+# -- position ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a policy has been trained: what its figures are logged against.
+
+    A rollout of epoch e, and an evaluation after e epochs, are of the same policy, so both are logged at e.
+    """
+
+    epochs: int
+    updates: int
+
+    @classmethod
+    def in_checkpoint(cls, checkpoint: dict[str, Any]) -> "Position":
+        """Of the policy in a checkpoint, whose own "epoch" does not count the one that it was written in."""
+        begun = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["ready"]
+        return cls(epochs=begun, updates=checkpoint["global_step"])
+
+
+def epochs_at_rollout(trainer: Trainer) -> int:
+    """Epochs trained before the current rollout; `trainer.current_epoch` is one behind after a resume."""
+    return trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]  # declared as its base
+
+
+def position_at_validation(trainer: Trainer, loaded: Position | None) -> Position:
+    """Counts the epoch that the validation closes, unlike `trainer.current_epoch`.
+
+    Args:
+        trainer: of the run.
+        loaded: the position in the checkpoint that was loaded. `validate` does not restore the Trainer's own counts.
+    """
+    if loaded is not None and not is_fitting(trainer):
+        return loaded
+    return Position(epochs=trainer.fit_loop.epoch_progress.current.ready, updates=trainer.global_step)
+
+
+# -- updates ----------------------------------------------------------------------------------------------------------
+
+
+def set_micro_batches(trainer: Trainer, per_step: int) -> None:
+    """Sets the micro-batches of each optimizer step; `summed_loss` is its counterpart."""
+    trainer.accumulate_grad_batches = per_step
+
+
+def summed_loss(trainer: Trainer, loss: Tensor) -> Tensor:
+    """Scales a micro-batch's loss so that the losses of all micro-batches and ranks add up: Lightning divides by the
+    number of micro-batches, and DDP by that of the ranks."""
+    return loss * trainer.accumulate_grad_batches * trainer.world_size
+
+
+def training_precision(trainer: Trainer) -> AbstractContextManager[None]:
+    """The precision of `training_step`, for forward passes outside it."""
+    return trainer.precision_plugin.forward_context()
+
+
+def prepare_empty_epoch(trainer: Trainer) -> None:
+    """Lets an epoch whose one batch is None validate and save as any other.
+
+    An epoch without a batch would end the training, and None is a batch that Lightning steps over, with a warning. A
+    ModelCheckpoint saves nothing where no optimizer step was taken since it last saved.
+    """
+    trainer.fit_loop.epoch_loop._warning_cache.add(_NONE_BATCH)
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            callback._last_global_step_saved = -1
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target and renames, so that a killed run leaves the last checkpoint whole."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        target = Path(path)
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        super().save_checkpoint(checkpoint, unfinished, storage_options)
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+
+
+def use_atomic_checkpoints(trainer: Trainer) -> None:
+    trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+
+
+def attach(trainer: Trainer, model: LightningModule, data: LightningDataModule) -> None:
+    """Connects model and data to a trainer that runs no loop, as `fit` and `validate` do for theirs."""
+    trainer.strategy.connect(model)
+    model.trainer = trainer
+    data.trainer = trainer
+    trainer.datamodule = data  # type: ignore[attr-defined]

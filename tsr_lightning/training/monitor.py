@@ -1,0 +1,75 @@
+"""Reports the progress of rollouts to callbacks, and warns where hardly a response is a valid action."""
+
+import time
+from collections.abc import Sequence
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+from tsr_lightning.costs import Costs
+from tsr_lightning.search.driver import ProgressFn
+from tsr_lightning.training.hooks import OnRolloutWave, RolloutProgress
+from tsr_lightning.training.lightning_compat import callbacks
+from tsr_lightning.trajectory import Origin, Trajectory
+
+FEW_VALID = 0.05  # of the responses: a policy that knows the answer format is far above it, however well it plays
+_EXCERPT = 60  # characters of a response
+
+
+class RolloutMonitor:
+    """Watches the rollouts of a run, those of evaluations included.
+
+    Args:
+        max_response_tokens: the budget of a response.
+    """
+
+    def __init__(self, max_response_tokens: int) -> None:
+        self._max_response_tokens = max_response_tokens
+        self._rollouts = 0
+        self._warned = False
+
+    def start(self, trainer: Trainer, phase: str) -> ProgressFn:
+        """Begins a rollout; what it returns reports each wave to the callbacks."""
+        self._rollouts += 1
+        number, started = self._rollouts, time.perf_counter()
+        listeners = [callback for callback in callbacks(trainer) if isinstance(callback, OnRolloutWave)]
+
+        def report(done: int, total: int, costs: Costs) -> None:
+            for callback in listeners:
+                progress = RolloutProgress(number, phase, done, total, costs, time.perf_counter() - started)
+                callback.on_rollout_wave(trainer, progress)
+
+        return report
+
+    def finish(self, phase: str, trajectories: Sequence[Trajectory]) -> None:
+        """Warns, once in a run, where hardly a response is a valid action."""
+        problem = None if self._warned else few_valid_actions(trajectories, self._max_response_tokens)
+        if problem is not None:
+            rank_zero_info(f"{phase}: {problem}")
+            self._warned = True
+
+
+def few_valid_actions(trajectories: Sequence[Trajectory], max_response_tokens: int) -> str | None:
+    """One sentence with the likely reason why hardly a response is a valid action; None where enough are.
+
+    Args:
+        trajectories: of a rollout or an evaluation; demonstrations are left out.
+        max_response_tokens: the budget of a response.
+    """
+    turns = [t for trajectory in trajectories if trajectory.origin is not Origin.DEMONSTRATED for t in trajectory.turns]
+    invalid = [turn for turn in turns if not turn.valid]
+    if not turns or len(turns) - len(invalid) >= FEW_VALID * len(turns):
+        return None
+    cut = sum(not turn.finished for turn in invalid)
+    if 2 * cut > len(invalid):
+        reason = (
+            f"{cut / len(invalid):.0%} were cut off at data.sampling.max_response_tokens = {max_response_tokens}: "
+            "raise it, or ask for shorter answers"
+        )
+    else:
+        reason = (
+            "the policy was not taught the form of answer that the environment asks for: give data.env_kwargs (such as "
+            "prompt_style) as it was trained with, or begin with configs/warm_start"
+        )
+    share = 1 - len(invalid) / len(turns)
+    return f"{share:.1%} of {len(turns):,} responses are valid actions, unlike {invalid[0].text[:_EXCERPT]!r}; {reason}"
