@@ -161,10 +161,10 @@ def told_their_rank(folder: Path) -> None:
     ]
     try:
         for run in runs:
-            assert run.wait(SECONDS) == 0, "".join(run.said() for run in runs)
+            assert run.wait(SECONDS) == 0, "".join(run.output() for run in runs)
     finally:
         for run in runs:  # a rank whose other failed would wait for it
-            run.end()
+            run.kill()
 
 
 CASES = {

@@ -29,7 +29,7 @@ def fit(model: Path, moment: str) -> tuple[str, ...]:
 def status_of(folder: Path, *args: object) -> tuple[int, str]:
     """The exit status of a process of its own, and what it said."""
     run = Forked(args, folder, {}, folder / "said.txt")
-    return run.wait(240), run.said()
+    return run.wait(240), run.output()
 
 
 def result(folder: Path) -> dict[str, Any]:
