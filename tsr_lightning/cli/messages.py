@@ -135,8 +135,8 @@ def _unknown_class(text: str, keys: Collection[str]) -> str | None:
         return None
     path = found[1]
     module, _, name = path.rpartition(".")
-    is_ours = not module or module.partition(".")[0] in _PACKAGES
-    if is_ours and (sentence := renamed(path) or renamed(name)):
+    is_shipped = not module or module.partition(".")[0] in _PACKAGES
+    if is_shipped and (sentence := renamed(path) or renamed(name)):
         return sentence
     known = set(_classes())
     suggestion = None if name in known else _suggestion(name, known)
