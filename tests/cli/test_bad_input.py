@@ -290,9 +290,7 @@ def test_checkpoint_without_the_critic(checkpoint: Path, refused: Refused):
 
 
 @pytest.mark.parametrize("subcommand", ["validate", "export"])
-def test_checkpoint_of_another_model_for_other_subcommands(
-    subcommand: str, checkpoint: Path, refused: Refused
-):
+def test_checkpoint_of_another_model_for_other_subcommands(subcommand: str, checkpoint: Path, refused: Refused):
     output = ("--output", "out") if subcommand == "export" else ()
     sentence = refused(subcommand, *RUN[1:], NEW[0], TINY.replace("32", "48"), "--ckpt_path", checkpoint, *output)
     assert re.search("another model.*give the model", sentence)
