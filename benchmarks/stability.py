@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 
 from benchmarks.curve import success_curve
-from benchmarks.report import TRIALS, by_cell, pooled
+from benchmarks.report import PROTOCOLS, by_cell, pooled
 from benchmarks.study import SEEDS, Cell, Finished, Levels
 from callbacks.statistics import paired_difference
 
@@ -64,7 +64,7 @@ def write_stability(finished: Sequence[Finished], runs: Path, folder: Path) -> N
         _row(cell_runs, starts[cell_runs[0].cell.levels], protocol, runs)
         for cell_runs in by_cell(finished).values()
         if cell_runs[0].cell.levels in starts  # the run that measures the start may not be finished
-        for protocol in TRIALS
+        for protocol in PROTOCOLS
     ]
     if not rows:
         print(f"--report: no finished run in {runs}; run without it first, or name the folder with --runs")
@@ -117,7 +117,7 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> str:
     below = [row for row in rows if fmean(_gains(row)) < 0]
     significant = [row for row in rows if row["difference_interval"][1] < 0]
     least, where = min(gains, key=lambda pair: pair[0])
-    missing = len(STABILITY) - len(gains) // len(TRIALS)
+    missing = len(STABILITY) - len(gains) // len(PROTOCOLS)
     unfinished = f"{missing} of {len(STABILITY)} runs are still missing here. " if missing else ""
     return (
         f"{unfinished}**{len(below)} of {len(rows)} cells end below their start on the mean of their seeds"
@@ -161,9 +161,9 @@ def _draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     epochs = range(0, EPOCHS + 1, EVERY)
-    figure, axes = pyplot.subplots(len(TRIALS), len(RANGES), figsize=(4.2 * len(RANGES), 6.4), sharex=True)
+    figure, axes = pyplot.subplots(len(PROTOCOLS), len(RANGES), figsize=(4.2 * len(RANGES), 6.4), sharex=True)
     for across, levels in enumerate(RANGES):
-        for down, protocol in enumerate(TRIALS):
+        for down, protocol in enumerate(PROTOCOLS):
             axis = axes[down][across]
             mine = [row for row in rows if row["levels"] == levels.name and row["trial"] == protocol]
             for row in mine:
