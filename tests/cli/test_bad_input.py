@@ -155,7 +155,7 @@ def refused(empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
         assert out == ""
         assert len(lines) == 1, err
         assert lines[0].startswith("tsr: error: ")
-        assert len(lines[0]) < 300
+        assert len(lines[0]) < 320
         assert set(empty_folder.iterdir()) == present
         return lines[0].removeprefix("tsr: error: ")
 

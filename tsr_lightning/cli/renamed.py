@@ -26,7 +26,7 @@ RENAMED: Mapping[str, str] = {
     "tsr_lightning.envs.branchable": "tsr_lightning.envs.base",
     "tsr_lightning.envs.making": "tsr_lightning.envs.make",
     "tsr_lightning.evaluation": "tsr_lightning.training.evaluation",
-    "tsr_lightning.generation.engine": "tsr_lightning.engines.base",
+    "tsr_lightning.generation": "tsr_lightning.engines",
     "tsr_lightning.hooks": "tsr_lightning.training.hooks",
     "tsr_lightning.rollouts": "tsr_lightning.training.datamodule",
     "tsr_lightning.rows": "tsr_lightning.batching.sequences",
