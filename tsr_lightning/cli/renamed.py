@@ -10,6 +10,8 @@ RENAMED: Mapping[str, str] = {
     "data.updates.micro_tokens": "data.updates.micro_batch_tokens",
     "data.updates.stop_kl": "data.updates.target_kl",
     "data.env_kwargs.wording": "data.env_kwargs.prompt_style",
+    "data.env_kwargs.asked": "data.env_kwargs.goals",
+    "data.env_kwargs.part": "data.env_kwargs.split",
     "model.policy.model.layers": "model.policy.model.num_hidden_layers",
     "model.policy.model.heads": "model.policy.model.num_attention_heads",
     "model.policy.model.intermediate": "model.policy.model.intermediate_size",
