@@ -142,7 +142,7 @@ OLD_NAMES: Mapping[str, str] = {
     "StepExecutor, Serial, Threaded": rf"{as_class('Stage', 'Beside')}|\bInTurn\b|search[./]stages",
     "cohort": r"\b_?[Cc]rews?\b",
     "SearchTask, ProgressFn, PlanEntry": as_class("Task", "Watch", "Share"),
-    "Costs": r"\b[Ll]edgers?\b",
+    "Costs": r"\bLedgers?\b|\.ledger\b|\bledger\s*[=:]|[\"']ledger[\"']|search[./]ledger",
     "env_score, response_tokens, episode_return": r"\.feedback\b|\.said\b|\b(?:node|leaf|child|trajectory)\.total\b",
     "SequenceGroup, SequenceState, PendingToken": as_class("Family", "Talk", "Fresh"),
     "PrefixCache, KVStore, DecodeBuffer": rf"{as_class('Memory', 'Store')}|\b[Ww]orkbench\b",
