@@ -21,7 +21,7 @@ Made by `python -m benchmarks --full` from the shipped configurations; `study.js
 two runs side by side on one thread each, sometimes beside other jobs, so seconds (of training, evaluation apart) are
 comparable within a factor and tokens are exact. Per run: 20 epochs of two updates each; instances, trajectories and
 step size are the configurations'; beam search keeps 2 of 4 candidates a turn and trains on its successes alone;
-`likelihood-expert` goes on with the noisy demonstrations that the policy began with (35% of the actions random);
+`sft-expert` goes on with the noisy demonstrations that the policy began with (35% of the actions random);
 controls marked `same-seconds` got as many epochs as fit into the seconds of the GRPO beam run of their seed. Judged on
 256 held-out instances without search, at temperature 1 (two episodes each) and greedily. Before, after and the 95%
 interval of the paired difference go over instances, seeds pooled; the seeds' own figures show the spread.
@@ -51,7 +51,8 @@ difference go over instances, seeds pooled; the seeds' own figures show the spre
 The runs were made before attention on CPUs became a kernel of our own, which moves draws near a step and takes fewer
 seconds. With it, beam, seed 1, 10 epochs, 192 held-out instances: 0.195 before, 0.331 after, +0.135 [+0.077, +0.191].
 
-In these same shops the oracle reaches 100%, and who buys the first result 0% (`tests/test_webshop_made.py`).
+In these same shops the oracle reaches 100%, and buying the first result 0%
+(`tests/envs/test_webshop_generated_shops.py`).
 
 What these figures do not show:
 

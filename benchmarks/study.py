@@ -85,7 +85,7 @@ CONTROLS = [
     Cell(task, objective, search, seed, seconds_of="beam")
     for task in TASKS
     for seed in SEEDS
-    for objective, search in (("likelihood", "expert"), ("grpo", "sample"))
+    for objective, search in (("sft", "expert"), ("grpo", "sample"))
 ]
 FULL = [*GRID, *CONTROLS]
 WEBSHOP = [Cell("webshop", "grpo", search, seed, epochs=30) for seed in SEEDS for search in ("sample", "beam")]

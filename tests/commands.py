@@ -1,4 +1,4 @@
-"""`tsr` in this process and in others, with settings that make a run a matter of a second."""
+"""Runs `tsr` in this process and in others, with settings for runs of a second."""
 
 import os
 import subprocess
@@ -13,8 +13,11 @@ from tsr_lightning.cli import app as cli
 from tsr_lightning.policy.export import export
 
 ROOT = Path(__file__).resolve().parent.parent
-TINY = '{"hidden_size": 32, "layers": 1, "heads": 2, "intermediate": 64, "max_positions": 2048}'
-# What a run on the tiny model needs: two epochs of four instances, on the CPU, where bits can be compared.
+TINY = (
+    '{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, '
+    '"max_position_embeddings": 2048}'
+)
+# Two epochs of four instances, on the CPU, whose results can be compared bit for bit.
 QUICK = (
     *("--trainer.accelerator", "cpu", "--trainer.max_epochs", "2", "--trainer.num_sanity_val_steps", "0"),
     *("--trainer.enable_progress_bar", "false", "--trainer.callbacks", "null"),
@@ -24,7 +27,7 @@ QUICK = (
 
 @contextmanager
 def in_folder(folder: Path) -> Iterator[None]:
-    """The process as `tsr` finds it in an empty folder, and as it was afterwards."""
+    """Runs `tsr` in a folder, and restores what it changes of this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["tsr"])
@@ -40,7 +43,7 @@ def tsr(*args: object) -> cli.TSRCLI:
 
 
 def tsr_process(*args: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`tsr` in a process of its own, which finds the modules of its folder and of the tests."""
+    """Runs `tsr` in a process of its own, which can import from its folder and from tests/."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     return subprocess.run(
         [sys.executable, "-m", "tsr_lightning", *map(str, args)],
@@ -53,7 +56,7 @@ def tsr_process(*args: object, cwd: Path, **environment: str) -> subprocess.Comp
 
 
 def warm_started(task: str, folder: Path) -> Path:
-    """A tiny model that has learned from the oracle how to answer and little more, exported to a folder."""
+    """A tiny model, trained on a few of the oracle's demonstrations and exported to a folder."""
     folder.mkdir(parents=True)
     with in_folder(folder):
         config = ("--config", f"warm_start/{task}.yaml", "--model.policy.model", TINY, *QUICK)

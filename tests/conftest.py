@@ -1,14 +1,14 @@
-"""What every test shares: no hub, two threads, the fast ones first."""
+"""Settings and fixtures of all tests: no hub, two threads, fast tests first."""
 
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-# Before torch and transformers are imported, and in the environment, so that processes which tests start have it too.
+# Set before torch and transformers are imported, and inherited by the processes that tests start.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads and a fork do not go together
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads do not survive a fork
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"  # lightning 2.6 uses what its version 5 removes
 os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
@@ -23,19 +23,19 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
-# No deadline: a shared core is late at times. The same examples each time: whether a change may go in is no lottery.
+# No deadline, since a shared core can be slow; the same examples in every run.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow tests after the fast ones, the exhaustive ones last; the order is otherwise as written."""
+    """Sorts slow tests after fast ones and exhaustive ones last; otherwise the order stays as written."""
     items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("exhaustive", "slow")])
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Published material for checks, which lies beside the repository on some machines."""
+    """Published data for checks, which only some machines have beside the repository."""
     if not SHARED_DATA.is_dir():
         pytest.skip("the published material of ../shared/data is not on this machine")
     return SHARED_DATA
@@ -43,7 +43,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Folders of tiny models that can answer, one per task, each made when it is first asked for."""
+    """Gives the folder of a task's tiny trained model, which is made on first use."""
     from commands import warm_started
 
     folder = tmp_path_factory.mktemp("tiny")
@@ -61,7 +61,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 
 @pytest.fixture
 def empty_folder(tmp_path: Path) -> Iterator[Path]:
-    """Where the test stands, as a user does: `tsr` in this process leaves nothing behind."""
+    """The working folder of the test, empty at its start; restores what `tsr` changes of this process."""
     from commands import in_folder
 
     with in_folder(tmp_path):

@@ -1,5 +1,4 @@
-"""`tsr` in processes of their own that need not import PyTorch again: each is forked from one that has imported the
-command, and has done nothing else."""
+"""Runs `tsr` in processes forked from one that has only imported it, so that none imports PyTorch again."""
 
 import multiprocessing
 import os
@@ -14,41 +13,40 @@ CONTEXT.set_forkserver_preload(["tsr_lightning.cli.app", "tsr_lightning.policy.m
 
 
 class Forked:
-    """A running `tsr`, which finds the modules of its folder and of the tests.
+    """A running `tsr`, which can import from its folder and from tests/.
 
     Args:
-        args: what is typed after `tsr`.
-        cwd: its folder.
-        environment: variables besides those of this process.
-        log: the file that it writes both its outputs to.
+        args: the command line after `tsr`.
+        cwd: its working folder.
+        environment: variables to set besides those of this process.
+        log: the file for its standard output and error.
     """
 
     def __init__(self, args: Sequence[object], cwd: Path, environment: Mapping[str, str], log: Path) -> None:
         self.log = log
-        typed = [str(arg) for arg in args]
-        told = (typed, cwd, {**os.environ, **environment}, log)
-        self.process = CONTEXT.Process(target=_run, args=told, daemon=True)  # does not outlive this process
+        arguments = ([str(arg) for arg in args], cwd, {**os.environ, **environment}, log)
+        self.process = CONTEXT.Process(target=_run, args=arguments, daemon=True)  # does not outlive this process
         self.process.start()
 
     def wait(self, seconds: float) -> int:
-        """Its exit status, that of a signal negative.
+        """Returns its exit status, negative for a signal.
 
         Raises:
-            TimeoutError: it did not end in time, and was killed.
+            TimeoutError: it did not end in time and was killed.
         """
         self.process.join(seconds)
         status = self.process.exitcode
         if status is None:
-            self.end()
-            raise TimeoutError(f"no end within {seconds} seconds:\n{self.said()}")
+            self.kill()
+            raise TimeoutError(f"still running after {seconds} seconds:\n{self.output()}")
         return status
 
-    def end(self) -> None:
-        """Kills it, if it still runs."""
+    def kill(self) -> None:
+        """Kills it if it still runs."""
         self.process.kill()
         self.process.join()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text()
 
 

@@ -1,4 +1,4 @@
-"""What is installed is what is declared, and what is shipped works away from the checkout."""
+"""Dependencies are declared and pinned, and the wheel works away from the checkout."""
 
 import ast
 import os
@@ -25,21 +25,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
 
-# Declared, and asked for by others on our behalf.
-RIVALS = {"bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # benchmarks meet them in environments of their own
-NEVER_IMPORTED = {
+RIVALS = {"bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # benchmarks install them in environments of their own
+NEVER_IMPORTED = {  # but needed by others
     "bitsandbytes": "transformers imports it for 4-bit weights",
     "jsonargparse": "lightning's command line is built on it",
     "tensorboard": "lightning's logger writes for it",
-}
-
-# Which room may not import what (design: "who knows whom").
-STRANGERS = {
-    "tsr_lightning": {"callbacks"},
-    "tsr_lightning/envs": {"torch", "lightning", "transformers", "tokenizers", "peft"},
-    "tsr_lightning/search": {"transformers", "tokenizers", "peft"},
-    "tsr_lightning/objectives": {"transformers", "tokenizers", "peft"},
-    "tsr_lightning/engines": {"tokenizers"},
 }
 
 
@@ -57,7 +47,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def third_party(files: list[Path]) -> dict[str, Path]:
-    """The distributions imported by these files, each with one file that does so."""
+    """The distributions that these files import, each with one file that does."""
     own = {"tsr_lightning", "callbacks", *(path.stem for path in (ROOT / "tests").glob("*.py")), "tests", "benchmarks"}
     found = {name: path for path in files for name in imports(path)}
     return {
@@ -90,15 +80,9 @@ def test_everything_imported_is_declared():
     assert {name: path for name, path in local.items() if name not in runtime | development | RIVALS} == {}
 
 
-def test_nothing_declared_is_idle():
+def test_everything_declared_is_imported():
     runtime = {canonicalize_name(requirement.name) for requirement in RUNTIME}
     assert runtime - set(third_party(python_files("tsr_lightning", "callbacks"))) - set(NEVER_IMPORTED) == set()
-
-
-@pytest.mark.parametrize("room", STRANGERS)
-def test_rooms_know_only_what_they_may(room: str):
-    met = {f"{path.relative_to(ROOT)}: {name}" for path in python_files(room) for name in imports(path)}
-    assert {line for line in met if line.split(": ")[1] in STRANGERS[room]} == set()
 
 
 def test_no_path_of_a_machine_is_written_anywhere():
@@ -128,7 +112,7 @@ def test_the_quickstart_is_shipped():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_config_path_finds_every_shipped_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)  # wherever the user stands
+    monkeypatch.chdir(tmp_path)  # from any working folder
     assert (
         shipped_configs.config_path(name) == shipped_configs.config_path(f"configs/{name}") == ROOT / "configs" / name
     )
@@ -140,12 +124,12 @@ def test_config_path_finds_nothing_else(name: str):
     assert shipped_configs.config_path(str(ROOT / "configs" / name)) is None
 
 
-def test_config_folder_of_checkout_wheel_and_strangers(tmp_path: Path):
+def test_config_folder_of_a_checkout_and_of_a_wheel(tmp_path: Path):
     package = tmp_path / "tsr_lightning"
     package.mkdir()
     assert shipped_configs.config_folder(package) is None
     (tmp_path / "configs").mkdir()
-    assert shipped_configs.config_folder(package) is None  # someone else's folder in site-packages
+    assert shipped_configs.config_folder(package) is None  # another package's folder in site-packages
     (tmp_path / "pyproject.toml").touch()
     assert shipped_configs.config_folder(package) == tmp_path / "configs"  # a checkout
     (package / "configs").mkdir()
@@ -158,7 +142,7 @@ SMALLEST_FIT += ["--data.held_out.instances", "4"]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """The output of a command that knows nothing of this checkout, its environment or its variables."""
+    """The output of a command that runs without the Python variables of this process."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -174,7 +158,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_all_that_is_shipped(wheel: Path):
+def test_the_wheel_holds_every_shipped_file(wheel: Path):
     names = set(zipfile.ZipFile(wheel).namelist())
     embedded = ROOT / "tsr_lightning" / "policy" / "embedded"
     expected = {f"tsr_lightning/configs/{name}" for name in SHIPPED}
@@ -186,7 +170,7 @@ def test_the_wheel_holds_all_that_is_shipped(wheel: Path):
 
 
 def needed(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
-    """The installed distributions that requirements ask for, and those that these ask for in turn, by their names."""
+    """The installed distributions that requirements need, directly or through one another, by name."""
     found: dict[str, Distribution] = {}
     waiting = [(requirement, extra) for requirement in requirements for extra in ("", *requirement.extras)]
     seen = set()
@@ -204,14 +188,14 @@ def needed(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
     return found
 
 
-def test_what_is_needed_is_far_from_all_that_is_here():
+def test_runtime_requirements_need_no_development_package():
     names = needed(RUNTIME).keys()
     assert {"torch", "lightning", "docstring-parser"} <= names  # the last by jsonargparse[signatures]
     assert not names & {"pytest", "hypothesis", "mypy", "ruff", "matplotlib", "torchrl", "tsr-lightning"}
 
 
-def lend(distributions: Iterable[Distribution], place: Path) -> None:
-    """Puts links to the modules of distributions, and to what is known of them, into another `site-packages`."""
+def link(distributions: Iterable[Distribution], place: Path) -> None:
+    """Links the modules of distributions and their metadata into another `site-packages`."""
     for one in distributions:
         tops = {path.parts[0] for path in one.files or [] if path.parts[0] not in ("..", "__pycache__")}
         for top in tops:
@@ -221,14 +205,14 @@ def lend(distributions: Iterable[Distribution], place: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_works_without_the_checkout_on_what_it_declares(wheel: Path, tmp_path: Path):
-    """In an environment that has the declared packages and theirs, as this one has them, and no others."""
+    """In an environment with links to the declared packages and those that they need, and no others."""
     environment = tmp_path / "environment"
     venv.create(environment)
     binaries = environment / ("Scripts" if os.name == "nt" else "bin")
     python = binaries / "python"
     run(sys.executable, *PIP, "--python", python, "install", "--no-deps", wheel, cwd=tmp_path)
     [place] = environment.rglob("site-packages")
-    lend(needed(RUNTIME).values(), place)
+    link(needed(RUNTIME).values(), place)
 
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -245,7 +229,7 @@ def test_the_wheel_works_without_the_checkout_on_what_it_declares(wheel: Path, t
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)  # downloads and installs PyTorch
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path):
-    # Nothing is compiled ahead: this environment is used for a minute, and compiling all of it would take half of one.
+    # Not compiled ahead, which would take half of the minute that this environment is used for.
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
     binaries = environment / ("Scripts" if os.name == "nt" else "bin")

@@ -1,4 +1,4 @@
-"""The README's examples: each file is written where a user would put it, and the command below it is run."""
+"""The README's examples run: each file is written where a user would put it, and the command below it is run."""
 
 import re
 import shlex
@@ -11,22 +11,41 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```\n\n```\ntsr (.*?)\n```", README, re.DOTALL)
 
 
-def test_the_readme_has_an_example_of_each_kind() -> None:
-    assert [name for name, _, _ in EXAMPLES] == ["guess.py", "stubborn.py", "reinforce.py"]
+def test_the_readme_has_an_example_of_each_kind():
+    assert [name for name, _, _ in EXAMPLES] == [
+        "guess.py",
+        "stubborn.py",
+        "valid_actions.py",
+        "reinforce.py",
+        "skip_solved.py",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "source", "command"), EXAMPLES, ids=[name for name, _, _ in EXAMPLES])
-def test_an_example_trains(name: str, source: str, command: str, tmp_path: Path) -> None:
+def test_an_example_trains(name: str, source: str, command: str, tmp_path: Path):
     (tmp_path / name).write_text(source, encoding="utf-8")
-    subcommand, *flags = shlex.split(command)
+    subcommand, config, task, *flags = shlex.split(command)
+    quick = (*QUICK[:-2], "--trainer.max_epochs", "1")  # before the example's own flags, which stand
     with in_folder(tmp_path):
-        cli = tsr(subcommand, *flags, *QUICK[:-2], "--trainer.max_epochs", "1")
+        cli = tsr(subcommand, config, task, *quick, *flags)
     assert cli.trainer.global_step > 0
     assert cli.trainer.callback_metrics["train/grad_norm_policy"] > 0
+    assert name.removesuffix(".py") in str(cli.config)
 
 
-def test_every_file_that_the_readme_names_is_there() -> None:
-    names = set(re.findall(r"(?:configs|docs)/[\w./-]+\.(?:yaml|md|png)", README))
+@pytest.mark.slow
+def test_the_python_example_trains(tmp_path: Path):
+    [source] = re.findall(r"```python\n(from .*?)```", README, re.DOTALL)
+    quick = source.replace("max_epochs=25", "max_epochs=1").replace("instances=16", "instances=4")
+    assert quick.count("max_epochs=1,") == quick.count("instances=4") == 1
+    names: dict[str, object] = {}
+    with in_folder(tmp_path):
+        exec(compile(quick, "README.md", "exec"), names)
+    assert names["trainer"].global_step > 0
+
+
+def test_every_file_that_the_readme_names_exists():
+    names = set(re.findall(r"(?:configs|docs|tsr_lightning)/[\w./-]+\.(?:yaml|md|png|py)", README))
     assert names
     assert [name for name in sorted(names) if not (ROOT / name).is_file()] == []

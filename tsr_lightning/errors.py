@@ -1,8 +1,8 @@
-"""The one error that a user's own input raises: a sentence that names the key, the value and the remedy."""
+"""The error that bad input raises: one sentence that names the key, the value and the remedy."""
 
 
 class ConfigError(ValueError):
-    """Bad input, said in one sentence; `tsr` prints it without a traceback."""
+    """Bad input, explained in one sentence; `tsr` prints it without a traceback."""
 
 
 def require(valid: bool, key: str, value: object, remedy: str) -> None:

@@ -108,7 +108,7 @@ def measure(label: str, work: Workload, threads: int) -> Point:
         seconds=played.seconds,
         floor_seconds=floor_seconds(played.floor, work.shape, measured(work)),
         floor_tokens=played.floor.tokens,
-        tokens_computed=played.ledger.tokens_computed,
+        tokens_computed=played.costs.tokens_computed,
         update_seconds=epochs[-1]["seconds_update"],
         rollout_peak=of_rollout.added,
         update_peak=max(update.added for update in of_updates),

@@ -58,7 +58,7 @@ class Stopwatch(Callback):
             "seconds_rollout": self._rolled_out - self._started,
             "seconds_update": ended - self._rolled_out,
             "optimizer_steps": trainer.global_step,
-            "ledger": asdict(self._costs),
+            "costs": asdict(self._costs),
         }
         if not self._ended(figures):
             trainer.should_stop = True

@@ -65,7 +65,7 @@ class Measured:
     def line(self) -> str:
         record, floor = self.record, self.floor
         computed, padding, generated = (
-            record.median_of("ledger", key) for key in ("tokens_computed", "tokens_padding", "tokens_generated")
+            record.median_of("costs", key) for key in ("tokens_computed", "tokens_padding", "tokens_generated")
         )
         each = 1000 * record.seconds_per_trajectory
         return (
@@ -90,7 +90,7 @@ def iteration_table(records: Sequence[Record]) -> str:
     lines = []
     for record in records:
         figures = [record.median_of(key) for key in ("seconds_rollout", "seconds_update")]
-        tokens = [record.median_of("ledger", key) for key in ("tokens_computed", "tokens_generated")]
+        tokens = [record.median_of("costs", key) for key in ("tokens_computed", "tokens_generated")]
         lines.append(
             f"| {record.name} | {record.work.name} | {spread(record)} | {figures[0]:.2f} | {figures[1]:.2f} "
             f"| {tokens[0]:,.0f} | {tokens[1]:,.0f} |\n"

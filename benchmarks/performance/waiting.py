@@ -62,8 +62,8 @@ def compare(base: Workload, workers: Sequence[int], laps: int) -> list[Point]:
         Point(
             work,
             median(figures.seconds for of, figures in played if of is work),
-            median(figures.ledger.seconds_environment for of, figures in played if of is work),
-            median(figures.ledger.env_steps for of, figures in played if of is work),
+            median(figures.costs.seconds_environment for of, figures in played if of is work),
+            median(figures.costs.env_steps for of, figures in played if of is work),
         )
         for work in works
     ]

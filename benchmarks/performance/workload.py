@@ -135,7 +135,7 @@ class Figures:
 
     seconds: float
     trajectories: int
-    ledger: Costs  # as the engine counts
+    costs: Costs  # as the engine counts
     floor: Trie  # counted from what was asked and said
 
     @property
@@ -146,7 +146,7 @@ class Figures:
         return {
             "seconds": self.seconds,
             "trajectories": self.trajectories,
-            "ledger": asdict(self.ledger),
+            "costs": asdict(self.costs),
             "floor": asdict(self.floor),
         }
 

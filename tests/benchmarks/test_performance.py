@@ -186,12 +186,12 @@ def test_rates_are_measured() -> None:
 def test_ours_computes_the_floor_and_generate_everything(folder: Path) -> None:
     tokenizer = tokenizer_of(folder)
     ours = play(TINY, sit_down(TINY, folder).engine, tokenizer)
-    assert ours.ledger.tokens_computed == ours.floor.tokens
+    assert ours.costs.tokens_computed == ours.floor.tokens
     engine = generate.GenerateEngine(generate.load_plain(folder, "float32"), 0, rows=8)
     theirs = play(TINY, engine, tokenizer)
-    assert theirs.ledger.tokens_computed == theirs.floor.asked
-    assert theirs.ledger.tokens_padding == 0
-    assert theirs.ledger.tokens_generated == ours.ledger.tokens_generated == 4 * 4 * (1 + 2 + 2) * 4
+    assert theirs.costs.tokens_computed == theirs.floor.asked
+    assert theirs.costs.tokens_padding == 0
+    assert theirs.costs.tokens_generated == ours.costs.tokens_generated == 4 * 4 * (1 + 2 + 2) * 4
 
 
 def test_renewed_weights_leave_nothing_to_use_again(folder: Path) -> None:
@@ -200,9 +200,9 @@ def test_renewed_weights_leave_nothing_to_use_again(folder: Path) -> None:
     computed = []
     for _ in range(2):
         seat.renew()
-        computed.append(play(TINY, seat.engine, tokenizer, 5).ledger.tokens_computed)
+        computed.append(play(TINY, seat.engine, tokenizer, 5).costs.tokens_computed)
     assert computed[0] == computed[1] > 0
-    assert play(TINY, seat.engine, tokenizer, 5).ledger.tokens_computed < computed[0]
+    assert play(TINY, seat.engine, tokenizer, 5).costs.tokens_computed < computed[0]
 
 
 def test_generate_answers_ragged_prompts_in_their_order(folder: Path) -> None:
@@ -251,8 +251,8 @@ def test_ratios() -> None:
 
 def test_the_full_plan_has_every_claim() -> None:
     plan = comparisons.full(TINY, Invited("vllm/python", "trl/python"))
-    told = {(c.kind.__name__, c.work.dtype, c.work.candidates, tuple(r.name for r in c.rivals)) for c in plan}
-    assert told == {
+    found = {(c.kind.__name__, c.work.dtype, c.work.candidates, tuple(r.name for r in c.rivals)) for c in plan}
+    assert found == {
         ("searched", "float32", 4, ("generate", "vllm")),
         ("sampled", "float32", 1, ("generate", "vllm")),
         ("searched", "bfloat16", 4, ("vllm",)),
@@ -315,7 +315,7 @@ def test_a_long_run_is_compared_with_its_first_epochs() -> None:
 
 
 def test_environments_that_wait_are_waited_for_less_where_they_step_beside_generation() -> None:
-    """By figures that no clock can spoil: as many steps, and all of their waiting told only where nothing hides it."""
+    """By figures that no clock can spoil: as many steps, and all of their waiting found only where nothing hides it."""
     in_turn, beside = compare(replace(TINY, wait=0.01), (0, 4), laps=1)
     assert in_turn.env_steps == beside.env_steps > 0
     assert in_turn.seconds_environment >= 0.01 * in_turn.env_steps
@@ -330,8 +330,8 @@ def test_participants_take_turns_in_processes_of_their_own(tmp_path: Path) -> No
     assert names == [("ours", 4), ("ours", 1), ("generate", 4)]
     assert {len(one.record.laps) for one in results.rollouts} == {2}
     ours, sample, theirs = results.rollouts
-    assert ours.record.median_of("ledger", "tokens_computed") <= ours.floor.tokens * 1.1
-    assert theirs.record.median_of("ledger", "tokens_computed") > 2 * theirs.floor.tokens
+    assert ours.record.median_of("costs", "tokens_computed") <= ours.floor.tokens * 1.1
+    assert theirs.record.median_of("costs", "tokens_computed") > 2 * theirs.floor.tokens
     assert sample.floor.tokens < ours.floor.tokens
     assert len(results.ratios) == 2
     assert rollout_table(results.rollouts).count("\n") == 5
@@ -345,7 +345,7 @@ def test_a_whole_iteration_is_measured_in_its_phases(tmp_path: Path) -> None:
     for lap in ours.laps:
         assert lap["seconds"] == pytest.approx(lap["seconds_rollout"] + lap["seconds_update"])
         assert lap["seconds_update"] > 0
-        assert lap["ledger"]["tokens_generated"] == 4 * 3 * 4
+        assert lap["costs"]["tokens_generated"] == 4 * 3 * 4
     assert [lap["optimizer_steps"] for lap in ours.laps] == [4, 6]  # two of the epoch that is not counted
 
 

@@ -13,7 +13,7 @@ from tsr_lightning.training.monitor import few_valid_actions
 from tsr_lightning.trajectory import Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
-DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/likelihood.yaml")
+DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/sft.yaml")
 LOOKAHEAD = ("--config", "search/lookahead.yaml", "--data.plan.init_args.strategy.init_args.commit")
 READ = "responses are valid actions"
 

@@ -1,4 +1,4 @@
-"""Bad input: one sentence that names key, value and remedy, before a model is loaded or anything is written."""
+"""Bad input is refused with one sentence (key, value, remedy) before a model is built or a file is written."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import torch
 from commands import QUICK, ROOT, TINY, in_folder, tsr
 
 from tsr_lightning.cli import app as cli
+from tsr_lightning.cli.renamed import RENAMED
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.model import Policy
 
@@ -22,10 +23,10 @@ Refused = Callable[..., str]
 
 
 class Case(NamedTuple):
-    """What is typed after a sound command, and what must be read."""
+    """Flags after a valid command, and the pattern of the sentence that refuses them."""
 
-    typed: tuple[str, ...]
-    said: str  # pattern
+    flags: tuple[str, ...]
+    pattern: str
     files: dict[str, str] = {}  # noqa: RUF012  (never changed)
 
 
@@ -39,12 +40,12 @@ CASES = {
     "unknown environment of a user": Case(("--data.env", "absent_module:Env-v0"), "absent_module.*PYTHONPATH"),
     "misspelt argument of the environment": Case(("--data.env_kwargs.sise", "6"), "'sise': did you mean 'size'"),
     "width larger than what can be kept": Case((*BEAM, f"{STRATEGY}.width", "8"), r"width is 8.*at most 4"),
-    "that of an evaluation": Case(
+    "width of an evaluation's search": Case(
         ("--data.evaluations", '[{"search": {"class_path": "Beam", "init_args": {"width": 8}}}]'),
         r"width is 8.*at most 4",
     ),
     "group of 1 with GRPO": Case(("--data.plan.init_args.count", "1"), r"groups of 1.*GRPO.*at least 2"),
-    "lone member with nothing to be compared with": Case(
+    "single compared member of a mixed group": Case(
         MINE,
         r"groups of 8, of which GRPO compares 1 in epoch 0.*at least 2, or none",
         overlay(
@@ -75,27 +76,31 @@ CASES = {
         ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*SFT"
     ),
     "CriticValue without a critic": Case((*BEAM, f"{STRATEGY}.scorer", "CriticValue"), "critic.*GRPO.*PPO"),
-    "fewer workers than none": Case(
+    "negative number of workers": Case(
         ("--data.env_workers", "-1"), r"data\.env_workers is -1: give 0 to step environments in turn"
     ),
-    "searches that never start": Case(("--data.concurrency", "0"), r"data\.concurrency is 0: give 1 or more"),
-    "no minibatch": Case(("--data.updates.minibatches", "0"), r"data\.updates\.minibatches is 0: give 1 or more"),
-    "no instance": Case(("--data.instances", "0"), r"data\.instances is 0: give 1 or more"),
-    "greedy training": Case(("--data.sampling.temperature", "0"), r"data\.sampling\.temperature is 0\.0.*more than 0"),
-    "no episode": Case(
+    "zero concurrency": Case(("--data.concurrency", "0"), r"data\.concurrency is 0: give 1 or more"),
+    "zero minibatches": Case(("--data.updates.minibatches", "0"), r"data\.updates\.minibatches is 0: give 1 or more"),
+    "zero instances": Case(("--data.instances", "0"), r"data\.instances is 0: give 1 or more"),
+    "sampling temperature of zero": Case(
+        ("--data.sampling.temperature", "0"), r"data\.sampling\.temperature is 0\.0.*above 0"
+    ),
+    "zero samples of an evaluation": Case(
         ("--data.evaluations", '[{"samples": 0}]'), r"data\.evaluations\.sampled\.samples is 0: give 1 or more"
     ),
-    "share of a filter": Case(
+    "InstanceFilter.keep above 1": Case(
         ("--trainer.callbacks", '{"class_path": "callbacks.InstanceFilter", "init_args": {"keep": 2}}'),
         r"keep is 2\.0: give a share",
     ),
-    "accelerator": Case(("--trainer.accelerator", "gpuu"), "trainer.*gpuu.*cpu"),
-    "no such checkpoint": Case(("--ckpt_path", "absent.ckpt"), r"absent\.ckpt.*no such file"),
-    "no checkpoint": Case(("--ckpt_path", "mine.ckpt"), r"mine\.ckpt.*no readable checkpoint", {"mine.ckpt": "hello"}),
-    # what the parser complains of
+    "unknown accelerator": Case(("--trainer.accelerator", "gpuu"), "trainer.*gpuu.*cpu"),
+    "missing checkpoint": Case(("--ckpt_path", "absent.ckpt"), r"absent\.ckpt.*no such file"),
+    "checkpoint that is a text file": Case(
+        ("--ckpt_path", "mine.ckpt"), r"mine\.ckpt.*no readable checkpoint", {"mine.ckpt": "hello"}
+    ),
+    # refused by the parser
     "misspelt key": Case(("--data.instancs", "3"), r"--data\.instancs is no key.*did you mean --data\.instances\?"),
     "misspelt key, with =": Case(("--data.instancs=3",), r"--data\.instancs is no key.*--data\.instances\?"),
-    "half a key": Case(("--trainer.max_ep", "3"), r"--trainer\.max_ep is no key.*--trainer\.max_epochs\?"),
+    "abbreviated key": Case(("--trainer.max_ep", "3"), r"--trainer\.max_ep is no key.*--trainer\.max_epochs\?"),
     "misspelt group": Case(("--daat.instances", "3"), r"--daat\.instances is no key.*--data\.instances\?"),
     "misspelt key in a file": Case(
         MINE, r"data\.instancs is no key.*did you mean data\.instances\?", overlay(data={"instancs": 3})
@@ -112,7 +117,7 @@ CASES = {
     "misspelt callback": Case(
         ("--trainer.callbacks", "callbacks.InstanceFiltr"), r"trainer\.callbacks is .*did you mean InstanceFilter\?"
     ),
-    "class of another kind": Case(("--model.objective", "Beam"), r"model\.objective is .*Beam.*fits there.*--help"),
+    "class of the wrong type": Case(("--model.objective", "Beam"), r"model\.objective is .*Beam.*fits there.*--help"),
     "wrong type": Case(("--trainer.max_epochs", "foo"), r"trainer\.max_epochs is foo: give a whole number or null"),
     "wrong type of a number": Case(
         ("--model.optimizer.learning_rate", "fast"), r"model\.optimizer\.learning_rate is fast: give a number"
@@ -121,16 +126,18 @@ CASES = {
         ("--model.policy.dtype", "float8"), r"model\.policy\.dtype is float8: give one of 'float32', 'bfloat16'"
     ),
     "value for a group": Case(MINE, r"data\.sampling.*give.*mapping of keys", overlay(data={"sampling": 3})),
-    "value for a group, typed": Case(("--data.sampling", "3"), r"data\.sampling is 3: give a mapping of keys"),
-    "no such file": Case(("--config", "search/baem.yaml"), r"search/baem\.yaml.*did you mean search/beam\.yaml\?"),
-    "no YAML": Case(MINE, r"no valid YAML.*line 2", {"mine.yaml": "data:\n  instances: [3\n"}),
+    "value for a group, as a flag": Case(("--data.sampling", "3"), r"data\.sampling is 3: give a mapping of keys"),
+    "missing config file": Case(
+        ("--config", "search/baem.yaml"), r"search/baem\.yaml.*did you mean search/beam\.yaml\?"
+    ),
+    "invalid YAML": Case(MINE, r"no valid YAML.*line 2", {"mine.yaml": "data:\n  instances: [3\n"}),
     "linked key": Case(("--data.seed", "3"), r"data\.seed.*seed_everything"),
 }
 
 
 @pytest.fixture
 def refused(empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refused:
-    """Runs `tsr`, which must refuse with a sentence: that sentence."""
+    """Runs `tsr`, which must refuse, and returns its sentence."""
 
     def build(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model was built")
@@ -148,7 +155,7 @@ def refused(empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
         assert out == ""
         assert len(lines) == 1, err
         assert lines[0].startswith("tsr: error: ")
-        assert len(lines[0]) < 300
+        assert len(lines[0]) < 320
         assert set(empty_folder.iterdir()) == present
         return lines[0].removeprefix("tsr: error: ")
 
@@ -160,7 +167,77 @@ def test_refused_with_one_sentence(name: str, refused: Refused, empty_folder: Pa
     case = CASES[name]
     for file, text in case.files.items():
         (empty_folder / file).write_text(text)
-    assert re.search(case.said, refused(*RUN, *NEW, *case.typed))
+    assert re.search(case.pattern, refused(*RUN, *NEW, *case.flags))
+
+
+OLD_KEYS = [old for old in RENAMED if old.startswith(("data.", "model."))]
+OLD_CLASSES = {  # by the key whose class it was
+    "Likelihood": "model.objective",
+    "tsr_lightning.objectives.likelihood.Likelihood": "model.objective",
+    "AsSampled": "model.objective.init_args.searched",
+    "SuccessesOnly": "model.objective.init_args.searched",
+}
+OLD_ARGUMENTS = {"PPO.lam": "model.objective"}
+OLD_FILES = ["objective/likelihood.yaml"]
+OLD_MODULES = [old for old in RENAMED if old.startswith("tsr_lightning.") and old.islower()]
+
+
+def answer(old: str, dashes: str = "") -> str:
+    return f"{dashes}{old} is now {dashes}{RENAMED[old]}: rename it"
+
+
+class TestOldNames:
+    """A name of an earlier version is refused, and the sentence says its name today."""
+
+    def test_every_row_of_the_table_is_tested_below(self):
+        tested = [*OLD_KEYS, *OLD_CLASSES, *OLD_ARGUMENTS, *OLD_FILES, *OLD_MODULES]
+        assert sorted(tested) == sorted(RENAMED)
+
+    @pytest.mark.parametrize("old", OLD_KEYS)
+    def test_key_as_a_flag(self, old: str, refused: Refused):
+        dashes = "--" if old.startswith("data.") and "env_kwargs" not in old else ""  # others are arguments of classes
+        assert refused(*RUN, *NEW, f"--{old}", "1") == answer(old, dashes)
+
+    @pytest.mark.parametrize("old", OLD_KEYS)
+    def test_key_in_a_file(self, old: str, refused: Refused, empty_folder: Path):
+        *groups, last = old.split(".")
+        content: dict[str, object] = {last: 1}
+        for group in reversed(groups):
+            content = {group: content}
+        (empty_folder / "mine.yaml").write_text(json.dumps(content))
+        assert refused(*RUN, *MINE) == answer(old)
+
+    @pytest.mark.parametrize("old", [old for old in OLD_KEYS if old.startswith("model.policy.model.")])
+    def test_size_of_a_new_model_in_a_mapping(self, old: str, refused: Refused):
+        sizes = json.dumps({"hidden_size": 32, old.rpartition(".")[2]: 1})
+        assert refused(*RUN, "--model.policy.model", sizes) == answer(old)
+
+    @pytest.mark.parametrize("old", OLD_ARGUMENTS)
+    def test_argument_of_a_class(self, old: str, refused: Refused):
+        key, (name, argument) = f"--{OLD_ARGUMENTS[old]}", old.split(".")
+        assert refused(*RUN, *NEW, key, name, f"{key}.init_args.{argument}", "1") == answer(old)
+
+    @pytest.mark.parametrize("old", OLD_CLASSES)
+    def test_class(self, old: str, refused: Refused):
+        assert refused(*RUN, *NEW, f"--{OLD_CLASSES[old]}", old) == answer(old)
+
+    @pytest.mark.parametrize("prefix", ["", "configs/"])
+    @pytest.mark.parametrize("old", OLD_FILES)
+    def test_shipped_file(self, old: str, prefix: str, refused: Refused):
+        assert refused(*RUN, *NEW, "--config", prefix + old) == answer(old)
+
+    @pytest.mark.parametrize("old", OLD_MODULES)
+    @pytest.mark.parametrize("flag", [("--model.objective", "mine.Mine"), ("--data.env", "mine:Mine-v0")], ids=" ".join)
+    def test_module_that_a_users_file_imports(
+        self, old: str, flag: tuple[str, str], refused: Refused, empty_folder: Path
+    ):
+        (empty_folder / "mine.py").write_text(f"import {old}\n")
+        assert refused(*RUN, *NEW, *flag) == answer(old)
+
+
+def test_misspelt_size_of_a_new_model(refused: Refused):
+    sizes = '{"hidden_size": 32, "num_layers": 1}'
+    assert re.search(r"model\.num_layers is no key.*num_hidden_layers", refused(*RUN, "--model.policy.model", sizes))
 
 
 def test_no_subcommand(refused: Refused):
@@ -171,11 +248,11 @@ def test_misspelt_subcommand(refused: Refused):
     assert re.search("fitt is no subcommand: did you mean fit?", refused("fitt"))
 
 
-def test_nothing_given(refused: Refused):
+def test_fit_without_any_key_names_the_required_ones(refused: Refused):
     assert re.search(r"tsr fit needs --model.policy.model, --model.objective, --data.env.*--config", refused("fit"))
 
 
-def test_model_that_is_nowhere(refused: Refused):
+def test_unknown_model(refused: Refused):
     assert re.search("absent/model.*neither a folder", refused(*RUN, "--model.policy.model", "absent/model"))
 
 
@@ -189,7 +266,7 @@ def test_model_folder_without_weights(refused: Refused, empty_folder: Path):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run with seed 1, GRPO and a new tiny model."""
+    """From a run with seed 1, GRPO and a new tiny model."""
     folder = tmp_path_factory.mktemp("run")
     with in_folder(folder):
         tsr(*RUN, *NEW, "--trainer.max_epochs", "1").trainer.save_checkpoint(folder / "a.ckpt")
@@ -202,28 +279,28 @@ def test_checkpoint_of_another_model(checkpoint: Path, refused: Refused):
 
 
 def test_checkpoint_of_another_adapter(checkpoint: Path, refused: Refused):
-    said = refused(*RUN, *NEW, "--model.policy.adapter.rank", "4", "--ckpt_path", checkpoint)
-    assert re.search("another model.*adapter.*give the model", said)
+    sentence = refused(*RUN, *NEW, "--model.policy.adapter.rank", "4", "--ckpt_path", checkpoint)
+    assert re.search("another model.*adapter.*give the model", sentence)
 
 
 def test_checkpoint_without_the_critic(checkpoint: Path, refused: Refused):
-    said = refused(*RUN, *NEW, "--config", "objective/ppo.yaml", "--ckpt_path", checkpoint)
-    assert re.search(r"a\.ckpt.*no critic.*PPO.*give the objective", said)
+    sentence = refused(*RUN, *NEW, "--config", "objective/ppo.yaml", "--ckpt_path", checkpoint)
+    assert re.search(r"a\.ckpt.*no critic.*PPO.*give the objective", sentence)
 
 
 @pytest.mark.parametrize("subcommand", ["validate", "export"])
-def test_checkpoint_of_another_model_elsewhere(subcommand: str, checkpoint: Path, refused: Refused):
+def test_checkpoint_of_another_model_for_other_subcommands(subcommand: str, checkpoint: Path, refused: Refused):
     output = ("--output", "out") if subcommand == "export" else ()
-    said = refused(subcommand, *RUN[1:], NEW[0], TINY.replace("32", "48"), "--ckpt_path", checkpoint, *output)
-    assert re.search("another model.*give the model", said)
+    sentence = refused(subcommand, *RUN[1:], NEW[0], TINY.replace("32", "48"), "--ckpt_path", checkpoint, *output)
+    assert re.search("another model.*give the model", sentence)
 
 
 def test_checkpoint_of_another_seed(checkpoint: Path, refused: Refused):
-    said = refused(*RUN, *NEW, "--seed_everything", "2", "--ckpt_path", checkpoint)
-    assert re.search("seed_everything is 2.*had 1: resume with the same seed", said)
+    sentence = refused(*RUN, *NEW, "--seed_everything", "2", "--ckpt_path", checkpoint)
+    assert re.search("seed_everything is 2.*had 1: resume with the same seed", sentence)
 
 
-def test_another_seed_is_refused_on_resume_alone(checkpoint: Path, empty_folder: Path):
+def test_another_seed_is_accepted_by_validate(checkpoint: Path, empty_folder: Path):
     tsr("validate", *RUN[1:], *NEW, "--seed_everything", "2", "--ckpt_path", checkpoint)
 
 
@@ -232,12 +309,12 @@ def test_damaged_checkpoint(checkpoint: Path, refused: Refused, empty_folder: Pa
     assert re.search("half.ckpt.*no readable", refused(*RUN, *NEW, "--ckpt_path", "half.ckpt"))
 
 
-def test_checkpoint_of_something_else(refused: Refused, empty_folder: Path):
+def test_checkpoint_of_another_program(refused: Refused, empty_folder: Path):
     torch.save({"state_dict": {}}, empty_folder / "other.ckpt")
     assert re.search("another model", refused(*RUN, *NEW, "--ckpt_path", "other.ckpt"))
 
 
-def test_a_fault_of_the_program_keeps_its_traceback(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_the_program_keeps_its_traceback(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
     def build(*args: object, **kwargs: object) -> None:
         raise ValueError("a fault")
 
@@ -247,7 +324,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(empty_folder: Path, monkeypa
     assert not isinstance(raised.value, ConfigError)
 
 
-def test_a_file_here_goes_before_a_shipped_one(empty_folder: Path, refused: Refused):
+def test_a_file_of_the_working_folder_precedes_a_shipped_one(empty_folder: Path, refused: Refused):
     shipped = (ROOT / "configs" / "sokoban.yaml").read_text(encoding="utf-8")
     Path("sokoban.yaml").write_text(shipped.replace("\n  instances: ", "\n  instancs: "), encoding="utf-8")
     assert re.search("data.instancs is no key", refused(*RUN, *NEW))

@@ -1,4 +1,4 @@
-"""`tsr` as a user meets it."""
+"""The `tsr` command: help, configuration files, runs and their checkpoints."""
 
 import json
 import os
@@ -24,7 +24,7 @@ PPO = ("--config", "sokoban.yaml", "--config", "objective/ppo.yaml", *QUICK)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    """What a command prints that does nothing else."""
+    """The output of a command that only prints."""
     with pytest.raises(SystemExit) as ended:
         tsr(*args)
     assert ended.value.code == 0
@@ -36,9 +36,9 @@ def weights(file: Path) -> dict[str, Any]:
 
 
 class TestHelp:
-    """Short where it can be, and with the words of this project."""
+    """Help texts name this project's subcommands and explain every key."""
 
-    def test_says_what_this_project_does(self, capsys, empty_folder):
+    def test_describes_the_subcommands_of_this_project(self, capsys, empty_folder):
         overview = " ".join(printed(capsys, "--help").split())
         for subcommand, said in (
             ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
@@ -51,7 +51,7 @@ class TestHelp:
             assert "full optimization routine" not in explained
             assert "evaluation epoch over" not in explained
 
-    def test_names_the_subcommands_that_do_something(self, capsys, empty_folder):
+    def test_lists_no_other_subcommands(self, capsys, empty_folder):
         said = printed(capsys, "--help")
         assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export"
         assert "trajectories built" in said
@@ -67,7 +67,7 @@ class TestHelp:
         unexplained = [key for key, text in own if not re.match(r"\s+(?!\(|Path to)\S", text)]
         assert unexplained == []
 
-    def test_of_a_strategy(self, capsys, empty_folder):
+    def test_explains_the_arguments_of_a_plan(self, capsys, empty_folder):
         said = printed(capsys, "fit", "--data.plan.help", "Uniform")
         assert "trajectories per instance" in said
 
@@ -88,13 +88,13 @@ def test_a_shipped_file_is_found_from_an_empty_folder(name: str, flag: str, caps
 
 
 def environment(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[str, dict[str, Any] | None]:
-    """What a command amounts to for the environment: its name and its arguments."""
+    """The environment of a command, after all overlays: its name and its arguments."""
     data = yaml.safe_load(printed(capsys, "fit", "--config", "sokoban.yaml", *args, "--print_config"))["data"]
     return data["env"], data["env_kwargs"]
 
 
 class TestArgumentsOfTheEnvironment:
-    """They merge one by one, and go where another environment is named."""
+    """They merge key by key, and are dropped where another environment is named."""
 
     @pytest.mark.parametrize(
         "overlay",
@@ -104,7 +104,7 @@ class TestArgumentsOfTheEnvironment:
             "data:\n  env_kwargs:\n    min_solution: 6\n",
         ],
     )
-    def test_of_a_file(self, overlay: str, capsys, empty_folder: Path):
+    def test_in_a_file_merge(self, overlay: str, capsys, empty_folder: Path):
         name, before = environment(capsys)
         (empty_folder / "mine.yaml").write_text(overlay)
         assert before is not None
@@ -125,12 +125,12 @@ class TestArgumentsOfTheEnvironment:
         ],
         ids=" ".join,
     )
-    def test_of_flags(self, flags: tuple[str, ...], capsys, empty_folder: Path):
+    def test_in_flags_merge(self, flags: tuple[str, ...], capsys, empty_folder: Path):
         name, before = environment(capsys)
         assert environment(capsys, *flags) == (name, {**(before or {}), "min_solution": 6})
 
     @pytest.mark.parametrize("flags", [(), ("--data.instances", "3")], ids=" ".join)
-    def test_of_another_one_replace_them(self, flags: tuple[str, ...], capsys, empty_folder: Path):
+    def test_of_another_environment_replace_them(self, flags: tuple[str, ...], capsys, empty_folder: Path):
         (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0, env_kwargs: {slip: 0.2}}")
         found = environment(capsys, "--config", "mine.yaml", *flags)
         assert found == ("corridor:Corridor-v0", {"slip": 0.2})
@@ -146,22 +146,24 @@ class TestArgumentsOfTheEnvironment:
         ids=str,
     )
     @pytest.mark.parametrize("named_first", [True, False])
-    def test_named_by_a_flag(self, named_first: bool, flags: tuple[str, ...], left, capsys, empty_folder: Path):
+    def test_after_another_environment_is_named(
+        self, named_first: bool, flags: tuple[str, ...], left, capsys, empty_folder: Path
+    ):
         named = ("--data.env", "corridor:Corridor-v0")
         found = environment(capsys, *(named + flags if named_first else flags + named))
         assert found == ("corridor:Corridor-v0", left)
 
-    def test_come_and_go_in_order(self, capsys, empty_folder: Path):
+    def test_follow_the_order_of_the_files(self, capsys, empty_folder: Path):
         (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0}")
         found = environment(capsys, "--data.env_kwargs.boxes", "2", "--config", "mine.yaml", "--data.instances", "3")
         assert found == ("corridor:Corridor-v0", None)
         back = environment(capsys, "--config", "mine.yaml", "--config", "sokoban.yaml")
         assert back == environment(capsys)
 
-    def test_none_of_them(self, capsys, empty_folder: Path):
+    def test_null_removes_all_of_them(self, capsys, empty_folder: Path):
         assert environment(capsys, "--data.env_kwargs", "null")[1] is None
 
-    def test_are_told_and_written_down(self, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture):
+    def test_are_logged_and_saved(self, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture):
         caplog.set_level("INFO")
         (empty_folder / "mine.yaml").write_text("data: {env_kwargs: {min_solution: 6}}")
         tsr("fit", *PPO, "--config", "mine.yaml", "--model.policy.model", tiny_model("sokoban"))
@@ -195,7 +197,7 @@ def test_validate_gives_the_figures_that_fit_gave(tiny_model, empty_folder: Path
 
 
 class Recording(Callback):
-    """Counts the micro-batches of every update."""
+    """Counts the micro-batches of every optimizer step."""
 
     def __init__(self) -> None:
         self.micro_batches: list[int] = [0]
@@ -208,11 +210,11 @@ class Recording(Callback):
 
 
 class TestMicroBatches:
-    """The same gradient, in one piece or in several."""
+    """A step has the same gradient in one micro-batch or in several."""
 
     @staticmethod
     def trained(model: Path, *args: str) -> tuple[dict[str, torch.Tensor], dict[str, float], int]:
-        """The weights after two updates, the last one's figures, and the most micro-batches that one of them took."""
+        """The weights after two steps, the figures of the last, and the largest number of micro-batches of a step."""
         recording = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Recording"}}]')
         two = ("--trainer.max_epochs", "1", "--data.updates.minibatches", "2")
         cli = tsr("fit", *PPO, "--model.policy.model", str(model), *recording, *two, *args)
@@ -226,12 +228,12 @@ class TestMicroBatches:
         [("--trainer.accumulate_grad_batches", "3"), ("--data.updates.micro_batch_tokens", "1000")],
         ids=" ".join,
     )
-    def test_change_nothing(self, args: tuple[str, str], tiny_model, empty_folder):
+    def test_do_not_change_weights_or_figures(self, args: tuple[str, str], tiny_model, empty_folder):
         weights, figures, one = self.trained(tiny_model("sokoban"))
         parts, their_figures, several = self.trained(tiny_model("sokoban"), *args)
         assert one == 1
         assert several >= 3
-        # the norms of the gradients among them, which AdamW's steps would not tell
+        # gradient norms among them: AdamW's steps hardly depend on a gradient's scale
         assert {"train/grad_norm_policy", "train/grad_norm_critic"} <= figures.keys()
         assert their_figures == pytest.approx(figures, rel=1e-4, abs=1e-6)
         for name, weight in weights.items():  # a step is about 1e-4
@@ -240,7 +242,7 @@ class TestMicroBatches:
 
 @pytest.mark.slow
 def test_another_process_gives_the_same_numbers(tiny_model, tmp_path: Path):
-    """Whatever the salt of Python's hashes, and whatever else went on before, which in this process is much."""
+    """With another salt of Python's hashes, and without what this process ran before."""
     keeping = ("--trainer.callbacks", f"[{KEEPING}]", "--config", "search/beam.yaml")
     args = ("fit", *PPO, "--model.policy.model", tiny_model("sokoban"), *keeping)
     here, there = tmp_path / "here", tmp_path / "there"
@@ -258,7 +260,7 @@ def test_another_process_gives_the_same_numbers(tiny_model, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_an_environment_of_ones_own_trains_from_outside_the_repository(tmp_path: Path):
+def test_a_users_environment_trains_outside_the_repository(tmp_path: Path):
     package = tmp_path / "mine"
     package.mkdir()
     shutil.copy(ROOT / "tests" / "corridor.py", package / "hall.py")
@@ -284,7 +286,7 @@ def test_an_environment_of_ones_own_trains_from_outside_the_repository(tmp_path:
     assert json.loads(measured.read_text())["evaluations"]["sampled"]["after"]["figures"]["turns"] > 0
 
 
-def test_that_environment_is_an_ordinary_one():
+def test_the_users_environment_passes_the_checker():
     from corridor import Corridor
 
     from tsr_lightning.envs.checker import check_branchable

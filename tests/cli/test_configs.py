@@ -1,4 +1,4 @@
-"""The shipped configurations: readable, buildable, and overlays that leave nothing behind."""
+"""The shipped configurations are commented and build; an overlay replaces all of its part and nothing else."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ def header(name: str) -> str:
 
 
 def commands(name: str) -> list[list[str]]:
-    """The command lines that a file opens with."""
+    """The command lines in the header of a file."""
     return [shlex.split(line) for line in re.findall(r"^# {3}tsr (.*)$", header(name), re.MULTILINE)]
 
 
@@ -59,7 +59,7 @@ def test_every_key_is_commented(name: str):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_line_has_two_comments_or_a_loose_end(name: str):
+def test_no_line_has_two_comments_or_trailing_spaces(name: str):
     for line in (CONFIGS / name).read_text(encoding="utf-8").splitlines():
         assert line == line.rstrip()
         assert len(re.findall(r"(?:^|\s)# ", line)) <= 1, line
@@ -67,8 +67,8 @@ def test_no_line_has_two_comments_or_a_loose_end(name: str):
 
 @pytest.mark.parametrize("name", FILES)
 def test_builds(name: str, tiny_model, empty_folder: Path):
-    """Model, callbacks and all, for a run of no epochs."""
-    files = re.findall(r"configs/(\S+\.yaml)", " ".join(commands(name)[0]))  # as its run line lays them
+    """With model and callbacks, for a run of zero epochs."""
+    files = re.findall(r"configs/(\S+\.yaml)", " ".join(commands(name)[0]))  # those of its first command
     cli = tsr(
         *("fit", *flags(*files), "--model.policy.model", tiny_model("sokoban"), "--trainer.accelerator", "cpu"),
         *("--trainer.max_epochs", "0", "--trainer.num_sanity_val_steps", "0"),
@@ -80,7 +80,7 @@ def test_builds(name: str, tiny_model, empty_folder: Path):
 
 @pytest.fixture(scope="module")
 def resolve():
-    """`tsr fit --config … --print_config`, once per list of files."""
+    """The output of `tsr fit --config … --print_config`, cached by the list of files."""
     known: dict[tuple[str, ...], str] = {}
 
     def ask(capsys: pytest.CaptureFixture[str], *names: str) -> str:
@@ -95,27 +95,27 @@ def resolve():
 
 
 @pytest.mark.parametrize("last", OVERLAYS)
-def test_the_others_of_its_kind_leave_nothing_behind_under_an_overlay(last: str, resolve, capsys, empty_folder):
+def test_an_overlay_replaces_all_others_of_its_kind(last: str, resolve, capsys, empty_folder):
     others = [name for name in OVERLAYS if Path(name).parent == Path(last).parent and name != last]
     assert resolve(capsys, BASE, *others, last) == resolve(capsys, BASE, last)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=map(" then ".join, PAIRS))
-def test_an_overlay_leaves_nothing_behind(first: str, second: str, resolve, capsys, empty_folder):
+def test_an_overlay_replaces_any_other_of_its_kind(first: str, second: str, resolve, capsys, empty_folder):
     assert resolve(capsys, BASE, first, second) == resolve(capsys, BASE, second)
 
 
 def paths(node: object, above: str = "") -> set[str]:
-    """The keys of nested mappings; `--print_config` says nothing of a class without arguments but its name."""
+    """The paths of nested mappings; `--print_config` prints only the name of a class without arguments."""
     if not isinstance(node, dict):
         return {above}
     return {path for key, value in node.items() for path in paths(value, f"{above}/{key}")}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_an_overlay_states_every_key(name: str, resolve, capsys, empty_folder):
-    """So that it leaves nothing behind of one that a user wrote either."""
+def test_an_overlay_sets_every_key_of_its_part(name: str, resolve, capsys, empty_folder):
+    """So that it replaces a user's overlay too."""
     top, keys = PARTS[Path(name).parts[0]]
     stated = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))[top]
     laid = yaml.safe_load(resolve(capsys, BASE, name))[top]
@@ -131,7 +131,7 @@ def test_an_overlay_changes_its_own_part_alone(name: str, resolve, capsys, empty
     assert base == laid
 
 
-# Each search with each objective, on one task and then the other; the other half of all three is exhaustive.
+# Every search with every objective on one of two tasks; the other combinations are exhaustive.
 TOGETHER = [
     pytest.param(search, objective, task, marks=[] if (i + j + k) % 2 == 0 else pytest.mark.exhaustive)
     for i, search in enumerate(("sample", "best_of_n", "beam", "lookahead"))
@@ -141,7 +141,7 @@ TOGETHER = [
 
 
 @pytest.mark.parametrize(("search", "objective", "task"), TOGETHER)
-def test_every_search_goes_with_every_objective(search: str, objective: str, task: str, tiny_model, empty_folder):
+def test_every_search_trains_with_every_objective(search: str, objective: str, task: str, tiny_model, empty_folder):
     overlays = flags(f"{task}.yaml", f"search/{search}.yaml", f"objective/{objective}.yaml")
     # One update per rollout, so that the last figures are those of all of it; no entropy bonus, whose gradient would
     # hide that the objective has none.

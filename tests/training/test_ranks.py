@@ -168,10 +168,10 @@ def given_their_rank(folder: Path) -> None:
     ]
     try:
         for run in runs:
-            assert run.wait(SECONDS) == 0, "".join(run.said() for run in runs)
+            assert run.wait(SECONDS) == 0, "".join(run.output() for run in runs)
     finally:
         for run in runs:  # the other rank may wait for one that failed
-            run.end()
+            run.kill()
 
 
 CASES = {

@@ -1,4 +1,4 @@
-"""`tsr`: fit, validate and export, configured by YAML and dotted flags."""
+"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags."""
 
 import sys
 from argparse import ArgumentError
@@ -11,7 +11,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_run
-from tsr_lightning.cli.messages import complaint, one_line, own_sentence
+from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.errors import ConfigError
@@ -29,20 +29,16 @@ SUBCOMMANDS = {
 
 
 class TSRCLI(LightningCLI):
-    """LightningCLI with this project's subcommands, links and checks."""
+    """LightningCLI with this project's subcommands, argument links and checks."""
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Those that do something here; testing and prediction are what `validate` does."""
-        everything = LightningCLI.subcommands()
-        return {
-            "fit": everything["fit"],
-            "validate": everything["validate"],
-            "export": {"model", "datamodule"},
-        }
+        """Lightning's fit and validate, and export. There is no test set, so no test or predict."""
+        lightning = LightningCLI.subcommands()
+        return {"fit": lightning["fit"], "validate": lightning["validate"], "export": {"model", "datamodule"}}
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        """Lightning's, with overlays that merge what they say of the environment."""
+        """Lightning's parser, with a --config whose files merge `data.env_kwargs` key by key."""
         parser = LightningArgumentParser(dump_header=[f"lightning.pytorch=={pl.__version__}"], **kwargs)
         parser.add_argument("-c", "--config", action=Overlay, help="A YAML file, laid over those before it.")
         return parser
@@ -57,29 +53,31 @@ class TSRCLI(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             keys = {action.dest for known in self._subcommand_parsers.values() for action in known._actions}
-            raise ConfigError(own_sentence(error) or complaint(str(error), keys)) from error
+            sentence = config_error_sentence(error) or parser_error_sentence(str(error), keys)
+            raise ConfigError(sentence) from error
 
     def _parse_ckpt_path(self) -> None:
-        """Lightning would read the whole checkpoint here, for hyperparameters that ours do not hold."""
+        """Does nothing: Lightning would load the checkpoint for hyperparameters, which ours do not hold."""
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Only after the checks: neither a model nor a device has been touched when bad input is refused."""
+        """Makes the Trainer after the checks, so that bad input is refused before a model or a device is touched."""
         ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
         check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None, str(self.subcommand))
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ValueError) as error:
-            raise ConfigError(own_sentence(error) or f"trainer cannot be made: {one_line(str(error))}") from error
+            sentence = config_error_sentence(error) or f"trainer cannot be made: {one_line(str(error))}"
+            raise ConfigError(sentence) from error
         use_atomic_checkpoints(trainer)
         return trainer
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """The console script. Bad input ends with one sentence and status 2."""
+    """The console script. Bad input ends it with one sentence and status 2."""
     try:
         run(sys.argv[1:] if args is None else args)
-    except (ConfigError, ArgumentError, ValueError) as error:
-        sentence = own_sentence(error)
+    except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # a ConfigError is a ValueError
+        sentence = config_error_sentence(error)
         if sentence is None:
             raise
         print(f"tsr: error: {sentence}", file=sys.stderr)
@@ -87,10 +85,10 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def run(args: Sequence[str]) -> TSRCLI:
-    """Does what the arguments say, and returns who did it."""
-    sys.path.insert(0, "")  # environments of one's own are modules of the folder that one works in
-    begun = next((i for i, argument in enumerate(args, start=1) if argument in SUBCOMMANDS), len(args))
-    sys.argv[1:] = [_found(argument) for argument in (*args[:begun], *as_overlays(args[begun:]))]
+    """Runs the command and returns its CLI, which holds the agent, the data module and the Trainer."""
+    sys.path.insert(0, "")  # a user's own environments and strategies are modules of the working folder
+    start = next((i for i, argument in enumerate(args, start=1) if argument in SUBCOMMANDS), len(args))
+    sys.argv[1:] = [_resolved(argument) for argument in (*args[:start], *as_overlays(args[start:]))]
     strict = {"exit_on_error": False, "allow_abbrev": False}
     return TSRCLI(
         Agent,
@@ -107,8 +105,8 @@ def run(args: Sequence[str]) -> TSRCLI:
     )
 
 
-def _found(argument: str) -> str:
-    """A configuration that lies here, or else the one of that name that came with the package."""
+def _resolved(argument: str) -> str:
+    """A configuration file of the working folder, or else the shipped one of that name."""
     flag, _, path = argument.rpartition("=")
     if flag not in ("", "--config", "-c") or not path.endswith((".yaml", ".yml")) or Path(path).exists():
         return argument

@@ -1,16 +1,19 @@
-"""All that can be wrong with a run and seen before a model is loaded, each as one sentence."""
+"""Validates a run before any model loads: each mistake is one sentence."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.make import check_env_spec
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
-from tsr_lightning.policy.spec import context_length
+from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.strategies import Expert
 from tsr_lightning.training.agent import Agent, check_identity
@@ -21,58 +24,61 @@ from tsr_lightning.training.plan_check import check_plan
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
     """Raises the first ConfigError that the run would meet."""
     check_env_spec(data.env_id, data.env_kwargs)
+    _check_new_model(agent.spec.model)
     check_policy(agent.spec)
     _check_numbers(data)
     _check_plan(agent, data)
     _check_context(agent, data)
-    if not data.instances.held_out:  # drawn here, where too few initial states are refused in time
-        raise ConfigError(
-            "data.held_out.instances is 0: hold out at least 1, and set data.evaluations to [] to skip evaluation"
-        )
+    held_out = data.instances.held_out  # drawn here, so that too few initial states are refused early
+    remedy = "hold out at least 1, and set data.evaluations to [] to skip evaluation"
+    require(len(held_out) > 0, "data.held_out.instances", len(held_out), remedy)
     if ckpt_path is not None:
         _check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
 
 
+def _check_new_model(model: str | Scratch) -> None:
+    """The parser takes a mapping with an unknown size for the name of a model."""
+    if not isinstance(model, str) or not model.startswith("{"):
+        return
+    sizes = [field.name for field in fields(Scratch)]
+    for size in re.findall(r"(\w+)[\"']?\s*:", model):
+        if size not in sizes:
+            key = f"model.policy.model.{size}"
+            raise ConfigError(renamed(key) or f"{key} is no key that can be set: choose from {', '.join(sizes)}")
+
+
 def _check_numbers(data: RolloutDataModule) -> None:
-    """Counts of which zero would divide, hang or silently do nothing."""
+    """Refuses counts of which zero would divide, hang or silently do nothing."""
     counts = {
-        "instances": data.instances_per_epoch,
-        "concurrency": data.concurrency,
-        "sampling.max_response_tokens": data.sampling.max_response_tokens,
-        "updates.epochs": data.updates.epochs,
-        "updates.minibatches": data.updates.minibatches,
-        "updates.micro_batch_tokens": data.updates.micro_batch_tokens,
-        **{f"trials.{protocol.name}.samples": protocol.samples for protocol in data.evaluations},
+        "data.instances": data.instances_per_epoch,
+        "data.concurrency": data.concurrency,
+        "data.sampling.max_response_tokens": data.sampling.max_response_tokens,
+        "data.updates.epochs": data.updates.epochs,
+        "data.updates.minibatches": data.updates.minibatches,
+        "data.updates.micro_batch_tokens": data.updates.micro_batch_tokens,
+        **{f"data.evaluations.{protocol.name}.samples": protocol.samples for protocol in data.evaluations},
     }
-    for name, count in counts.items():
-        if count < 1:
-            raise ConfigError(f"data.{name} is {count}: give 1 or more")
-    if data.env_workers < 0:
-        raise ConfigError(
-            f"data.env_workers is {data.env_workers}: give 0 to step environments in turn with generation, or the "
-            "number of them that step beside it"
-        )
-    if data.sampling.temperature <= 0:
-        raise ConfigError(
-            f"data.sampling.temperature is {data.sampling.temperature}, at which nothing is sampled and no "
-            "log-probability is defined: give more than 0 for training, and 0 to a protocol for greedy play"
-        )
+    for key, count in counts.items():
+        require(count >= 1, key, count, "give 1 or more")
+    remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
+    require(data.env_workers >= 0, "data.env_workers", data.env_workers, remedy)
+    temperature = data.sampling.temperature
+    remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
+    require(temperature > 0, "data.sampling.temperature", temperature, remedy)
     for protocol in data.evaluations:
-        if protocol.temperature < 0:
-            raise ConfigError(
-                f"data.evaluations.{protocol.name}.temperature is {protocol.temperature}: give 0 (greedy) or more"
-            )
+        key = f"data.evaluations.{protocol.name}.temperature"
+        require(protocol.temperature >= 0, key, protocol.temperature, "give 0 (greedy) or more")
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
-    name = type(agent.objective).__name__
+    objective = type(agent.objective).__name__
     strategies = [*data.plan.strategies, *(protocol.search for protocol in data.evaluations if protocol.search)]
     for strategy in strategies:
         scorer = strategy.scored_by
         if scorer is not None and scorer.needs_critic and not agent.objective.needs.values:
             raise ConfigError(
-                f"{type(strategy).__name__}.scorer asks a critic, and {name} trains none: "
-                "use EnvironmentScore, or the objective PPO"
+                f"{type(strategy).__name__}.scorer is {type(scorer).__name__}, which needs a critic, and {objective} "
+                "trains none: use EnvironmentScore, or the objective PPO"
             )
         if isinstance(strategy, Expert) and not isinstance(data.env, HasOracle):
             raise ConfigError(f"data.plan uses Expert, but {data.env_id} has no oracle: choose another strategy")
@@ -80,24 +86,25 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
 
 
 def _check_context(agent: Agent, data: RolloutDataModule) -> None:
-    own = context_length(agent.spec)
-    if data.context_tokens is not None and data.context_tokens > own:
+    model_limit = context_length(agent.spec)
+    limit = data.context_tokens or model_limit
+    if limit > model_limit:
         raise ConfigError(
-            f"data.context_tokens is {data.context_tokens}, but the model {agent.spec.model} sees at most {own} "
-            f"tokens: set it to {own} or less, or to null for the model's own limit"
+            f"data.context_tokens is {limit}, but the model {agent.spec.model} sees at most {model_limit} tokens: "
+            f"set it to {model_limit} or less, or to null for the model's own limit"
         )
-    if data.sampling.max_response_tokens >= (data.context_tokens or own):
+    if data.sampling.max_response_tokens >= limit:
         raise ConfigError(
             f"data.sampling.max_response_tokens is {data.sampling.max_response_tokens}, which fills the context of "
-            f"{data.context_tokens or own} tokens: lower it to leave room for the prompt"
+            f"{limit} tokens: lower it to leave room for the prompt"
         )
     observation, _ = data.env.reset(seed=0)
     chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
     prompt = len(chat.prompt(data.env.instructions, (), observation))
-    if prompt >= (data.context_tokens or own):
+    if prompt >= limit:
         raise ConfigError(
             f"data.env is {data.env_id}, whose first prompt has {prompt} tokens, which leaves no room for a response "
-            f"within {data.context_tokens or own}: use a model or data.context_tokens with a longer context"
+            f"within {limit}: use a model or data.context_tokens with a longer context"
         )
 
 

@@ -1,8 +1,6 @@
-"""How what is said of the environment is laid over what was said before, where the parser would replace it.
+"""Merges `data.env_kwargs` key by key, where jsonargparse would replace the whole dictionary.
 
-`data.env_kwargs` is a dictionary of any keys, which jsonargparse replaces as a whole. Here an overlay states some keys
-and leaves the others, as it does everywhere else; one that names another environment starts without any, since they
-were the arguments of the one before.
+A later --config that names another environment starts without arguments: the earlier ones were the other environment's.
 """
 
 import json
@@ -21,51 +19,51 @@ class Overlay(ActionConfigFile):
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         is_known = _KWARGS in cfg
-        env, kwargs = cfg.get(_ENV), cfg.pop(_KWARGS)  # taken away, so that what comes is what the overlay states
+        env, kwargs = cfg.get(_ENV), cfg.pop(_KWARGS)  # removed, so that only this file's arguments are there below
         super().__call__(parser, cfg, values, option_string)
         before = kwargs if env is None or cfg.get(_ENV) == env else None
         if _KWARGS in cfg:
-            cfg[_KWARGS] = laid_over(before, cfg[_KWARGS])
+            cfg[_KWARGS] = merged(before, cfg[_KWARGS])
         elif is_known:
             cfg[_KWARGS] = before
 
 
-def laid_over(before: Mapping[str, Any] | None, stated: Any) -> Any:
-    """The arguments that are left of both; null takes all away. What is no mapping is the parser's to refuse."""
-    return {**(before or {}), **stated} if isinstance(stated, Mapping) else stated
+def merged(before: Mapping[str, Any] | None, after: Any) -> Any:
+    """Both, the later over the earlier; null removes all. The parser refuses what is no mapping."""
+    return {**(before or {}), **after} if isinstance(after, Mapping) else after
 
 
 def as_overlays(args: Sequence[str]) -> list[str]:
-    """The arguments of a subcommand, with flags that name the environment, or give all its arguments, as overlays.
+    """The arguments of a subcommand, with flags for `data`, `data.env` or all of `data.env_kwargs` as --config.
 
-    Between two `--config` the order of flags says nothing, so there the environment comes before its arguments.
+    The order of flags between two --config means nothing, so there the environment comes before its arguments.
     """
-    stretches: list[tuple[list[str], list[str]]] = [([], [])]  # what is said of the environment, and all else
+    sections: list[tuple[list[str], list[str]]] = [([], [])]  # (the environment's name, everything else)
     rest = list(args)
     while rest:
         flag, has_value, value = rest[0].partition("=")
-        taken = [rest.pop(0)]
+        parts = [rest.pop(0)]
         if flag in ("--data", f"--{_ENV}", f"--{_KWARGS}", *_CONFIG) and not has_value:
             if not rest:
-                stretches[-1][1].append(flag)  # without its value, of which the parser complains
+                sections[-1][1].append(flag)  # without a value, which the parser refuses
                 break
             value = rest.pop(0)
-            taken.append(value)
-        named, others = stretches[-1]
+            parts.append(value)
+        name, others = sections[-1]
         if flag in _CONFIG:
-            stretches.append(([], []))
-            others += taken
+            sections.append(([], []))
+            others += parts
         elif flag == f"--{_ENV}":
-            named += ["--config", json.dumps({"data": {"env": value}})]
-        elif flag == f"--{_KWARGS}" and _is_plain(value):
+            name += ["--config", json.dumps({"data": {"env": value}})]
+        elif flag == f"--{_KWARGS}" and _is_mapping(value):
             others += ["--config", f'{{"data": {{"env_kwargs": {value}}}}}']
         elif flag == "--data":
-            others += ["--config", f'{{"data": {value if _is_plain(value) else json.dumps(value)}}}']
+            others += ["--config", f'{{"data": {value if _is_mapping(value) else json.dumps(value)}}}']
         else:
-            others += taken
-    return [part for named, others in stretches for part in (*named, *others)]
+            others += parts
+    return [part for name, others in sections for part in (*name, *others)]
 
 
-def _is_plain(value: str) -> bool:
-    """Whether it is a mapping or nothing, in YAML, and no file's name."""
+def _is_mapping(value: str) -> bool:
+    """Whether it is a mapping or null in YAML, rather than the name of a file."""
     return re.fullmatch(r"null|\{.*\}", value.strip(), re.DOTALL) is not None

@@ -1,7 +1,4 @@
-"""The configurations that come with the package, wherever it runs from.
-
-A checkout keeps them in `configs/` beside the package; the wheel carries the same folder inside it.
-"""
+"""Finds the shipped configurations: `configs/` beside the package in a checkout, inside it in an installed wheel."""
 
 from pathlib import Path, PurePosixPath
 
@@ -21,10 +18,10 @@ def config_folder(package: Path = _PACKAGE) -> Path | None:
 def config_path(name: str) -> Path | None:
     """The shipped YAML of this name: `configs/quickstart.yaml`, `quickstart.yaml` or `search/beam.yaml`, else None."""
     folder = config_folder()
-    asked = PurePosixPath(name)
-    if folder is None or asked.is_absolute() or ".." in asked.parts or asked.suffix not in {".yaml", ".yml"}:
+    relative = PurePosixPath(name)
+    if folder is None or relative.is_absolute() or ".." in relative.parts or relative.suffix not in {".yaml", ".yml"}:
         return None
-    if asked.parts[0] == "configs":
-        asked = asked.relative_to("configs")
-    path = folder / asked
+    if relative.parts[0] == "configs":
+        relative = relative.relative_to("configs")
+    path = folder / relative
     return path if path.is_file() else None

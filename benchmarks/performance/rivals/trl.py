@@ -61,9 +61,7 @@ class Rollouts:
         started = time.perf_counter()
         env = Pages(self.work.words, self.work.turns)
         sampling = Sampling(1.0, self.work.response_tokens)
-        driver = Driver(
-            env, self.chat, self.engine, sampling, TokenLimits(self.work.longest), self.work.trajectories
-        )
+        driver = Driver(env, self.chat, self.engine, sampling, TokenLimits(self.work.longest), self.work.trajectories)
         key = Key(trainer.state.global_step)
         tasks = [
             SearchTask(int(prompt), member, self.work.strategy, key.fold_in(prompt, member))
@@ -120,7 +118,7 @@ class Laps(TrainerCallback):
                     "seconds_rollout": self._rollouts.seconds,
                     "seconds_update": seconds - self._rollouts.seconds,
                     "optimizer_steps": state.global_step,
-                    "ledger": asdict(self._rollouts.costs),
+                    "costs": asdict(self._rollouts.costs),
                 }
             )
         if next(self._laps, None) is None:

@@ -1,0 +1,236 @@
+"""Holds the architecture: which room may import which, and that no name of an earlier vocabulary comes back."""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarks import architecture
+from tsr_lightning.cli.renamed import RENAMED
+
+ROOT = Path(__file__).resolve().parent.parent
+
+COMMON = ("errors", "rng", "trajectory", "costs")
+# What a room may import besides itself: a room, or one module of it as room.module. Imports inside functions count.
+MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(COMMON, ()),
+    "envs": COMMON,
+    "modeling": ("errors",),
+    "batching": (*COMMON, "modeling"),
+    "policy": (*COMMON, "modeling", "batching"),
+    "engines": (*COMMON, "modeling"),
+    "search": (*COMMON, "envs.base", "engines.base"),
+    "objectives": (*COMMON, "batching"),
+    "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
+    "cli": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives", "training"),
+    "callbacks": (*COMMON, "training", "batching", "objectives.base"),
+    "__main__": ("cli",),
+}
+# Libraries that a room may not import.
+FOREIGN: Mapping[str, set[str]] = {
+    "envs": {"torch", "lightning", "transformers", "tokenizers", "peft"},
+    "search": {"torch", "lightning", "transformers", "tokenizers", "peft"},
+    "batching": {"lightning", "transformers", "tokenizers", "peft"},
+    "objectives": {"lightning", "transformers", "tokenizers", "peft"},
+    "engines": {"lightning", "tokenizers", "peft"},
+    "modeling": {"lightning", "tokenizers", "peft"},
+    "policy": {"lightning"},
+}
+
+
+def forbidden_imports(root: Path) -> list[str]:
+    """`importer -> imported` for every import that MAY_IMPORT does not allow."""
+    found = []
+    for importer, imported in architecture.imports(root):
+        here, there = architecture.room(importer), architecture.room(imported)
+        module = imported.removeprefix("tsr_lightning.")
+        allowed = (here, *MAY_IMPORT.get(here, ()))
+        if importer != "tsr_lightning" and not any(f"{module}.".startswith(f"{name}.") for name in allowed):
+            found.append(f"{importer} -> {imported}")
+        elif there not in (*MAY_IMPORT, ""):
+            found.append(f"{imported} is in no room")
+    return sorted(set(found))
+
+
+def test_rooms_import_only_what_they_may():
+    assert forbidden_imports(ROOT) == []
+
+
+def test_every_room_is_in_the_table_and_in_the_drawing():
+    rooms = {architecture.room(name) for name in architecture.modules()} - {""}
+    assert rooms == set(MAY_IMPORT)
+    assert rooms - {*COMMON, "__main__"} == set(architecture.ROOMS)
+
+
+@pytest.mark.parametrize("room", FOREIGN)
+def test_rooms_do_not_import_foreign_libraries(room: str):
+    found = [
+        f"{importer}: {name}"
+        for importer, path in architecture.modules().items()
+        if architecture.room(importer) == room
+        for name in architecture.imported_names(path, importer)
+        if name.partition(".")[0] in FOREIGN[room]
+    ]
+    assert found == []
+
+
+def test_rooms_form_no_cycle():
+    graph = architecture.arrows()
+    assert [room for room in graph if room in architecture.reachable(graph, room)] == []
+
+
+def test_the_drawing_in_the_docs_is_that_of_the_imports():
+    page = architecture.PAGE.read_text(encoding="utf-8")
+    drawn = page.partition(architecture.BEGIN)[2].partition(architecture.END)[0]
+    assert drawn.strip() == architecture.drawing().strip(), "draw it anew with python -m benchmarks.architecture"
+
+
+class TestTheImportChecker:
+    """On a small tree of packages."""
+
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> Path:
+        for name in ("envs/base", "envs/text", "search/tree", "search/nested/deep", "training/agent", "rng"):
+            path = tmp_path / "tsr_lightning" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("import math\n")
+        (tmp_path / "callbacks").mkdir()
+        (tmp_path / "callbacks" / "mine.py").write_text("from tsr_lightning.training import agent\n")
+        (tmp_path / "tsr_lightning" / "search" / "driver.py").write_text("from tsr_lightning.envs.base import Env\n")
+        return tmp_path
+
+    def test_allowed_imports_pass(self, tree: Path):
+        assert forbidden_imports(tree) == []
+
+    @pytest.mark.parametrize(
+        ("file", "line", "imported"),
+        [
+            ("tsr_lightning/envs/text.py", "from tsr_lightning.search.tree import Node", "tsr_lightning.search.tree"),
+            ("tsr_lightning/envs/text.py", "from tsr_lightning.search import tree", "tsr_lightning.search.tree"),
+            ("tsr_lightning/envs/text.py", "import tsr_lightning.search.tree", "tsr_lightning.search.tree"),
+            ("tsr_lightning/envs/text.py", "from ..search.tree import Node", "tsr_lightning.search.tree"),
+            ("tsr_lightning/envs/text.py", "from .. import search", "tsr_lightning"),
+            ("tsr_lightning/search/tree.py", "from tsr_lightning.envs.text import cut", "tsr_lightning.envs.text"),
+            ("tsr_lightning/search/tree.py", "def f():\n    from callbacks.mine import g", "callbacks.mine"),
+            ("tsr_lightning/search/nested/deep.py", "from ...training import agent", "tsr_lightning.training.agent"),
+            ("tsr_lightning/rng.py", "from tsr_lightning.envs import base", "tsr_lightning.envs.base"),
+            ("tsr_lightning/search/tree.py", "import tsr_lightning.gone", "tsr_lightning"),
+        ],
+    )
+    def test_a_forbidden_import_is_found(self, file: str, line: str, imported: str, tree: Path):
+        (tree / file).write_text(f"{line}\n")
+        importer = file.removesuffix(".py").replace("/", ".")
+        assert forbidden_imports(tree) == [f"{importer} -> {imported}"]
+
+
+def as_class(*names: str) -> str:
+    """A pattern for the use of classes whose names are ordinary words too."""
+    name = rf"(?:{'|'.join(names)})"
+    return rf"\bclass {name}\b|\b{name}[(\[]|\bimport (?:.*\W)?{name}\b|(?:\w: |-> |\[|\| ){name}(?=[\])|,:]|$| [=|])"
+
+
+# Names of the earlier vocabulary, by what took their place. Ordinary words are looked for as code, not as words.
+OLD_NAMES: Mapping[str, str] = {
+    "rng, Key.fold_in": r"tsr_lightning[./]draws|\bimport draws\b|\.fold\(",
+    "EvalProtocol, EvalBatch, EvalResult": rf"{as_class('Trial', 'Exam', 'Played')}|\bexams?\b",
+    "data.evaluations": r"\bdata\.trials\b|\.trials\b|^\s*trials:|\bTRIALS\b",
+    "HasVocabularyText, OnRolloutEnd, OnRolloutWave": r"\bTalks\b|\bFiltersGroups\b|\bWatchesRollouts\b",
+    "TurnSimulator": rf"{as_class('Moves')}|search[./]moves|\.(?:imagined|realised|demonstrated|allowance)\(",
+    "ChatFormat, TokenLimits": rf"{as_class('Limits')}|\bSpeaker\b|\bspeaker\s*[.:=(),]",
+    "StepExecutor, Serial, Threaded": rf"{as_class('Stage', 'Beside')}|\bInTurn\b|search[./]stages",
+    "cohort": r"\b_?[Cc]rews?\b",
+    "SearchTask, ProgressFn, PlanEntry": as_class("Task", "Watch", "Share"),
+    "Costs": r"\bLedgers?\b|\.ledger\b|\bledger\s*[=:]|[\"']ledger[\"']|search[./]ledger",
+    "env_score, response_tokens, episode_return": r"\.feedback\b|\.said\b|\b(?:node|leaf|child|trajectory)\.total\b",
+    "SequenceGroup, SequenceState, PendingToken": as_class("Family", "Talk", "Fresh"),
+    "PrefixCache, KVStore, DecodeBuffer": rf"{as_class('Memory', 'Store')}|\b[Ww]orkbench\b",
+    "torch_backend, native_backend, InferencePolicy": rf"\bOnBench\b|\bInStore\b|policy[./]player|{as_class('Player')}",
+    "PackedAttention, OutputPositions, ScoreParams": as_class("Reader", "Reads", "Scores"),
+    "select_queries, packed_forward, is_supported": r"\.narrowed\b|tsr_lightning[./]bodies|\bbodies\.\w|\bis_ours\b",
+    "TrainingSequence, target, dummy": rf"{as_class('Row')}|\.told\b|\btold =|\bweightless\b",
+    "is_last_micro_batch, shard, gather": r"\bcloses_step\b|\bdealt\b|\bgathered\(",
+    "SFT": r"\bLikelihood\b|objective/likelihood",
+    "SearchedCredit, Unchanged": rf"{as_class('Searched')}|\bAsSampled\b",
+    "ImitateSuccesses, CreditOverride": r"\bSuccessesOnly\b|\bImposed\b",
+    "normalizers, is_clipped, value_targets": r"\.shares\b|\bshares=|\.acts\b|\bcredit\.returns\b",
+    "envs' modules": r"checker[./](?:elsewhere|source)\b|envs[./](?:making|sayings|arguments|branchable)\b",
+    "HasOracle, sample_texts": r'\bSolvable\b|\bsayings\b(?!")',  # the string "sayings" is part of a draw's key
+    "tasks' modules": r"frozen_lake[./](?:ice|picture|values)\b|sokoban[./](?:progress|view)\b",
+    "WebShop's modules": r"webshop[./](?:mall|market|shelf|made|words|opening|speech|prospects|view)\b",
+    "ShoppingTask, GoalTemplate, Path": rf"{as_class('Customer', 'Wish', 'Way')}|\b[Mm]all\b",
+    "parse_action": r"\bheard\(",
+    "cli": r"tsr_lightning[./](?:complaints|checks|packaged)\b|\bcomplaints?\b",
+    "target_kl, micro_batch_tokens": r"\bstop_kl\b|\bmicro_tokens\b",
+    "max_num_seqs, kv_cache_mib": r"\bmax_rows\b|\bcache_mib\b",
+    "gae_lambda": r"\blam[:=]|\.lam\b",
+    "prompt_style": r"\bwordings?\b",
+    "Hugging Face's names of sizes": r'"(?:layers|heads|intermediate)": ?\d|\bmax_positions\b',
+    "fakes, kill_callback": r"\b(?:webshop_)?toys\b|\b(?:import|from) killing\b|\bkilling\.",
+    "names of tests": r"test_(?:stages|no_clairvoyance|off_is_off|others_tempt)\b",
+}
+PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in OLD_NAMES.values()), re.MULTILINE)
+EXEMPT = ("tests/test_house.py", "tsr_lightning/cli/renamed.py", "tests/cli/test_bad_input.py")
+TEXT = (".py", ".c", ".h", ".md", ".yaml", ".yml", ".toml", ".txt")
+
+
+def text_files() -> Iterator[Path]:
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    for name in tracked.stdout.split("\0"):
+        if name.endswith((*TEXT, "Makefile", "Dockerfile")) and name not in EXEMPT and (ROOT / name).is_file():
+            yield ROOT / name
+
+
+def old_names(text: str) -> list[str]:
+    """The lines of a text that use an old name, each with its number."""
+    return [
+        f"{number}: {line.strip()}" for number, line in enumerate(text.splitlines(), start=1) if PATTERN.search(line)
+    ]
+
+
+def test_no_old_name_is_left():
+    found = []
+    for path in text_files():
+        text = path.read_text(encoding="utf-8")
+        if path == ROOT / "docs" / "log.md":
+            text = text.partition("## The house")[0]  # which tells what was renamed
+        found += [f"{path.relative_to(ROOT)}:{line}" for line in old_names(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_old"),
+    [
+        ("from tsr_lightning import draws", True),
+        ("key.fold(3)", True),
+        ("key.fold_in(3)", False),
+        ("class Family:", True),
+        ("def step(families: list[Family]) -> None:", True),
+        ("from tsr_lightning.engines.x import A, Family", True),
+        ("A family of models: Family business", False),
+        ("def customer(self) -> Customer: ...", True),
+        ("    told = 3", True),
+        ("Reads whole segments.", False),
+        ("data:\n  trials: []", True),
+        ("two unfinished trials.", False),
+        ('key.fold_in("sayings", turn)', False),
+        ("for text in sayings(env):", True),
+        ("--data.updates.stop_kl 0.1", True),
+        ('{"hidden_size": 32, "layers": 1}', True),
+        ("the layers of a model", False),
+        ("class_path: AsSampled", True),
+        ("Searched rollouts: 0.2", False),
+    ],
+)
+def test_the_patterns_find_code_and_leave_words(line: str, is_old: bool):
+    assert bool(old_names(line)) == is_old
+
+
+def test_the_table_of_old_names_leads_to_names_of_today():
+    """No new name of the command line's table is itself an old one."""
+    assert set(RENAMED).isdisjoint(RENAMED.values())
+    assert [new for new in RENAMED.values() if PATTERN.search(new)] == []
