@@ -201,10 +201,10 @@ def test_losses_and_statistics_of_micro_batches_add_up(objective: Objective):
     leaves = (now, entropies, values)
 
     def gradients() -> list[Tensor]:
-        found = [torch.zeros(n) if leaf.grad is None else leaf.grad for leaf in leaves]
+        current = [torch.zeros(n) if leaf.grad is None else leaf.grad for leaf in leaves]
         for leaf in leaves:
             leaf.grad = None
-        return found
+        return current
 
     whole = objective.loss(targets, Outputs(*leaves))
     whole.total.backward()

@@ -6,7 +6,7 @@ after turn), G the trajectories of a group. Results are float32, intermediate su
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,21 +17,6 @@ class Advantages(NamedTuple):
 
     advantages: Tensor  # [S] or [N]
     value_targets: Tensor  # the same shape: the critic's regression target
-
-
-class Estimator(Protocol):
-    """Advantages of the N trained tokens of one trajectory of T turns."""
-
-    def __call__(
-        self,
-        lengths: Sequence[int],  # [T] trained tokens of each turn
-        rewards: Sequence[float],  # [T]
-        values: Tensor,  # [N]
-        *,
-        gamma: float,
-        gae_lambda: float,
-        final_value: float = 0.0,
-    ) -> Advantages: ...
 
 
 def gae(rewards: Tensor, values: Tensor, *, gamma: float, gae_lambda: float, final_value: float = 0.0) -> Advantages:
@@ -59,9 +44,9 @@ def gae(rewards: Tensor, values: Tensor, *, gamma: float, gae_lambda: float, fin
 
 
 def token_gae(
-    lengths: Sequence[int],
-    rewards: Sequence[float],
-    values: Tensor,
+    lengths: Sequence[int],  # [T] trained tokens of each turn
+    rewards: Sequence[float],  # [T]
+    values: Tensor,  # [N]
     *,
     gamma: float,
     gae_lambda: float,
@@ -80,9 +65,9 @@ def token_gae(
 
 
 def turn_gae(
-    lengths: Sequence[int],
-    rewards: Sequence[float],
-    values: Tensor,
+    lengths: Sequence[int],  # [T] trained tokens of each turn
+    rewards: Sequence[float],  # [T]
+    values: Tensor,  # [N]
     *,
     gamma: float,
     gae_lambda: float,

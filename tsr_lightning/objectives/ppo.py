@@ -1,12 +1,12 @@
 """Proximal policy optimisation on multi-turn trajectories."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.errors import require
-from tsr_lightning.objectives.advantages import Estimator, token_gae, turn_gae
+from tsr_lightning.objectives.advantages import token_gae, turn_gae
 from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.checks import require_coefficient, require_fraction, require_policy_loss_arguments
@@ -15,7 +15,7 @@ from tsr_lightning.objectives.searched import SearchedCredit, Unchanged
 from tsr_lightning.objectives.terms import policy_loss, value_loss
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
-ESTIMATORS: Mapping[str, Estimator] = {"token": token_gae, "turn": turn_gae}
+ESTIMATORS = {"token": token_gae, "turn": turn_gae}
 
 
 @dataclass(frozen=True)
