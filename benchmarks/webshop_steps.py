@@ -79,7 +79,7 @@ def written(env: WebShopEnv, seed: int) -> Script:
         mine = key.fold_in(turn)
         legal = env.legal_actions()
         response = legal[mine.bits() % len(legal)]
-        if env.get_state().page.kind == pages.INDEX:
+        if env.state.page.kind == pages.INDEX:
             words = products[mine.bits(1) % len(products)].title.split()
             start = mine.bits(2) % max(1, len(words) - 2)
             response = f"<answer>search[{' '.join(words[start : start + 3]).translate({91: ' ', 93: ' '})}]</answer>"

@@ -106,7 +106,7 @@ def replayed(episode: Episode) -> Iterator[tuple[dict[str, Any], str, float, boo
 def test_an_episode_goes_as_recorded(number: int) -> None:
     episode = episodes()[number]
     for step, observation, reward, done, info, env in replayed(episode):
-        page = env.get_state().page
+        page = env.state.page
         if step["observation"] is not None:  # the page after buying was not recorded
             assert observation == step["observation"]
         if "available" in step:
@@ -126,7 +126,7 @@ def test_an_episode_goes_as_recorded(number: int) -> None:
 
 
 def shop_asin(env: WebShopEnv) -> str:
-    page = env.get_state().page
+    page = env.state.page
     assert page.place is not None
     return env.customer.shop.product(page.place).asin
 
