@@ -75,7 +75,7 @@ def scripted(env: WebShopEnv, seed: int) -> Script:
         own_key = key.fold_in(turn)
         legal = env.legal_actions()
         response = legal[own_key.bits() % len(legal)]
-        if env.get_state().page.kind == pages.INDEX:
+        if env.state.page.kind == pages.INDEX:
             words = products[own_key.bits(1) % len(products)].title.split()
             start = own_key.bits(2) % max(1, len(words) - 2)
             response = f"<answer>search[{' '.join(words[start : start + 3]).translate({91: ' ', 93: ' '})}]</answer>"

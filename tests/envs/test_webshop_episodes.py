@@ -100,7 +100,7 @@ def replayed(episode: Episode) -> Iterator[tuple[dict[str, Any], str, float, boo
 def test_an_episode_replays_as_recorded(number: int) -> None:
     episode = episodes()[number]
     for step, observation, reward, done, info, env in replayed(episode):
-        page = env.get_state().page
+        page = env.state.page
         if step["observation"] is not None:  # the page after buying was not recorded
             assert observation == step["observation"]
         if "available" in step:
