@@ -343,18 +343,18 @@ def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
         ({"nouns": "all"}, "WebShopEnv.nouns is 'all': take one of rule, alphabetic, spacy, auto."),
         ({"format_penalty": 0.1}, "WebShopEnv.format_penalty is 0.1: it is a reward, so give 0 or less, such as -0.1."),
         ({"render_mode": "human"}, "WebShopEnv.render_mode is 'human': take one of ansi."),
-        ({"goals": "both"}, "goals is 'both': take one of synthetic, human."),
-        ({"split": "dev"}, "split is 'dev': take one of train, validation, test, all."),
-        ({"goal_order": "mine"}, "goal_order is 'mine': take one of ragen, original."),
-        ({"products": 0}, "products is 0: give a whole number of at least 1."),
-        ({"difficulty": {"product": 9}}, "difficulty has no 'product': did you mean 'products'?"),
-        ({"difficulty": {"xyz": 9}}, "difficulty has no 'xyz': it takes products, look_alikes"),
-        ({"difficulty": {"options": 99}}, "difficulty.options is 99: generated products have at most"),
-        ({"difficulty": []}, "difficulty is []: give a mapping such as {products: 40}, a list of one or more of them"),
-        ({"difficulty": ["easy"]}, "difficulty is ['easy']: give a mapping such as {products: 40}"),
-        ({"difficulty": "easy"}, "difficulty is 'easy': give a mapping such as {products: 40}"),
-        ({"difficulty": [{}, {"options": 99}]}, "difficulty.options is 99: generated products have at most"),
-        ({"data": "no/such/place"}, "data is 'no/such/place': there is no such file; give the path of items_shuffle"),
+        ({"goals": "both"}, "WebShopEnv.goals is 'both': take one of synthetic, human."),
+        ({"split": "dev"}, "WebShopEnv.split is 'dev': take one of train, validation, test, all."),
+        ({"goal_order": "mine"}, "WebShopEnv.goal_order is 'mine': take one of ragen, original."),
+        ({"products": 0}, "WebShopEnv.products is 0: give a whole number of at least 1."),
+        ({"difficulty": {"product": 9}}, "WebShopEnv.difficulty has no 'product': did you mean 'products'?"),
+        ({"difficulty": {"xyz": 9}}, "WebShopEnv.difficulty has no 'xyz': it takes products, look_alikes"),
+        ({"difficulty": {"options": 99}}, "WebShopEnv.difficulty.options is 99: generated products have at most"),
+        ({"difficulty": []}, "WebShopEnv.difficulty is []: give a mapping such as {products: 40}, a list of one"),
+        ({"difficulty": ["easy"]}, "WebShopEnv.difficulty is ['easy']: give a mapping such as {products: 40}"),
+        ({"difficulty": "easy"}, "WebShopEnv.difficulty is 'easy': give a mapping such as {products: 40}"),
+        ({"difficulty": [{}, {"options": 99}]}, "WebShopEnv.difficulty.options is 99: generated products have at most"),
+        ({"data": "no/such/place"}, "WebShopEnv.data is 'no/such/place': there is no such file; give the path"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
@@ -371,7 +371,7 @@ def test_ambiguous_folders_are_refused(folder: Path, tmp_path_factory: pytest.Te
     with pytest.raises(ConfigError, match=r"2 files items_shuffle\*\.json \(items_shuffle\.json, items_shuffle_1000"):
         WebShopEnv(data=folder)
     (folder / "items_human_ins.json").unlink()
-    with pytest.raises(ConfigError, match=r"goals is 'human': there is no items_human_ins\*\.json beside"):
+    with pytest.raises(ConfigError, match=r"WebShopEnv\.goals is 'human': there is no items_human_ins\*\.json beside"):
         WebShopEnv(data=folder / "items_shuffle.json", goals="human", split="all")
 
 

@@ -398,31 +398,32 @@ def test_another_process_generates_the_same_shops() -> None:
 def test_invalid_difficulties_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         Difficulty(**settings)  # type: ignore[arg-type]
-    assert str(error.value).startswith(f"difficulty.{message}")
+    assert str(error.value).startswith(f"WebShopEnv.difficulty.{message}")
 
 
 @pytest.mark.parametrize("difficulty", [[], (), [1], [[]], [None], [{}, 1], "easy", "", 0])
 def test_difficulties_that_are_no_mappings_are_refused(difficulty: object) -> None:
     with pytest.raises(ConfigError) as error:
         make_env("tsr/WebShop-v0", difficulty=difficulty)
-    assert str(error.value).startswith(f"difficulty is {difficulty!r}: give a mapping such as {{products: 40}}, a list")
+    assert str(error.value).startswith(f"WebShopEnv.difficulty is {difficulty!r}: give a mapping such as {{products")
 
 
 @pytest.mark.parametrize("data", [5, [], {}])
 def test_data_that_is_no_path_is_refused(data: object) -> None:
-    with pytest.raises(ConfigError, match="give the path of the published files, or null"):
+    with pytest.raises(ConfigError, match=r"WebShopEnv\.data is .*: give the path of the published files"):
         make_env("tsr/WebShop-v0", data=data)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"seed": -1}, "catalogue_seed is -1"), ({"count": 0}, "shops is 0: give a whole")]
+    ("settings", "message"),
+    [({"seed": -1}, "catalogue_seed is -1"), ({"count": 0}, "shops is 0: give a whole")],
 )
 def test_invalid_seeds_and_counts_are_refused(settings: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
+    with pytest.raises(ConfigError, match=f"^WebShopEnv.{message}"):
         GeneratedShops(**settings)
 
 
 def test_a_difficulty_without_valid_goals_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tsr_lightning.envs.webshop.generated_shops._OPTION_DISTRACTORS", range(0))  # never satisfied
-    with pytest.raises(ConfigError, match=r"difficulty is .*products=24.*: none of 100 shops has a goal, so raise"):
+    with pytest.raises(ConfigError, match=r"WebShopEnv\.difficulty is .*products=24.*: none of 100 shops has a goal"):
         GeneratedShops((Difficulty(products=24),), seed=99).instance(0)

@@ -41,19 +41,19 @@ def open_tasks(
     Raises:
         ConfigError: one sentence with the key, the value and the remedy.
     """
-    one_of("goals", goals, get_args(GoalSourceName))
-    one_of("split", split, get_args(SplitName))
-    one_of("goal_order", goal_order, get_args(GoalOrderName))
+    one_of("WebShopEnv.goals", goals, get_args(GoalSourceName))
+    one_of("WebShopEnv.split", split, get_args(SplitName))
+    one_of("WebShopEnv.goal_order", goal_order, get_args(GoalOrderName))
     if products is not None:
-        whole("products", products)
+        whole("WebShopEnv.products", products)
     if data is None:
         generated = GeneratedShops(_difficulties(difficulty), catalogue_seed, shops)
         return GeneratedTasks(generated, search_over, shows_attributes)
-    require(isinstance(data, str | Path), "data", data, "give the path of the published files, or null.")
+    require(isinstance(data, str | Path), "WebShopEnv.data", data, "give the path of the published files, or null.")
     path, attributes, human = published_files(Path(data))
     require(
         goals != "human" or human is not None,
-        "goals",
+        "WebShopEnv.goals",
         goals,
         f"there is no {_HUMAN}*.json beside {path}; put it there, or take 'synthetic'.",
     )
@@ -71,9 +71,9 @@ def published_files(data: Path) -> tuple[Path, Path | None, Path | None]:
         found = _named(data, _PRODUCTS)
         names = ", ".join(path.name for path in found) or "none"
         remedy = f"the folder has {len(found)} files {_PRODUCTS}*.json ({names}), so give the path of one."
-        require(len(found) == 1, "data", str(data), remedy)
+        require(len(found) == 1, "WebShopEnv.data", str(data), remedy)
         data = found[0]
-    require(data.exists(), "data", str(data), f"there is no such file; give the path of {_PRODUCTS}*.json.")
+    require(data.exists(), "WebShopEnv.data", str(data), f"there is no such file; give the path of {_PRODUCTS}*.json.")
     return data, _beside(data, _ATTRIBUTES), _beside(data, _HUMAN)
 
 
@@ -99,9 +99,8 @@ def _difficulties(given: Any) -> tuple[Difficulty, ...]:
             return (_difficulty(given),)
         case [_, *_] if all(isinstance(one, Mapping) for one in given):
             return tuple(map(_difficulty, given))
-    raise ConfigError(
-        f"difficulty is {given!r}: give a mapping such as {{products: 40}}, a list of one or more of them, or null."
-    )
+    remedy = "give a mapping such as {products: 40}, a list of one or more of them, or null."
+    raise ConfigError(f"WebShopEnv.difficulty is {given!r}: {remedy}")
 
 
 def _difficulty(given: Mapping[Any, Any]) -> Difficulty:
@@ -110,5 +109,5 @@ def _difficulty(given: Mapping[Any, Any]) -> Difficulty:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
             hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}."
-            raise ConfigError(f"difficulty has no {name!r}: {hint}")
+            raise ConfigError(f"WebShopEnv.difficulty has no {name!r}: {hint}")
     return Difficulty(**given)

@@ -46,9 +46,9 @@ class GeneratedShops:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        whole("catalogue_seed", self.seed, at_least=0)
+        whole("WebShopEnv.catalogue_seed", self.seed, at_least=0)
         if self.count is not None:
-            whole("shops", self.count)
+            whole("WebShopEnv.shops", self.count)
 
     def instance(self, seed: int) -> tuple[int, int]:
         """The numbers of shop and goal that an environment's seed names."""
@@ -82,7 +82,8 @@ def shop_with_goals(key: Key, difficulty: Difficulty) -> GeneratedShop:
         shop = generate_shop(key.fold_in(attempt), difficulty)
         if next(valid_goals(shop), None) is not None:
             return shop
-    raise ConfigError(f"difficulty is {difficulty}: none of {_SHOP_ATTEMPTS} shops has a goal, so raise look_alikes.")
+    remedy = f"none of {_SHOP_ATTEMPTS} shops has a goal, so raise look_alikes."
+    raise ConfigError(f"WebShopEnv.difficulty is {difficulty}: {remedy}")
 
 
 def valid_goals(shop: GeneratedShop) -> Iterator[int]:

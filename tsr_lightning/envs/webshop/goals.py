@@ -62,7 +62,8 @@ def split_indices(count: int, split: Split, order: GoalOrder) -> Sequence[int]:
         ConfigError: if the split is empty.
     """
     start, stop = _BOUNDS[split]
-    require(start < count, "split", split.value, f"it begins at goal {start} of {count}; take 'all', or more goals.")
+    remedy = f"it begins at goal {start} of {count}; take 'all', or more goals."
+    require(start < count, "WebShopEnv.split", split.value, remedy)
     if order is GoalOrder.ORIGINAL:
         return range(start, count if stop is None else min(stop, count))
     return _shuffled(count, _PERMUTATION_SEED)[start:stop]

@@ -53,7 +53,7 @@ def by_rule(title: str) -> tuple[str, ...]:
 def by_spacy() -> NounTagger:
     """spaCy's small English model, as in the original."""
     remedy = f"install spacy and its model {SPACY_MODEL}, or take 'rule', which needs neither."
-    require(_has_spacy(), "nouns", "spacy", remedy)
+    require(_has_spacy(), "WebShopEnv.nouns", "spacy", remedy)
     model = import_module("spacy").load(SPACY_MODEL)
 
     @lru_cache(maxsize=1 << 14)

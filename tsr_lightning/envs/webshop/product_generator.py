@@ -71,17 +71,17 @@ class Difficulty:
             ("option_values", 1),
             ("price_step", 2),
         ):
-            whole(f"difficulty.{name}", vars(self)[name], at_least=least)
+            whole(f"WebShopEnv.difficulty.{name}", vars(self)[name], at_least=least)
         for name, most in (
             ("attributes", _MAX_ATTRIBUTES - _SPARE_ATTRIBUTES),
             ("options", _MAX_OPTIONS),
             ("option_values", _MAX_VALUES - 1),
         ):
             value = vars(self)[name]
-            require(value <= most, f"difficulty.{name}", value, f"generated products have at most {most}.")
+            require(value <= most, f"WebShopEnv.difficulty.{name}", value, f"generated products have at most {most}.")
         require(
             self.kinds <= len(_KINDS),
-            "difficulty.products",
+            "WebShopEnv.difficulty.products",
             self.products,
             f"with look_alikes {self.look_alikes} that makes {self.kinds} kinds of at most {len(_KINDS)}; "
             "raise look_alikes or lower products.",
