@@ -98,7 +98,7 @@ class BestOfN(Strategy):
 
 @dataclass(frozen=True)
 class Beam(Strategy):
-    """Beam search over turns: M candidates per kept prefix, of which the B best in all are kept.
+    """Beam search over turns: M candidates per kept prefix; the B best of them all are kept.
 
     Args:
         width: prefixes kept per turn (B). Width 1 is best-of-M per turn.
