@@ -33,7 +33,8 @@ def load_model(
     """Loads the model on `device`. Fresh weights depend only on `seed`; the global generators keep their state."""
     with _seeded(Key(seed).fold_in("weights"), device):
         if isinstance(spec.model, Scratch):
-            base = _from_scratch(spec.model, spec, tokenizer)
+            config = small_config(spec.model, tokenizer)
+            base = AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype])
         else:
             base = _from_files(spec.model, spec, device)
     attention.install(base)
@@ -56,11 +57,6 @@ def load_model(
             return base
         with _seeded(Key(seed).fold_in("adapter"), device):
             return get_peft_model(base, _lora_config(spec.adapter))
-
-
-def _from_scratch(sizes: Scratch, spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    config = small_config(sizes, tokenizer)
-    return AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype])
 
 
 def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTrainedModel:
