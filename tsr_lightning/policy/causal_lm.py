@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from tsr_lightning.batching.packing import Packed
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
-from tsr_lightning.modeling.training_attention import PackedReader
+from tsr_lightning.modeling.training_attention import TrainingAttention
 
 _CHUNK_LOGITS = 2**25  # 128 MiB in float32; a larger batch is scored in chunks, which the backward pass recomputes
 
@@ -39,11 +39,11 @@ class PackedCausalLM:
 
     def score(self, packed: Packed, temperature: float, *, entropies: bool = False) -> Scores:
         """Log-probabilities of the sampled tokens, each computed at the position before it, and entropies if asked."""
-        reader = PackedReader(packed.segments, packed.ids.device)
+        attention = TrainingAttention(packed.segments, packed.ids.device, packed_forward.kernels_of(self.model))
         positions, places = np.unique(packed.reads.cpu().numpy(), return_inverse=True)
         positions = positions if len(positions) else np.zeros(1, dtype=np.int64)  # a batch without sampled tokens
-        reads = OutputPositions(positions, reader.select_queries(positions))
-        hidden, _ = packed_forward.run(self.model.base_model, packed.ids, packed.positions, reader, reads)
+        outputs = OutputPositions(positions, attention.select_queries(positions))
+        hidden, _ = packed_forward.run(self.model.base_model, packed.ids, packed.positions, attention, outputs)
         hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
         return Scores(hidden, *self._score(hidden, packed.sampled, temperature, entropies))
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions, PackedAttention
+from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model import Policy
 
 
@@ -32,6 +33,10 @@ class InferencePolicy:
         assert isinstance(count, int)
         return count
 
+    @property
+    def kernels(self) -> Kernels:
+        return packed_forward.kernels_of(self._model)
+
     def version(self) -> object:
         """Changes whenever a weight does: PyTorch counts the in-place changes of each tensor."""
         return tuple((id(weight), weight._version) for weight in self._policy.parameters())
@@ -42,7 +47,7 @@ class InferencePolicy:
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
     @contextmanager
-    def playing(self) -> Iterator[None]:
+    def inference_mode(self) -> Iterator[None]:
         """Disables gradients and sets evaluation mode; each module's mode is restored afterwards."""
         was_training = {module: module.training for module in self._policy.modules()}
         self._policy.eval()
@@ -53,19 +58,19 @@ class InferencePolicy:
             for module, training in was_training.items():
                 module.training = training
 
-    def read(
-        self, ids: Tensor, positions: Tensor, reader: PackedAttention, reads: OutputPositions
+    def prefill(
+        self, ids: Tensor, positions: Tensor, attention: PackedAttention, outputs: OutputPositions
     ) -> tuple[Tensor, Tensor]:
         """As `packed_forward.run`."""
-        return packed_forward.run(self._model.base_model, ids, positions, reader, reads)
+        return packed_forward.run(self._model.base_model, ids, positions, attention, outputs)
 
-    def advance(self, ids: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
+    def decode(self, ids: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
         """As `packed_forward.run_whole`."""
-        return packed_forward.run_whole(self._model.base_model, ids, positions, reader)
+        return packed_forward.run_whole(self._model.base_model, ids, positions, attention)
 
-    def finish(self, entering: Tensor, positions: Tensor, reader: PackedAttention) -> Tensor:
+    def finish(self, unfinished: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
         """As `packed_forward.finish`."""
-        return packed_forward.finish(self._model.base_model, entering, positions, reader)
+        return packed_forward.finish(self._model.base_model, unfinished, positions, attention)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, H] -> [N, V]."""

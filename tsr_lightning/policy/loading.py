@@ -19,6 +19,7 @@ from transformers import (
 
 from tsr_lightning.errors import require
 from tsr_lightning.modeling import attention, packed_forward
+from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.model_files import location
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
@@ -38,7 +39,7 @@ def load_model(
         else:
             base = _from_files(spec.model, spec, device)
     attention.install(base)
-    packed_forward.install(base)
+    packed_forward.install(base, Kernels(spec.kernels))
     if spec.quantisation is None:  # quantised weights were loaded on the device
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight
