@@ -12,7 +12,8 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tsr_lightning.batching.sequences import Batch, rows_of
+from tsr_lightning.batching.schedule import Batch
+from tsr_lightning.batching.sequences import training_sequences
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.trajectory import Group
@@ -134,7 +135,8 @@ def test_the_first_ratio_after_every_rollout_is_one(recorder: Recorder):
 
 @torch.no_grad()
 def test_the_reference_is_the_base_model(agent: Agent, recorder: Recorder, base: Path):
-    rollout = [(trajectory, rows_of(trajectory)) for group in recorder.groups for trajectory in group.trajectories]
+    trajectories = [trajectory for group in recorder.groups for trajectory in group.trajectories]
+    rollout = [(trajectory, training_sequences(trajectory)) for trajectory in trajectories]
     estimates = agent.estimates(rollout, 4096)
     quantisation = agent.policy.causal_lm.config.quantization_config
     plain = logits_without_repacking(
@@ -148,8 +150,8 @@ def test_the_reference_is_the_base_model(agent: Agent, recorder: Recorder, base:
             .gather(1, row.ids[1:, None])[:, 0][row.mask[1:]]
             for row in rows
         ]
-        torch.testing.assert_close(estimate.reference, torch.cat(expected), atol=1e-5, rtol=1e-5)
-    assert any((estimate.reference - estimate.logprobs).abs().max() > 1e-3 for estimate in estimates)
+        torch.testing.assert_close(estimate.reference_logprobs, torch.cat(expected), atol=1e-5, rtol=1e-5)
+    assert any((estimate.reference_logprobs - estimate.logprobs).abs().max() > 1e-3 for estimate in estimates)
 
 
 def logits_without_repacking(model: Any) -> Any:

@@ -40,12 +40,12 @@ class PackedCausalLM:
     def score(self, packed: Packed, temperature: float, *, entropies: bool = False) -> Scores:
         """Log-probabilities of the sampled tokens, each computed at the position before it, and entropies if asked."""
         attention = TrainingAttention(packed.segments, packed.ids.device, packed_forward.kernels_of(self.model))
-        positions, places = np.unique(packed.reads.cpu().numpy(), return_inverse=True)
+        positions, places = np.unique(packed.output_positions.cpu().numpy(), return_inverse=True)
         positions = positions if len(positions) else np.zeros(1, dtype=np.int64)  # a batch without sampled tokens
         outputs = OutputPositions(positions, attention.select_queries(positions))
         hidden, _ = packed_forward.run(self.model.base_model, packed.ids, packed.positions, attention, outputs)
         hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
-        return Scores(hidden, *self._score(hidden, packed.sampled, temperature, entropies))
+        return Scores(hidden, *self._score(hidden, packed.target_ids, temperature, entropies))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Last hidden states [M, H] -> logits [M, V], scaled or capped as the model does it."""

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from tsr_lightning.batching.packing import Packed
+from tsr_lightning.batching.tensors import Outputs
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives.base import Outputs
 from tsr_lightning.policy.causal_lm import PackedCausalLM, Scores
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
@@ -148,4 +148,4 @@ class Policy(nn.Module):
 def _outputs(packed: Packed, scores: Scores, values: Tensor) -> Outputs:
     """From the M distinct sampled tokens to all N, sequence after sequence."""
     figures = (scores.logprobs, scores.entropies, values)
-    return Outputs(*(figure.index_select(0, packed.places) for figure in figures))
+    return Outputs(*(figure.index_select(0, packed.target_index) for figure in figures))
