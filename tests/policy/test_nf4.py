@@ -150,8 +150,8 @@ def test_the_reference_is_the_base_model(agent: Agent, recorder: Recorder, base:
             .gather(1, row.ids[1:, None])[:, 0][row.mask[1:]]
             for row in rows
         ]
-        torch.testing.assert_close(estimate.reference, torch.cat(expected), atol=1e-5, rtol=1e-5)
-    assert any((estimate.reference - estimate.logprobs).abs().max() > 1e-3 for estimate in estimates)
+        torch.testing.assert_close(estimate.reference_logprobs, torch.cat(expected), atol=1e-5, rtol=1e-5)
+    assert any((estimate.reference_logprobs - estimate.logprobs).abs().max() > 1e-3 for estimate in estimates)
 
 
 def logits_without_repacking(model: Any) -> Any:

@@ -8,8 +8,11 @@ from jsonargparse import ArgumentParser
 from transformers import BertConfig, BloomConfig
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.native import building
 from tsr_lightning.policy.checks import check
 from tsr_lightning.policy.export import export
+from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, context_length, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer, make_tokenizer
@@ -38,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
             PolicySpec("a/b", LoRA(rank=4, target_modules=["q_proj"]), NF4(compute_dtype="float32")),
         ),
         ("{model: a/b, adapter: {}, quantisation: null}", PolicySpec("a/b", LoRA())),
+        ("{model: a/b, kernels: torch}", PolicySpec("a/b", kernels="torch")),
     ],
 )
 def test_yaml_builds_the_spec(text, spec):
@@ -115,6 +119,20 @@ def test_a_model_whose_attention_cannot_be_replaced_is_refused(folder):
     BloomConfig(n_layer=1, hidden_size=16, n_head=2).save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"bloom model, whose attention cannot be replaced: .* such as Qwen"):
         check(PolicySpec(str(folder), LoRA(target_modules=["dense"])))
+
+
+def test_native_kernels_that_cannot_be_built_are_refused(monkeypatch):
+    monkeypatch.setattr(building, "load", lambda: building.Built(None, "no compiler"))
+    check(PolicySpec(Scratch(), kernels="auto"))
+    check(PolicySpec(Scratch(), kernels="torch"))
+    with pytest.raises(ConfigError, match=r"model\.policy\.kernels is 'native': .*no compiler.* auto or torch"):
+        check(PolicySpec(Scratch(), kernels="native"))
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_a_loaded_model_has_the_kernels_of_its_spec(kernels):
+    policy = Policy(PolicySpec(SCRATCH, kernels=kernels), make_tokenizer(["Turn 1"]), critic=False)
+    assert InferencePolicy(policy).kernels == Kernels(kernels)
 
 
 def test_dropout_of_the_adapter_warns():

@@ -39,8 +39,7 @@ class PackedCausalLM:
 
     def score(self, packed: Packed, temperature: float, *, entropies: bool = False) -> Scores:
         """Log-probabilities of the sampled tokens, each computed at the position before it, and entropies if asked."""
-        kernels = packed_forward.kernels_of(self.model)
-        attention = TrainingAttention(packed.segments, packed.ids.device, kernels)
+        attention = TrainingAttention(packed.segments, packed.ids.device, packed_forward.kernels_of(self.model))
         positions, places = np.unique(packed.output_positions.cpu().numpy(), return_inverse=True)
         positions = positions if len(positions) else np.zeros(1, dtype=np.int64)  # a batch without sampled tokens
         outputs = OutputPositions(positions, attention.select_queries(positions))

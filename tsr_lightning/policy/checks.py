@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tsr_lightning.errors import require
 from tsr_lightning.modeling import attention
+from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model_files import config_file, load_config, location
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 
@@ -22,6 +23,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 def check(spec: PolicySpec) -> None:
     """Raises a ConfigError for the first mistake in a spec."""
+    Kernels(spec.kernels).check()
     if spec.quantisation:
         remedy = "4-bit weights cannot be trained, so give model.policy.adapter a LoRA, or set this to null"
         require(spec.adapter is not None, "model.policy.quantisation", spec.quantisation, remedy)

@@ -35,7 +35,6 @@ class InferencePolicy:
 
     @property
     def kernels(self) -> Kernels:
-        """Those that its model was installed with."""
         return packed_forward.kernels_of(self._model)
 
     def version(self) -> object:

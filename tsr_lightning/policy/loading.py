@@ -19,6 +19,7 @@ from transformers import (
 
 from tsr_lightning.errors import require
 from tsr_lightning.modeling import attention, packed_forward
+from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.model_files import location
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
@@ -33,11 +34,12 @@ def load_model(
     """Loads the model on `device`. Fresh weights depend only on `seed`; the global generators keep their state."""
     with _seeded(Key(seed).fold_in("weights"), device):
         if isinstance(spec.model, Scratch):
-            base = _from_scratch(spec.model, spec, tokenizer)
+            config = small_config(spec.model, tokenizer)
+            base = AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype])
         else:
             base = _from_files(spec.model, spec, device)
     attention.install(base)
-    packed_forward.install(base)
+    packed_forward.install(base, Kernels(spec.kernels))
     if spec.quantisation is None:  # quantised weights were loaded on the device
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight
@@ -56,11 +58,6 @@ def load_model(
             return base
         with _seeded(Key(seed).fold_in("adapter"), device):
             return get_peft_model(base, _lora_config(spec.adapter))
-
-
-def _from_scratch(sizes: Scratch, spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    config = small_config(sizes, tokenizer)
-    return AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype])
 
 
 def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTrainedModel:

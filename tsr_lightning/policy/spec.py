@@ -72,6 +72,8 @@ class PolicySpec:
         quantisation: NF4 for base weights in 4 bits, or null.
         dtype: of the base weights that are not quantised; adapter and value head are always float32.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
+        kernels: of attention and layers on a CPU. `native` builds C kernels with this machine's compiler, `torch` uses
+            PyTorch's, `auto` uses the C kernels if they can be built.
     """
 
     model: str | Scratch
@@ -79,6 +81,7 @@ class PolicySpec:
     quantisation: NF4 | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
+    kernels: Literal["auto", "torch", "native"] = "auto"
 
 
 def context_length(spec: PolicySpec) -> int:

@@ -6,6 +6,7 @@ rest is the template's own text: the only text in which a control token may be s
 
 import re
 from collections.abc import Sequence
+from itertools import chain, cycle
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
@@ -25,8 +26,6 @@ _DATE = "26 Jul 2024"  # Llama's templates print the date, and no prompt may dep
 _PLACEHOLDER = re.compile("\ue000(\\d+)\ue001")
 _REASONING = "<think>\n{}\n</think>\n\n{}"  # which some templates strip from earlier turns
 
-Message = dict[str, str]
-
 
 class ChatTemplate:
     """A tokenizer's chat template.
@@ -41,9 +40,10 @@ class ChatTemplate:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
         self._template = None if tokenizer.chat_template else DEFAULT_TEMPLATE
+        self._supports_system = True  # for the attempt to render one
         self._supports_system = self._renders_system()
         padded = f" {_placeholder(0)} "
-        self.trims_contents = padded not in self._render([_user(padded)])
+        self.trims_contents = padded not in self._render([padded])
         self.is_prefix_preserving = self._preserves_prefixes()
 
     def fragments(self, turns: int, system: bool) -> list[str]:
@@ -52,18 +52,17 @@ class ChatTemplate:
         The contents are the system text, if there is one, then observation, response, observation and so on.
         """
         contents = [_placeholder(index) for index in range(2 * turns + 1 + system)]
-        return self._split(self._render(self._messages(contents, system)), len(contents))
+        return self._split(self._render(contents, system=system), len(contents))
 
     def closing(self) -> str:
         """The text after the last response of a conversation."""
-        messages = [_user(_placeholder(0)), _assistant(_placeholder(1))]
-        return self._split(self._render(messages, add_generation_prompt=False), 2)[-1]
+        return self._split(self._render([_placeholder(0), _placeholder(1)], add_generation_prompt=False), 2)[-1]
 
     def rewritten(self, response: str) -> str:
         """A response as the template renders it in an earlier turn."""
         first, second = _placeholder(0), _placeholder(1)
         _, opening, closing, _ = self.fragments(1, system=False)
-        rendered = self._render([_user(first), _assistant(response), _user(second)])
+        rendered = self._render([first, response, second])
         middle = rendered[rendered.index(first) + len(first) : rendered.rindex(second)]
         fits = middle.startswith(opening) and middle.endswith(closing) and len(middle) >= len(opening) + len(closing)
         return middle[len(opening) : len(middle) - len(closing)] if fits else response
@@ -71,14 +70,14 @@ class ChatTemplate:
     def _renders_system(self) -> bool:
         """Whether the template takes a system message. Otherwise the system text opens the first user message."""
         try:
-            self._render([_user(_placeholder(0))])
+            self._render([_placeholder(0)])
         except TemplateError as error:
             raise ConfigError(
                 f"model.policy.model is {self._tokenizer.name_or_path!r}: its chat template cannot be rendered "
                 f"({error}), so give its tokenizer another one"
             ) from error
         try:
-            rendered = self._render([_system(_placeholder(0)), _user(_placeholder(1))])
+            rendered = self._render([_placeholder(0), _placeholder(1)], system=True)
         except TemplateError:
             return False
         return _PLACEHOLDER.findall(rendered) == ["0", "1"]
@@ -88,7 +87,7 @@ class ChatTemplate:
         before = None
         for turns in range(4):
             contents = [responses[i // 2] if i % 2 else _placeholder(i) for i in range(2 * turns + 1)]
-            rendered = self._render(self._messages(contents, system=False))
+            rendered = self._render(contents)
             if before is not None:
                 # white space before a response is the policy's to generate, as in "[/INST] Up" after "[/INST]"
                 added = rendered.startswith(before) and rendered[len(before) :].lstrip()
@@ -97,16 +96,13 @@ class ChatTemplate:
             before = rendered
         return True
 
-    def _messages(self, contents: Sequence[str], system: bool) -> list[Message]:
-        first = [_system(contents[0])] if system and self._supports_system else []
-        rest = list(contents[system:])
+    def _render(self, contents: Sequence[str], *, system: bool = False, add_generation_prompt: bool = True) -> str:
+        """A conversation of the system text, if there is one, then observation, response, observation and so on."""
         if system and not self._supports_system:
-            rest[0] = f"{contents[0]}\n\n{rest[0]}"
-        return first + [_assistant(content) if index % 2 else _user(content) for index, content in enumerate(rest)]
-
-    def _render(self, messages: list[Message], *, add_generation_prompt: bool = True) -> str:
+            contents, system = [f"{contents[0]}\n\n{contents[1]}", *contents[2:]], False
+        roles = chain(["system"] if system else [], cycle(["user", "assistant"]))
         rendered = self._tokenizer.apply_chat_template(
-            messages,
+            [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)],
             chat_template=self._template,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
@@ -129,15 +125,3 @@ class ChatTemplate:
 
 def _placeholder(index: int) -> str:
     return f"\ue000{index}\ue001"
-
-
-def _system(content: str) -> Message:
-    return {"role": "system", "content": content}
-
-
-def _user(content: str) -> Message:
-    return {"role": "user", "content": content}
-
-
-def _assistant(content: str) -> Message:
-    return {"role": "assistant", "content": content}
