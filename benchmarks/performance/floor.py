@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.performance.trie import Trie
-from benchmarks.performance.workload import DTYPES, KVShape, Workload
+from benchmarks.performance.workload import DTYPES, ModelShape, Workload
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.operators import Operators
 
@@ -35,7 +35,7 @@ def measured(work: Workload) -> Rates:
     return Rates(_rate(work.shape, PREFILL_ROWS, work.dtype), _rate(work.shape, work.rows, work.dtype))
 
 
-def floor_seconds(trie: Trie, shape: KVShape, rates: Rates) -> float:
+def floor_seconds(trie: Trie, shape: ModelShape, rates: Rates) -> float:
     kept = 2 * shape.hidden * (shape.hidden // shape.heads * shape.key_heads)  # weights of a layer's keys and values
     token = 2 * ((shape.layers - 1) * shape.layer_parameters + kept)
     end = 2 * (shape.layer_parameters - kept + shape.hidden * shape.vocabulary)
@@ -46,7 +46,7 @@ def floor_seconds(trie: Trie, shape: KVShape, rates: Rates) -> float:
 
 
 @torch.no_grad()
-def _rate(shape: KVShape, rows: int, dtype: str) -> float:
+def _rate(shape: ModelShape, rows: int, dtype: str) -> float:
     """All the products of a layer, one after the other, by whoever is the fastest."""
     width = shape.hidden // shape.heads * shape.key_heads
     sizes = [(shape.hidden, shape.hidden)] * 2 + [(shape.hidden, width)] * 2

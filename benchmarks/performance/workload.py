@@ -33,7 +33,7 @@ _SPREAD = 0.02  # of fresh weights
 
 
 @dataclass(frozen=True)
-class KVShape:
+class ModelShape:
     """A Qwen2-style model with tied embeddings; these sizes make 4.9M parameters."""
 
     hidden: int = 256
@@ -56,11 +56,11 @@ class KVShape:
 
 
 LADDER = (
-    KVShape(hidden=128, layers=4, heads=4, key_heads=4, intermediate=352),
-    KVShape(),
-    KVShape(hidden=384, layers=8, heads=6, key_heads=6, intermediate=1024),
-    KVShape(hidden=512, layers=10, heads=8, key_heads=8, intermediate=1408),
-    KVShape(hidden=768, layers=14, heads=12, key_heads=12, intermediate=2048),
+    ModelShape(hidden=128, layers=4, heads=4, key_heads=4, intermediate=352),
+    ModelShape(),
+    ModelShape(hidden=384, layers=8, heads=6, key_heads=6, intermediate=1024),
+    ModelShape(hidden=512, layers=10, heads=8, key_heads=8, intermediate=1408),
+    ModelShape(hidden=768, layers=14, heads=12, key_heads=12, intermediate=2048),
 )  # 1M to 100M parameters
 
 
@@ -68,7 +68,7 @@ LADDER = (
 class Workload:
     """One rollout."""
 
-    shape: KVShape = KVShape()
+    shape: ModelShape = ModelShape()
     dtype: str = "float32"  # or bfloat16
     width: int = 2  # prefixes that beam search keeps per turn
     candidates: int = 4  # responses proposed per prefix; 1 is plain sampling
@@ -126,7 +126,7 @@ class Workload:
 
     @classmethod
     def of_json(cls, given: dict[str, Any]) -> "Workload":
-        return cls(**{**given, "shape": KVShape(**given["shape"])})
+        return cls(**{**given, "shape": ModelShape(**given["shape"])})
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def make_vocabulary(size: int = 1000) -> PreTrainedTokenizerFast:
     return make_tokenizer(texts(), size)
 
 
-def make_model(shape: KVShape, folder: Path, longest: int) -> None:
+def make_model(shape: ModelShape, folder: Path, longest: int) -> None:
     """Writes a model and its tokenizer, as transformers saves them.
 
     In channel 0 every embedding is 1 and the end token's is -1. The residual stream starts with it and keeps it, so

@@ -25,7 +25,7 @@ from benchmarks.performance.rivals import generate
 from benchmarks.performance.rollouts import roll_out
 from benchmarks.performance.trie import Trie, grown
 from benchmarks.performance.waiting import compare
-from benchmarks.performance.workload import LADDER, KVShape, Workload, make_model, play, tokenizer_of
+from benchmarks.performance.workload import LADDER, ModelShape, Workload, make_model, play, tokenizer_of
 from benchmarks.performance.world import ID, Pages
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.envs.checker import check_branchable
@@ -34,7 +34,7 @@ from tsr_lightning.policy.chat import Chat
 from tsr_lightning.rng import Key
 
 TINY = Workload(
-    shape=KVShape(hidden=32, layers=2, heads=2, key_heads=2, intermediate=48),
+    shape=ModelShape(hidden=32, layers=2, heads=2, key_heads=2, intermediate=48),
     turns=3,
     groups=2,
     members=2,
@@ -81,7 +81,7 @@ def test_an_episode_has_its_turns_and_the_rewards_add_up_to_the_score() -> None:
 
 
 def test_the_default_model_has_the_size_that_it_is_called_by(folder: Path) -> None:
-    assert KVShape().parameters == pytest.approx(4.9e6, rel=0.01)
+    assert ModelShape().parameters == pytest.approx(4.9e6, rel=0.01)
     assert [round(shape.parameters / 1e6) for shape in LADDER] == sorted(round(s.parameters / 1e6) for s in LADDER)
     model = generate.load_plain(folder, "float32")
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
@@ -169,7 +169,7 @@ def test_seconds_of_the_floor_by_hand() -> None:
     10 * 2 * (144 + 16) + 88 * 4 * 4 = 4608 at 1000 a second, responses 3 * 2 * (144 + 16) + 4 * 2 * (128 + 40) = 2304
     at 100.
     """
-    shape = KVShape(hidden=4, layers=2, heads=2, key_heads=1, intermediate=8, vocabulary=10)
+    shape = ModelShape(hidden=4, layers=2, heads=2, key_heads=1, intermediate=8, vocabulary=10)
     trie = Trie(in_prompts=10, in_responses=3, keys_in_prompts=55, keys_in_responses=33, sampled=4)
     assert floor.floor_seconds(trie, shape, floor.Rates(1000, 100)) == pytest.approx(4.608 + 23.04)
 

@@ -52,7 +52,7 @@ ARCHITECTURES: dict[str, PretrainedConfig] = {
 }
 
 TrainingSequence = tuple[NDArray[np.int64], NDArray[np.bool_]]
-Reading = Callable[[PreTrainedModel, Sequence[TrainingSequence]], Tensor]
+StatesFn = Callable[[PreTrainedModel, Sequence[TrainingSequence]], Tensor]
 
 
 def dense(name: str) -> PreTrainedModel:
@@ -68,19 +68,23 @@ def with_packed_attention(name: str) -> PreTrainedModel:
     return model
 
 
-def tree(seed: int, rows: int = 12, longest: int = 40) -> list[TrainingSequence]:
+def tree(seed: int, rows: int = 12, max_length: int = 40) -> list[TrainingSequence]:
     """Sequences, most of which extend a prefix of an earlier one; some are equal to or a prefix of another."""
     draw = np.random.default_rng(seed)
-    made: list[TrainingSequence] = []
+    sequences: list[TrainingSequence] = []
     for _ in range(rows):
-        stem = made[draw.integers(len(made))][0] if made and draw.random() < 0.8 else np.empty(0, dtype=np.int64)
+        stem = (
+            sequences[draw.integers(len(sequences))][0]
+            if sequences and draw.random() < 0.8
+            else np.empty(0, dtype=np.int64)
+        )
         kept = stem[: draw.integers(len(stem) + 1)]
-        fresh = draw.integers(0, 50, draw.integers(0 if len(kept) > 1 else 2, longest - len(kept) + 2))
-        ids = np.concatenate([kept, fresh])[:longest]
+        new = draw.integers(0, 50, draw.integers(0 if len(kept) > 1 else 2, max_length - len(kept) + 2))
+        ids = np.concatenate([kept, new])[:max_length]
         mask = draw.random(len(ids)) < 0.4
         mask[0] = False
-        made.append((ids, mask))
-    return made
+        sequences.append((ids, mask))
+    return sequences
 
 
 def hidden_of(model: PreTrainedModel, batch: Packed, kernels: Kernels = Kernels.AUTO) -> Tensor:
@@ -88,13 +92,13 @@ def hidden_of(model: PreTrainedModel, batch: Packed, kernels: Kernels = Kernels.
     return model.base_model(**packed_inputs(batch.ids, batch.positions, attention)).last_hidden_state[0]
 
 
-def read(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
+def packed_states(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
     """Hidden states before the sampled ids of the rows [N, H], in one packed pass."""
     batch = pack(rows)
     return hidden_of(model, batch)[batch.output_positions][batch.target_index]
 
 
-def read_one_by_one(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
+def dense_states(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
     found = []
     for ids, mask in rows:
         hidden = model.base_model(input_ids=torch.from_numpy(ids)[None], use_cache=False).last_hidden_state[0]
@@ -102,22 +106,22 @@ def read_one_by_one(model: PreTrainedModel, rows: Sequence[TrainingSequence]) ->
     return torch.cat(found)
 
 
-def read_side_by_side(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
+def batched_dense_states(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
     """The same in one pass: id 0 pads shorter rows at the end, where causal attention does not see it."""
     ids = nn.utils.rnn.pad_sequence([torch.from_numpy(ids) for ids, _ in rows], batch_first=True)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     return torch.cat([row[mask.nonzero()[0] - 1] for row, (_, mask) in zip(hidden, rows, strict=True)])
 
 
-def assert_same(name: str, rows: Sequence[TrainingSequence], by_dense: Reading = read_one_by_one) -> None:
+def assert_same(name: str, rows: Sequence[TrainingSequence], reference: StatesFn = dense_states) -> None:
     """Hidden states of random rows, and the gradients of a random functional of them."""
-    theirs, mine = dense(name), with_packed_attention(name)
-    expected, found = by_dense(theirs, rows), read(mine, rows)
+    dense_model, packed_model = dense(name), with_packed_attention(name)
+    expected, found = reference(dense_model, rows), packed_states(packed_model, rows)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
     probe = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(3))
     (expected * probe).sum().backward()
     (found * probe).sum().backward()
-    for (where, one), other in zip(theirs.named_parameters(), mine.parameters(), strict=True):
+    for (where, one), other in zip(dense_model.named_parameters(), packed_model.parameters(), strict=True):
         if one.grad is not None:
             assert other.grad is not None
             scale = float(one.grad.abs().max())
@@ -139,7 +143,7 @@ def test_packed_rows_equal_dense_ones(name: str, seed: int) -> None:
 def test_random_trees_equal_dense_rows(name: str, seed: int, count: int, longest: int) -> None:
     rows = [row for row in tree(seed, count, longest) if row[1].any()]
     if rows:
-        assert_same(name, rows, read_side_by_side)
+        assert_same(name, rows, batched_dense_states)
 
 
 @pytest.mark.parametrize("name", ["mistral, windowed", "gemma2, windowed and capped"])
@@ -176,10 +180,10 @@ def test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32(kernels: 
 
 def test_bfloat16_model_is_close_to_float32() -> None:
     rows = [row for row in tree(1) if row[1].any()]
-    exact = read(with_packed_attention("llama").float(), rows)
-    rough = read(with_packed_attention("llama").bfloat16(), rows)
-    assert rough.dtype == torch.bfloat16
-    assert (rough.float() - exact).norm() / exact.norm() < 0.05
+    precise = packed_states(with_packed_attention("llama").float(), rows)
+    rounded = packed_states(with_packed_attention("llama").bfloat16(), rows)
+    assert rounded.dtype == torch.bfloat16
+    assert (rounded.float() - precise).norm() / precise.norm() < 0.05
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma2, windowed and capped", "gpt2"])
@@ -187,8 +191,8 @@ def test_autocast_attends_in_bfloat16_like_a_dense_model(name: str) -> None:
     """Under autocast rotated queries and keys are float32, and values bfloat16."""
     rows = [row for row in tree(2) if row[1].any()]
     with torch.autocast("cpu", torch.bfloat16):
-        found = read(with_packed_attention(name).float(), rows)
-        expected = read_one_by_one(dense(name).float(), rows)
+        found = packed_states(with_packed_attention(name).float(), rows)
+        expected = dense_states(dense(name).float(), rows)
     assert (found - expected).norm() / expected.norm() < 0.03
     found.sum().backward()
 

@@ -1,12 +1,4 @@
-"""The C kernel against the formula, in float64 and query by query; and PyTorch's kernels where it cannot be built."""
-
-import logging
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+"""The C attention kernel against the formula, in float64 and query by query, and against PyTorch's."""
 
 import numpy as np
 import pytest
@@ -16,13 +8,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tests.commands import ROOT
 from tsr_lightning.engines.transformers.kv_store import KVShape, KVStore
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
-from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.kernels import Kernels
-from tsr_lightning.modeling.native import building, kernel
+from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.blocks import MAX_TOKENS, Blocks, segment_blocks, trees_of
 from tsr_lightning.modeling.native.training import NativeTrainingAttention
 from tsr_lightning.modeling.segments import Segment
@@ -66,7 +56,7 @@ def by_formula(query: Tensor, key: Tensor, value: Tensor, segments: list[Segment
     return torch.stack(out)
 
 
-def some(
+def random_inputs(
     seed: int, segments: list[Segment], size: int, heads: tuple[int, int], widths: tuple[int, int]
 ) -> list[Tensor]:
     draw = torch.Generator().manual_seed(seed)
@@ -98,21 +88,21 @@ def test_attention_equals_the_formula(
     softcap: float | None,
 ) -> None:
     segments, size = tree(seed, count, longest)
-    query, key, value = some(seed, segments, size, heads, widths)
+    query, key, value = random_inputs(seed, segments, size, heads, widths)
     scores = ScoreParams(1.5 * widths[0] ** -0.5, window, softcap)
     blocks = segment_blocks(segments, window)
     found = kernel.attend(query, key, value, blocks, scores)
     torch.testing.assert_close(found.double(), by_formula(query, key, value, segments, scores), atol=5e-6, rtol=5e-6)
-    narrow = [x.bfloat16() for x in (query, key, value)]
-    found = kernel.attend(*narrow, blocks, scores)
-    expected = by_formula(*narrow, segments, scores)
+    in_bfloat16 = [x.bfloat16() for x in (query, key, value)]
+    found = kernel.attend(*in_bfloat16, blocks, scores)
+    expected = by_formula(*in_bfloat16, segments, scores)
     assert found.dtype == torch.bfloat16
     assert ((found.double() - expected).abs() <= 2**-8 * expected.abs() + 5e-6).all()  # the output's rounding alone
 
 
 def test_large_scores_stay_exact_and_nan_reaches_only_who_sees_it() -> None:
     segments = [Segment(70, np.arange(70))]
-    query, key, value = some(0, segments, 70, (2, 2), (16, 16))
+    query, key, value = random_inputs(0, segments, 70, (2, 2), (16, 16))
     scores = ScoreParams(1.0)
     found = kernel.attend(query * 1e4, key * 1e3, value, segment_blocks(segments), scores)
     torch.testing.assert_close(
@@ -127,7 +117,7 @@ def test_large_scores_stay_exact_and_nan_reaches_only_who_sees_it() -> None:
 
 def test_outputs_do_not_depend_on_the_number_of_threads() -> None:
     segments, size = tree(3, 12, 150)
-    inputs = some(3, segments, size, (6, 2), (32, 32))
+    inputs = random_inputs(3, segments, size, (6, 2), (32, 32))
     threads = torch.get_num_threads()
     found = []
     try:
@@ -251,16 +241,16 @@ def test_gradients_equal_those_of_pytorch(
     """Against autograd in float64, which the kernel does not support."""
     segments, total = packed_tree(seed, count, longest)
     scores = ScoreParams(1.5 * width**-0.5, window, softcap)
-    inputs = some(seed, segments, total, heads, (width, width))
+    inputs = random_inputs(seed, segments, total, heads, (width, width))
     exact = [x.double().requires_grad_() for x in inputs]
-    mine = [x.clone().requires_grad_() for x in inputs]
+    native = [x.clone().requires_grad_() for x in inputs]
     probe = torch.randn(total, heads[0], width, generator=torch.Generator().manual_seed(1))
-    out = TrainingAttention(segments, CPU).attend(0, *mine, scores)
+    out = TrainingAttention(segments, CPU).attend(0, *native, scores)
     assert out.grad_fn is not None
     assert "_Attention" in out.grad_fn.name()
     (out * probe).sum().backward()
     (TrainingAttention(segments, CPU).attend(0, *exact, scores) * probe).sum().backward()
-    for one, other in zip(mine, exact, strict=True):
+    for one, other in zip(native, exact, strict=True):
         assert one.grad is not None
         assert other.grad is not None
         scale = 1 + float(other.grad.abs().max())
@@ -272,12 +262,12 @@ def test_gradients_equal_those_of_pytorch(
 def test_gradients_equal_those_of_the_formula(seed: int, softcap: float | None) -> None:
     segments, total = packed_tree(seed, 8, 40)
     scores = ScoreParams(0.3, 30 if seed % 2 else None, softcap)
-    inputs = some(seed, segments, total, (4, 2), (24, 24))
-    exact, mine = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
+    inputs = random_inputs(seed, segments, total, (4, 2), (24, 24))
+    exact, native = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
     probe = torch.randn(total, 4, 24, generator=torch.Generator().manual_seed(1))
     (by_formula(*exact, segments, scores) * probe).sum().backward()
-    (NativeTrainingAttention(segments).attend(0, *mine, scores) * probe).sum().backward()
-    for one, other in zip(mine, exact, strict=True):
+    (NativeTrainingAttention(segments).attend(0, *native, scores) * probe).sum().backward()
+    for one, other in zip(native, exact, strict=True):
         assert one.grad is not None
         assert other.grad is not None
         torch.testing.assert_close(one.grad, other.grad, atol=2e-5, rtol=2e-5)
@@ -285,7 +275,7 @@ def test_gradients_equal_those_of_the_formula(seed: int, softcap: float | None) 
 
 def test_gradients_do_not_depend_on_the_number_of_threads() -> None:
     segments, total = packed_tree(5, 20, 120)
-    inputs = [x.requires_grad_() for x in some(5, segments, total, (6, 2), (32, 32))]
+    inputs = [x.requires_grad_() for x in random_inputs(5, segments, total, (6, 2), (32, 32))]
     threads = torch.get_num_threads()
     found = []
     try:
@@ -310,118 +300,3 @@ def test_blocks_without_common_keys_are_separate_trees() -> None:
     blocks = segment_blocks(segments)
     assert blocks.table[:, 0].tolist() == [0, 56, 100, 160, 200, 230]
     assert trees_of(blocks).tolist() == [0, 3, 5, 6]
-
-
-# -- building ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def not_loaded() -> Iterator[None]:
-    """As in a new process."""
-    building.load.cache_clear()
-    yield
-    building.load.cache_clear()
-
-
-@pytest.fixture
-def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, not_loaded: None) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-
-
-def test_auto_uses_pytorch_without_a_compiler_and_logs_it_once(
-    caplog: pytest.LogCaptureFixture, no_compiler: None
-) -> None:
-    with caplog.at_level(logging.INFO):
-        Kernels.AUTO.check()
-        assert not Kernels.AUTO.uses_native(CPU, torch.float32)
-        assert not Kernels.AUTO.uses_native(CPU, torch.bfloat16)
-    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == [
-        "there is no C compiler (cc, gcc or clang)"
-    ]
-
-
-def test_native_without_a_compiler_is_refused(no_compiler: None) -> None:
-    with pytest.raises(ConfigError, match=r"model.policy.kernels is 'native': .*there is no C compiler.*auto or torch"):
-        Kernels.NATIVE.check()
-
-
-def test_auto_logs_the_library_once(caplog: pytest.LogCaptureFixture, not_loaded: None) -> None:
-    with caplog.at_level(logging.INFO):
-        assert Kernels.AUTO.uses_native(CPU, torch.float32)
-        assert Kernels.NATIVE.uses_native(CPU, torch.float32)
-    [record] = caplog.records
-    assert record.getMessage().endswith(".so")
-
-
-def test_torch_builds_nothing(no_compiler: None, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        Kernels.TORCH.check()
-        assert not Kernels.TORCH.uses_native(CPU, torch.float32)
-    assert caplog.records == []
-
-
-@pytest.mark.parametrize(
-    "script", ["echo broken: no >&2; exit 1", "case $1 in --version) ;; *) touch $PWD; exit 3;; esac"]
-)
-def test_compiler_that_fails_is_like_none(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, not_loaded: None
-) -> None:
-    broken = tmp_path / "cc"
-    broken.write_text(f"#!/bin/sh\n{script}\n")
-    broken.chmod(0o700)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CC", str(broken))
-    with caplog.at_level(logging.INFO):
-        built = building.load()
-    assert built.library is None
-    assert "failed" in built.detail
-    assert len(caplog.records) == 1
-    assert list(building.cache_folder().iterdir()) == []
-
-
-@pytest.mark.slow
-def test_engine_and_training_attention_work_without_a_compiler(tmp_path: Path) -> None:
-    """A test of each in a process without one: it is skipped with the C kernels and passes with PyTorch's."""
-    environment = os.environ | {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    environment.pop("CC", None)
-    options = ["-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests")]
-    update = "tests/modeling/test_attention.py::test_gradients_of_shared_and_unshared_rows_are_the_same_in_float32"
-    engine = "tests/engines/test_engine.py::test_samples_equal_the_references"
-    chosen = [f"{engine}[{kernels}-1.0-3]" for kernels in ("native", "torch")]
-    command = [sys.executable, "-m", "pytest", *options, update, *chosen]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stdout + done.stderr
-    passed, skipped = (int(number) for number in re.findall(r"(\d+) (?:passed|skipped)", done.stdout.splitlines()[-1]))
-    assert passed == skipped == 2
-
-
-def test_native_kernels_serve_two_types_on_a_cpu() -> None:
-    assert Kernels.AUTO.uses_native(CPU, torch.float32)
-    assert Kernels.AUTO.uses_native(CPU, torch.bfloat16)
-    assert not Kernels.AUTO.uses_native(CPU, torch.float64)
-    assert not Kernels.AUTO.uses_native(CPU, torch.float16)
-    assert not Kernels.AUTO.uses_native(torch.device("meta"), torch.float32)
-
-
-def test_two_processes_build_at_once_and_a_third_finds_it(tmp_path: Path) -> None:
-    script = "from tsr_lightning.modeling.native.building import load; assert load().library is not None"
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", script]
-    both = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
-    assert [process.wait(120) for process in both] == [0, 0]
-    [library] = (tmp_path / "tsr_lightning" / "native").iterdir()
-    before = library.stat().st_mtime_ns
-    subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=120)
-    assert library.stat().st_mtime_ns == before
-    assert library.parent.stat().st_mode & 0o077 == 0
-
-
-def test_one_openmp_library_is_loaded() -> None:
-    """The kernel uses PyTorch's: two thread pools would compete for the cores."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        pytest.skip("no /proc here")
-    loaded = {line.split()[-1] for line in maps.read_text().splitlines() if "gomp" in line or "libomp" in line}
-    assert len(loaded) == 1

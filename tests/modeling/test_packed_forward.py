@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from test_attention import TrainingSequence, read_one_by_one, tree
+from test_attention import TrainingSequence, dense_states, tree
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -79,7 +79,7 @@ def model_of(name: str, dtype: torch.dtype, kernels: Kernels | None = Kernels.AU
     return model
 
 
-def read(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
+def packed_states(model: PreTrainedModel, rows: Sequence[TrainingSequence]) -> Tensor:
     """Hidden states before the sampled ids of the rows [N, H], in one packed pass."""
     batch = pack(rows)
     tokens = np.unique(batch.output_positions.numpy())
@@ -111,15 +111,15 @@ def rows_of(seed: int) -> list[TrainingSequence]:
 @pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=native)], ids=["torch", "native"])
 def test_hidden_states_and_gradients_are_those_of_transformers(name: str, seed: int, dtype: torch.dtype) -> None:
     """With PyTorch's operators in float64, which the C kernels do not support, and with theirs in float32."""
-    theirs, mine = model_of(name, torch.float64, None), model_of(name, dtype)
-    assert packed_forward.is_supported(mine.base_model)
-    expected, found = read_one_by_one(theirs, rows_of(seed)), read(mine, rows_of(seed))
+    dense_model, packed_model = model_of(name, torch.float64, None), model_of(name, dtype)
+    assert packed_forward.is_supported(packed_model.base_model)
+    expected, found = dense_states(dense_model, rows_of(seed)), packed_states(packed_model, rows_of(seed))
     close = 1e-6 if dtype == torch.float64 else 3e-5
     torch.testing.assert_close(found.double(), expected, atol=close, rtol=close)
     probe = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     (expected * probe).sum().backward()
     (found.double() * probe).sum().backward()
-    for (where, one), other in zip(theirs.named_parameters(), mine.parameters(), strict=True):
+    for (where, one), other in zip(dense_model.named_parameters(), packed_model.parameters(), strict=True):
         if one.grad is not None:
             assert other.grad is not None, where
             bound = 10 * close * (1e-12 + float(one.grad.abs().max()))
@@ -129,26 +129,28 @@ def test_hidden_states_and_gradients_are_those_of_transformers(name: str, seed: 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_finish_completes_the_tokens_that_prefill_left_unfinished(name: str, kernels: Kernels) -> None:
     """Prefill computes the ends of two prompts, and `finish` all their tokens, without storing a key again."""
-    theirs, mine = model_of(name, torch.float64, None), model_of(name, torch.float32, kernels)
+    dense_model, packed_model = model_of(name, torch.float64, None), model_of(name, torch.float32, kernels)
     stem, paths = np.arange(20), [np.arange(20), np.concatenate([np.arange(9), np.arange(20, 31)])]
     segments, slots = [Segment(20, stem), Segment(11, paths[1])], np.arange(31)
     ids = torch.randint(50, (31,), generator=torch.Generator().manual_seed(1))
     positions = torch.tensor([*range(20), *range(9, 20)])
     expected = [
-        theirs.base_model(input_ids=ids[torch.from_numpy(path)][None], use_cache=False).last_hidden_state[0]
+        dense_model.base_model(input_ids=ids[torch.from_numpy(path)][None], use_cache=False).last_hidden_state[0]
         for path in paths
     ]
-    store, backend = store_for(mine, kernels)
+    store, backend = store_for(packed_model, kernels)
     prefill, ends = backend.prefill(store, segments, slots), np.array([19, 30])
     with torch.no_grad():
         outputs = OutputPositions(ends, prefill.select_queries(ends))
-        hidden, unfinished = packed_forward.run(mine.base_model, ids, positions, prefill, outputs)
+        hidden, unfinished = packed_forward.run(packed_model.base_model, ids, positions, prefill, outputs)
         torch.testing.assert_close(hidden.double(), torch.stack([e[-1] for e in expected]), atol=3e-5, rtol=3e-5)
         before = [part.clone() for part in (*store.keys, *store.values)]
         late = [Segment(1, paths[0][: i + 1]) for i in range(20)] + [
             Segment(1, paths[1][: i + 1]) for i in range(9, 20)
         ]
-        found = packed_forward.finish(mine.base_model, unfinished, positions, backend.prefill(store, late, slots[:0]))
+        found = packed_forward.finish(
+            packed_model.base_model, unfinished, positions, backend.prefill(store, late, slots[:0])
+        )
     torch.testing.assert_close(found.double(), torch.cat([expected[0], expected[1][9:]]), atol=3e-5, rtol=3e-5)
     assert all(torch.equal(one, other) for one, other in zip(before, (*store.keys, *store.values), strict=True))
 
@@ -182,13 +184,13 @@ def test_copy_of_a_model_runs_its_own_weights() -> None:
     """A policy's frozen reference is such a copy."""
     model = model_of("qwen2", torch.float32)
     frozen = copy.deepcopy(model)
-    before = read(frozen, rows_of(0))
+    before = packed_states(frozen, rows_of(0))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
     assert packed_forward.is_supported(frozen.base_model)
-    assert torch.equal(read(frozen, rows_of(0)), before)
-    assert not torch.equal(read(model, rows_of(0)), before)
+    assert torch.equal(packed_states(frozen, rows_of(0)), before)
+    assert not torch.equal(packed_states(model, rows_of(0)), before)
 
 
 def test_unsupported_models_and_modes_run_transformers_own_pass() -> None:
@@ -221,7 +223,7 @@ def test_gradients_are_the_same_with_activation_checkpoints() -> None:
         model = model_of("qwen2", torch.float32).train()
         if checkpoints:
             enable_checkpointing(model)
-        read(model, rows_of(1)).square().sum().backward()
+        packed_states(model, rows_of(1)).square().sum().backward()
         grads.append([p.grad for p in model.parameters() if p.grad is not None])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4 * float(one.abs().max()), rtol=0)
@@ -265,7 +267,7 @@ def test_padding_rows_change_neither_states_nor_gradients(monkeypatch: pytest.Mo
     for rows in (padded_rows, lambda count: count):
         monkeypatch.setattr(operators, "padded_rows", rows)
         model = model_of("llama", torch.float32)  # its biases make rows of zeros nonzero
-        hidden = read(model, rows_of(1))
+        hidden = packed_states(model, rows_of(1))
         hidden.square().sum().backward()
         found.append((hidden, [p.grad for p in model.base_model.parameters()]))
     (hidden, grads), (expected, expected_grads) = found
@@ -329,11 +331,13 @@ def test_native_operators_equal_pytorchs(name: str, seed: int, rows: int, half: 
         inferred = apply(NativeOperators(), name, x.clone(), layers, angles)
         torch.testing.assert_close(inferred.double(), expected, atol=3e-6 * scale, rtol=0)
         if NativeOperators.supports(x.bfloat16()):
-            narrow, cut = copy.deepcopy(layers).bfloat16(), angles.bfloat16().double()
-            exact_narrow = apply(TorchOperators(), name, x.bfloat16().double(), copy.deepcopy(narrow).double(), cut)
-            found_narrow = apply(NativeOperators(), name, x.bfloat16(), narrow, cut)
-            bound = 2**-6 * (1 + float(exact_narrow.abs().max()))
-            torch.testing.assert_close(found_narrow.double(), exact_narrow, atol=bound, rtol=0)
+            in_bfloat16, rounded_angles = copy.deepcopy(layers).bfloat16(), angles.bfloat16().double()
+            exact_bfloat16 = apply(
+                TorchOperators(), name, x.bfloat16().double(), copy.deepcopy(in_bfloat16).double(), rounded_angles
+            )
+            found_bfloat16 = apply(NativeOperators(), name, x.bfloat16(), in_bfloat16, rounded_angles)
+            bound = 2**-6 * (1 + float(exact_bfloat16.abs().max()))
+            torch.testing.assert_close(found_bfloat16.double(), exact_bfloat16, atol=bound, rtol=0)
     probe = torch.randn(expected.shape, generator=draw)
     (found * probe).sum().backward()
     (expected * probe.double()).sum().backward()
@@ -354,7 +358,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         for count in (1, 2):
             torch.set_num_threads(count)
             model.zero_grad()
-            hidden = read(model, rows_of(2))
+            hidden = packed_states(model, rows_of(2))
             hidden.square().sum().backward()
             norms = [p.grad for name, p in model.named_parameters() if "norm" in name]
             found.append((hidden.detach(), norms))

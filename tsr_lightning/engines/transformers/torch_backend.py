@@ -88,7 +88,6 @@ class TorchDecode:
         for layer in range(len(self._keys)):
             torch.index_select(store.keys[layer], 1, flat, out=self._keys[layer])
             torch.index_select(store.values[layer], 1, flat, out=self._values[layer])
-        self._prompt_mask: Tensor | None = None
 
     def copy(self, groups: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
         to, where = self._places(groups, columns), torch.tensor(slots, device=self._device)
@@ -104,7 +103,6 @@ class TorchDecode:
                 rows = old.view(old.shape[0], self._groups, self._row_length, -1).index_select(1, stay)
                 layers[layer] = kept[layer].copy_(rows.flatten(1, 2))
         self._lengths = self._lengths[list(groups)]
-        self._prompt_mask = None
         self._groups = len(groups)
 
     def prepare(
@@ -157,23 +155,14 @@ class TorchDecode:
         """[G, 1, W, L], built once per step."""
         if window not in self._masks:
             groups, width, length = self._shape
+            prompt = np.arange(self._prompt_width)
             mask = torch.full((groups, width, length), float("-inf"), dtype=dtype, device=self._device)
-            mask[:, :, : self._prompt_width] = self._prompts_visible(dtype)[:, None]
-            rows = mask.view(groups * width, length)
-            if window is None:
-                rows[self._queries, self._prompt_width :] = additive(self._on(self._step.columns), dtype)
-            else:
-                visible = self._step.visible(np.arange(self._prompt_width), window)
-                rows[self._queries] = additive(self._on(visible), dtype)
+            # Places without a branch see the prompt too: a row of nothing but minus infinity gives NaN.
+            mask[:, :, : self._prompt_width] = additive(self._on(prompt < self._lengths[:, None]), dtype)[:, None]
+            visible = self._step.visible(prompt, window)
+            mask.view(groups * width, length)[self._queries] = additive(self._on(visible), dtype)
             self._masks[window] = mask[:, None]
         return self._masks[window]
-
-    def _prompts_visible(self, dtype: torch.dtype) -> Tensor:
-        """[G, P]: places without a branch see the prompt too, since a row of nothing but minus infinity gives NaN."""
-        if self._prompt_mask is None or self._prompt_mask.dtype != dtype:
-            visible = np.arange(self._prompt_width) < self._lengths[:, None]
-            self._prompt_mask = additive(self._on(visible), dtype)
-        return self._prompt_mask
 
     def _places(self, groups: Sequence[int], columns: Sequence[int]) -> Tensor:
         return self._on(np.asarray(groups) * self._row_length + self._prompt_width + np.asarray(columns))
