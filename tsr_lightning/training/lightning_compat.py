@@ -74,8 +74,8 @@ def set_micro_batches(trainer: Trainer, per_step: int) -> None:
 
 
 def summed_loss(trainer: Trainer, loss: Tensor) -> Tensor:
-    """Scales a micro-batch's loss so that the losses of all micro-batches and ranks add up: Lightning divides by the
-    number of micro-batches, and DDP by that of the ranks."""
+    """A micro-batch's loss, scaled such that a step sums over micro-batches and ranks: Lightning divides by the number
+    of micro-batches, and DDP by that of the ranks."""
     return loss * trainer.accumulate_grad_batches * trainer.world_size
 
 
