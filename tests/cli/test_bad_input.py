@@ -90,7 +90,7 @@ CASES = {
     ),
     "InstanceFilter.keep above 1": Case(
         ("--trainer.callbacks", '{"class_path": "callbacks.InstanceFilter", "init_args": {"keep": 2}}'),
-        r"keep is 2\.0: give a share",
+        r"InstanceFilter\.keep is 2\.0: give",
     ),
     "unknown accelerator": Case(("--trainer.accelerator", "gpuu"), "trainer.*gpuu.*cpu"),
     "missing checkpoint": Case(("--ckpt_path", "absent.ckpt"), r"absent\.ckpt.*no such file"),

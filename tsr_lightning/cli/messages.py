@@ -24,9 +24,9 @@ def config_error_sentence(error: BaseException) -> str | None:
         if isinstance(cause, ConfigError):
             sentence = one_line(str(cause))
             argument = re.search(r"takes no argument '(\w+)'", sentence)
-            return (argument and renamed(f"data.env_kwargs.{argument[1]}")) or sentence
-        if isinstance(cause, ModuleNotFoundError) and (sentence := renamed(cause.name or "")):
-            return sentence
+            return renamed(f"data.env_kwargs.{argument[1]}" if argument else "") or sentence
+        if isinstance(cause, ModuleNotFoundError) and (answer := renamed(cause.name or "")):
+            return answer
         cause = cause.__cause__ or cause.__context__
     if str(error).startswith("Does not validate against any of the Union subtypes"):
         # jsonargparse lists the message of every type that it tried: ours are those that are not in its own words
