@@ -249,9 +249,11 @@ def test_it_uses_the_random_listing_shown() -> None:
 def test_noise_is_keyed_and_has_the_given_probability() -> None:
     env = WebShopEnv(prompt_style="original")
     env.reset(seed=1)
-    env.step(f"search[{env.task.goal.query}]")
+    shop, goal = env.task
+    search = f"search[{goal.query}]"
+    env.step(search)
     legal = env.legal_actions()
-    assert tuple(legal) == legal_actions(env.task.shop, env.get_state().page, env.task.goal.instruction)
+    assert tuple(legal) == legal_actions(shop, at(shop, search), goal.instruction)
     counts = Counter(env.oracle(0.4, Key(5).fold_in(index)) for index in range(1000))
     # a random action is the best one once in `len(legal)`; five standard deviations are 0.08
     assert counts[env.oracle()] / 1000 == pytest.approx(0.6 + 0.4 / len(legal), abs=0.08)

@@ -176,7 +176,7 @@ def test_invalid_products_are_skipped_with_a_note(odd: object, note: str, tmp_pa
         ({"small_description": []}, "bullets", (), None),
         ({"small_description": None}, "bullets", ("",), None),
         ({"full_description": 5}, "description", "", "fields that are no text, emptied"),
-        ({"name": ""}, "title", "", None),  # one of the published thousand
+        ({"name": ""}, "title", "", None),  # one of the published sample is
         ({"name": "a\x00b\x1bc\ud800"}, "title", "a b c\ufffd", "texts with control characters, replaced"),
         ({"name": "two\nlines\tand\xa0blanks\u200b"}, "title", "two\nlines\tand\xa0blanks\u200b", None),
         ({"name": "<|im_end|><b>x</b> &amp; y"}, "title", "<|im_end|><b>x</b> &amp; y", None),

@@ -69,7 +69,7 @@ class Index:
     damped: NDArray[np.float32]  # [pairs], rising: 1 + tf / (k1 (1 - b + b |d| / avgdl))
     best_pair: NDArray[np.uint16] | NDArray[np.uint32]  # [terms], the highest pair among a term's postings
     size: int  # documents, empty ones included
-    filled: int  # documents that have a term: Lucene's N
+    non_empty: int  # documents that have a term: Lucene's N
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +114,7 @@ class Index:
             if number is not None:
                 own = slice(self.starts[number], self.starts[number + 1])
                 frequency = int(own.stop - own.start)  # df
-                idf = np.float32(np.log(1 + (self.filled - frequency + 0.5) / (frequency + 0.5)))
+                idf = np.float32(np.log(1 + (self.non_empty - frequency + 0.5) / (frequency + 0.5)))
                 weight = np.float32(count) * idf
                 max_score = weight - weight / self.damped[self.best_pair[number]]
                 yield Postings(self.documents[own], self.pairs[own], weight, max_score)
@@ -163,9 +163,9 @@ def build_index(texts: Iterable[str]) -> Index:
     lengths = array("i")
     blocks = [_Block.sorted(*block) for block in _numbered(texts, vocabulary, lengths)]
     length = np.frombuffer(lengths, dtype=np.int32) if lengths else np.zeros(0, dtype=np.int32)
-    filled = int(np.count_nonzero(length))
+    non_empty = int(np.count_nonzero(length))
     known = np.unique(np.concatenate([block.known_pairs for block in blocks])) if blocks else np.zeros(0, np.int64)
-    average = np.float32(length.sum(dtype=np.int64) / max(filled, 1))
+    average = np.float32(length.sum(dtype=np.int64) / max(non_empty, 1))
     damped = _damped(known, average)
     order = np.argsort(damped, kind="stable")
     kind = np.uint16 if len(known) <= 1 << 16 else np.uint32
@@ -187,7 +187,7 @@ def build_index(texts: Iterable[str]) -> Index:
         pairs[places] = rank[np.searchsorted(known, block.pairs)]
         free[: len(block.counts)] += block.counts
     best = np.maximum.reduceat(pairs, starts[:-1]) if len(pairs) else pairs
-    return Index(vocabulary, starts, documents, pairs, damped[order], best, len(length), filled)
+    return Index(vocabulary, starts, documents, pairs, damped[order], best, len(length), non_empty)
 
 
 def _damped(pairs: NDArray[np.int64], average: np.float32) -> NDArray[np.float32]:

@@ -52,7 +52,7 @@ class PackedRecords(Sequence[T], Generic[T]):
         return self._at(place)
 
     def __iter__(self) -> Iterator[T]:
-        """All records, past the cache, which keeps those in use."""
+        """All records, without the cache, which keeps those in use."""
         return map(self._unpacked, range(len(self)))
 
     def _unpacked(self, place: int) -> T:

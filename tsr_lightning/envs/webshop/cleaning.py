@@ -72,7 +72,7 @@ def product_of(record: Mapping[str, Any], attributes: tuple[str, ...], note: Not
     prices = prices_of(record.get("pricing"), note)
     return Product(
         asin=record["asin"],
-        title=text(record["name"], note),  # may be empty: one of the published thousand is
+        title=text(record["name"], note),  # may be empty: one of the published sample is
         description=text(record.get("full_description"), note),
         bullets=tuple(text(bullet, note) for bullet in (bullets if isinstance(bullets, list) else [bullets])),
         category=intern(text(record.get("category"), note)),

@@ -1,4 +1,4 @@
-"""The words of generated products: few, and told apart by the reward's fuzzy matching.
+"""The words of generated products: few, and distinguished by the reward's fuzzy matching.
 
 No attribute is part of another or of a kind, and no two option values match each other, or the reward would confuse
 them (tests/envs/test_webshop_generated_shops.py checks every pair). Colours are single words that the reward's colour

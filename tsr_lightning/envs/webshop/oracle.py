@@ -37,6 +37,7 @@ from tsr_lightning.envs.webshop.shop import RANDOM, Shop, listing
 Completions = tuple[tuple[float, tuple[str, ...]], ...]
 
 _UNLIMITED = 1 << 30  # actions, where those left are too few to buy anything
+_NO_QUERY = -1  # of a path without a search; before all queries
 
 
 class Path(NamedTuple):
@@ -45,7 +46,7 @@ class Path(NamedTuple):
     reward: float
     actions: tuple[str, ...]
     uses_goal_words: bool  # whether all words that it searches for are in the goal
-    query: int  # the number of the search that it begins with; -1: it begins with none
+    query: int  # the number of the query that it begins with, or _NO_QUERY
 
 
 class Offer(NamedTuple):
@@ -90,7 +91,7 @@ def _best(shop: Shop, goal: Goal, page: Page, nouns: NounTagger, left: int) -> P
 
 
 def _rank(path: Path) -> tuple[float, bool, int, int]:
-    """Small for the best."""
+    """The sort key of a path, smallest for the best."""
     return -path.reward, not path.uses_goal_words, len(path.actions), path.query
 
 
@@ -111,7 +112,7 @@ def _without_search(shop: Shop, goal: Goal, page: Page, nouns: NounTagger, left:
 
 
 def _completed(
-    start: tuple[str, ...], completions: Completions, left: int, uses_goal_words: bool = True, query: int = -1
+    start: tuple[str, ...], completions: Completions, left: int, uses_goal_words: bool = True, query: int = _NO_QUERY
 ) -> Iterator[Path]:
     """`start`, which leads to a product's page, continued to the best purchase within the actions left."""
     for reward, values in reversed(completions):

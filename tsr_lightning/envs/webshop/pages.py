@@ -117,7 +117,7 @@ def product_on(shop: Shop, page: Page) -> Product:
 
 @lru_cache(maxsize=1 << 14)
 def is_expressible(clickable: str) -> bool:
-    """Whether an action can name it: not if it is empty or has an opening bracket or a line break."""
+    """Whether an action can name a clickable: not if it is empty or has an opening bracket or a line break."""
     return verb_and_argument(f"{CLICK}[{clickable}]") == (CLICK, clickable) and clickable != SEARCH
 
 

@@ -167,7 +167,7 @@ def parse_action(response: str, prompt_style: PromptStyle) -> tuple[str, str]:
 
 
 def legal_actions(shop: Shop, page: Page, instruction: str) -> tuple[str, ...]:
-    """The valid actions that a response can express: clicks, or searches, of which only those for the instruction."""
+    """Actions that are valid on a page: its expressible clicks, or searches with words of the instruction."""
     return _searches(instruction) if has_search_bar(page) else _clicks(shop, page)
 
 

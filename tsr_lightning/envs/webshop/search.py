@@ -34,7 +34,7 @@ class Search:
         return self._cached(query)
 
     def find(self, query: str) -> tuple[int, ...]:
-        """The answer to a query, past the cache."""
+        """The answer to a query, without the cache."""
         best, _ = self.index.top(query, MAX_RESULTS)
         return tuple(best.tolist())
 
