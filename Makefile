@@ -1,8 +1,8 @@
-# `make` alone says what there is. Every target does the set-up that it needs, in .venv, once.
+# `make` lists the targets. Each sets up what it needs in .venv, once.
 #
 #   PYTHON=python3.12     the interpreter to build .venv with
-#   TORCH_INDEX=https://… a package index with another build of PyTorch, asked beside the usual one
-#   ARGS="--flag value"   handed on to tsr, pytest or the benchmarks
+#   TORCH_INDEX=https://… an additional package index, for another build of PyTorch
+#   ARGS="--flag value"   passed to tsr, pytest or the benchmarks
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -21,8 +21,8 @@ PYTHON := $(shell for python in $(CANDIDATES); do \
 	if "$$python" -c '$(IS_SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 endif
 
-# The stamp holds the folder it was written in: an environment that was moved, copied, interrupted or lost its
-# interpreter is made anew.
+# The stamp holds the folder it was written in: an environment that was moved, copied or interrupted, or lost its
+# interpreter, is made anew.
 ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(STAMP) 2>/dev/null),$(CURDIR))
 UNSOUND := FORCE
 endif
@@ -33,9 +33,9 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 # in one process, for a debugger.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=15 --durations-min=1
 
-.PHONY: help setup quickstart test test-all fast lint format types bench wheel clean FORCE
+.PHONY: help setup quickstart test test-all fast lint format types bench drawing wheel clean FORCE
 
-help: ## say what each target does
+help: ## list the targets
 	@echo "TSR Lightning: make <target> [ARGS=…]"
 	@echo
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -60,11 +60,11 @@ $(STAMP): pyproject.toml constraints.txt $(UNSOUND)
 quickstart: setup ## train the embedded Sokoban policy with beam search on this machine's CPU
 	$(BIN)/tsr fit --config configs/quickstart.yaml $(ARGS)
 
-test: lint types ## everything that must be green: style, types, fast tests, then the slow ones
+test: lint types ## what must pass: style, types, fast tests, slow tests
 	@echo "tests: the fast ones, then the slow ones"
 	@$(PYTEST) $(ARGS)
 
-test-all: lint types ## before a release: the exhaustive tests too, an installation from nothing among them
+test-all: lint types ## before a release: the exhaustive tests too, with an installation from nothing
 	@echo "tests: the fast ones, the slow ones and the exhaustive ones"
 	@$(PYTEST) -m "" $(ARGS)
 
@@ -74,9 +74,9 @@ fast: setup ## the fast tests alone
 lint: setup ## check style and format with ruff
 	@echo "style: ruff"
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/ruff format --quiet --check . || { echo "make: 'make format' puts the format right" >&2; exit 1; }
+	@$(BIN)/ruff format --quiet --check . || { echo "make: run 'make format'" >&2; exit 1; }
 
-format: setup ## put format, and what style can be put right, right
+format: setup ## format the code, and fix the style where ruff can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -84,15 +84,18 @@ types: setup ## check types with mypy
 	@echo "types: mypy"
 	@$(BIN)/mypy
 
-bench: setup ## run the benchmarks anew, and draw their tables and pictures
+bench: setup ## run the benchmarks, and write their tables and pictures
 	$(BIN)/python -m benchmarks.performance --short
 	$(BIN)/python -m benchmarks $(ARGS)
+
+drawing: setup ## draw the rooms in docs/architecture.md from today's imports
+	@$(BIN)/python -m benchmarks.architecture
 
 wheel: setup ## build the wheel into dist/
 	@rm -rf dist
 	@$(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .
 	@echo "wheel: $$(ls dist/*.whl)"
 
-clean: ## remove .venv, builds and caches; what runs wrote stays
+clean: ## remove .venv, builds and caches; runs/ stays
 	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

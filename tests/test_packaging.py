@@ -48,7 +48,7 @@ def imports(path: Path) -> Iterator[str]:
 
 def third_party(files: list[Path]) -> dict[str, Path]:
     """The distributions that these files import, each with one file that does."""
-    own = {"tsr_lightning", "callbacks", *(path.stem for path in (ROOT / "tests").glob("*.py")), "tests", "benchmarks"}
+    own = {"tsr_lightning", "callbacks", *(path.stem for path in (ROOT / "tests").rglob("*.py")), "tests", "benchmarks"}
     found = {name: path for path in files for name in imports(path)}
     return {
         canonicalize_name(owner): path

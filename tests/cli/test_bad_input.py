@@ -39,10 +39,10 @@ CASES = {
     "unknown environment": Case(("--data.env", "tsr/Sokobn-v0"), r"'tsr/Sokobn-v0'.*did you mean tsr/Sokoban-v0"),
     "unknown environment of a user": Case(("--data.env", "absent_module:Env-v0"), "absent_module.*PYTHONPATH"),
     "misspelt argument of the environment": Case(("--data.env_kwargs.sise", "6"), "'sise': did you mean 'size'"),
-    "width larger than what can be kept": Case((*BEAM, f"{STRATEGY}.width", "8"), r"width is 8.*at most 4"),
+    "width larger than what can be kept": Case((*BEAM, f"{STRATEGY}.width", "8"), r"Beam\.width is 8.*4"),
     "width of an evaluation's search": Case(
         ("--data.evaluations", '[{"search": {"class_path": "Beam", "init_args": {"width": 8}}}]'),
-        r"width is 8.*at most 4",
+        r"Beam\.width is 8.*4",
     ),
     "group of 1 with GRPO": Case(("--data.plan.init_args.count", "1"), r"groups of 1.*GRPO.*at least 2"),
     "single compared member of a mixed group": Case(
