@@ -112,11 +112,11 @@ class Scripted:
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         self.calls.append("generate")
-        groups = [[self.respond(p.ids, Key(key), p.max_new_tokens) for key in p.keys] for p in prompts]
-        self.costs += Costs(tokens_generated=sum(len(response.ids) for group in groups for response in group))
-        return groups
+        said = [[self.say(p.ids, Key(key), p.max_new_tokens) for key in p.keys] for p in prompts]
+        self.costs += Costs(tokens_generated=sum(len(response.ids) for family in said for response in family))
+        return said
 
-    def respond(self, ids: Sequence[int], key: Key, room: int) -> Response:
+    def say(self, ids: Sequence[int], key: Key, room: int) -> Response:
         choices = self.answers or LETTERS[len(ids) % 2]
         text = choices[int(key.uniform() * len(choices))]
         if not self.answers:

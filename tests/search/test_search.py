@@ -207,7 +207,7 @@ class Reference:
     def proposed(self, point: Point) -> Point:
         """One more candidate, with noise of its own."""
         key = self.child_key(point)
-        response = Scripted().respond(point.ids, key.fold_in(Stream.POLICY), self.room(point))
+        response = Scripted().say(point.ids, key.fold_in(Stream.POLICY), self.room(point))
         return self.played(point, response, key, key.fold_in(Stream.BRANCH))
 
     def realised(self, point: Point, chosen: Point) -> Point:
