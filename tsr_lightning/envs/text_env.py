@@ -69,7 +69,7 @@ class TurnResult(Generic[StateT]):
     effective: bool = True  # whether an action changed the state
     success: bool = False  # the task is solved, which ends the episode
     terminated: bool = False  # the episode ends without success
-    problem: str = ""  # why an action could not be played; "" if all could
+    problem: str = ""  # why an action could not be played, which makes the response invalid; "" if all could
 
 
 class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
