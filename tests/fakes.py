@@ -1,4 +1,4 @@
-"""A small noisy world, a speaker and a scripted policy: fakes of a few lines for what search only knows by contract."""
+"""A small noisy environment, a chat format and a scripted policy, for what search knows only by contract."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
