@@ -242,10 +242,11 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         started = time.perf_counter()
         with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
-            agent.begin_rollout()
             instances = self.instances.training(epoch, self.instances_per_epoch)
+            driver = self.driver(self.sampling.temperature)
+            agent.begin_rollout()
             rollout = roll_out(
-                self.driver(self.sampling.temperature),
+                driver,
                 epoch_tasks(instances.seeds, self.plan.entries(epoch), self.key, epoch),
                 self._monitor.start(trainer, TRAINING_ROLLOUT),
                 Ranks.of(trainer),
