@@ -317,15 +317,19 @@ DESTROYED = (
 def test_a_destroyed_policy_is_restored(empty_folder: Path):
     with pytest.warns(UserWarning, match="the policy has collapsed after 2 epochs .*rollout/sampled/valid 0.*1 of 3"):
         tsr(*DESTROYED)
-    seen = torch.load("rank0.pt", weights_only=True)
-    before, destroyed, after = seen["valid"]
+    record = torch.load("rank0.pt", weights_only=True)
+    before, destroyed, after = record["valid"]
     assert min(before, after) > 0.9
     assert destroyed < 0.1
-    assert seen["rates"] == [pytest.approx(0.5e-5)]
-    assert set(seen["guard"]["histories"]) >= {"rollout/sampled/success_rate", "rollout/sampled/valid", "train/entropy"}
+    assert record["rates"] == [pytest.approx(0.5e-5)]
+    assert set(record["guard"]["histories"]) >= {
+        "rollout/sampled/success_rate",
+        "rollout/sampled/valid",
+        "train/entropy",
+    }
     [path] = empty_folder.rglob("best_policy.ckpt")
     start = torch.load(path, weights_only=True)["state_dict"]
-    assert max(float((seen["weights"][name] - start[name]).abs().max()) for name in start) < 1e-4
+    assert max(float((record["weights"][name] - start[name]).abs().max()) for name in start) < 1e-4
 
 
 @pytest.mark.slow

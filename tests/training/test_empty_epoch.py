@@ -78,31 +78,31 @@ def test_an_empty_epoch_changes_nothing_and_training_continues(
     empty: int, accumulate: str, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
-    seen = run(tiny_model("sokoban"), [empty], "--trainer.accumulate_grad_batches", accumulate)
-    assert seen.rollouts == 3
-    assert [state["updates"] for state in seen.states] == [[0, 2, 4], [2, 2, 4]][empty]
-    assert [state["schedule"] for state in seen.states] == [[0, 2, 4], [2, 2, 4]][empty]  # the warm-up counts updates
+    record = run(tiny_model("sokoban"), [empty], "--trainer.accumulate_grad_batches", accumulate)
+    assert record.rollouts == 3
+    assert [state["updates"] for state in record.states] == [[0, 2, 4], [2, 2, 4]][empty]
+    assert [state["schedule"] for state in record.states] == [[0, 2, 4], [2, 2, 4]][empty]  # the warm-up counts updates
     if empty:
-        assert same(seen.states[0], seen.states[1])
+        assert same(record.states[0], record.states[1])
     else:
-        assert seen.states[0]["optimizer"]["state"] == {}
-    assert not same(seen.states[1]["weights"], seen.states[2]["weights"])
+        assert record.states[0]["optimizer"]["state"] == {}
+    assert not same(record.states[1]["weights"], record.states[2]["weights"])
     # one step of warm-up in six per update
-    assert seen.states[2]["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.0006 * 5 / 6)
+    assert record.states[2]["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.0006 * 5 / 6)
 
-    assert seen.validated == [0, 1, 2]
-    assert seen.accumulation == int(accumulate)  # a second `fit` of the same Trainer asks for as many again
-    messages = [record.message for record in caplog.records if "no update" in record.message]
+    assert record.validated == [0, 1, 2]
+    assert record.accumulation == int(accumulate)  # a second `fit` of the same Trainer asks for as many again
+    messages = [entry.message for entry in caplog.records if "no update" in entry.message]
     assert messages == [f"epoch {empty}: no update, because none of the 4 groups was left to train on"]
     saved = {path.name for path in empty_folder.rglob("*.ckpt")}
     assert saved == {"epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt", "last.ckpt"}
 
 
 def test_a_run_of_empty_epochs_changes_no_weight(tiny_model, empty_folder: Path, recwarn: pytest.WarningsRecorder):
-    seen = run(tiny_model("sokoban"), [0, 1, 2])
-    assert [state["updates"] for state in seen.states] == [0, 0, 0]
-    assert same(seen.states[0], seen.states[2])
-    assert seen.validated == [0, 1, 2]
+    record = run(tiny_model("sokoban"), [0, 1, 2])
+    assert [state["updates"] for state in record.states] == [0, 0, 0]
+    assert same(record.states[0], record.states[2])
+    assert record.validated == [0, 1, 2]
     assert not [warning for warning in recwarn if "yielded None" in str(warning.message)]
 
 

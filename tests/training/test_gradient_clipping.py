@@ -47,11 +47,11 @@ def test_each_parameter_group_is_clipped_by_its_own_norm(tmp_path: Path, algorit
         }
         overlay = ("--config", "objective/ppo.yaml", *(f"--{key}={value}" for key, value in flags.items()))
         trainer = tsr("fit", "--config", "sokoban.yaml", *QUICK, *overlay, callbacks).trainer
-    [seen] = [callback for callback in trainer.callbacks if isinstance(callback, Norms)]
-    assert seen.before["critic"] > 10 * NORM  # nine tenths of a common norm
-    assert seen.before["policy"] > NORM
+    [recorded] = [callback for callback in trainer.callbacks if isinstance(callback, Norms)]
+    assert recorded.before["critic"] > 10 * NORM  # nine tenths of a common norm
+    assert recorded.before["policy"] > NORM
     if by_norm:
-        assert seen.after == pytest.approx({"policy": NORM, "critic": NORM}, rel=1e-4)
+        assert recorded.after == pytest.approx({"policy": NORM, "critic": NORM}, rel=1e-4)
     else:
-        assert 0 < seen.after["critic"] < seen.before["critic"]
-        assert 0 < seen.after["policy"] <= seen.before["policy"]
+        assert 0 < recorded.after["critic"] < recorded.before["critic"]
+        assert 0 < recorded.after["policy"] <= recorded.before["policy"]

@@ -57,7 +57,7 @@ class Recorder(Callback):
         self.validations += 1
 
     def on_train_end(self, trainer, agent):
-        seen = {
+        record = {
             "ranks": trainer.world_size,
             "groups": self.groups,
             "steps": trainer.global_step,
@@ -68,7 +68,7 @@ class Recorder(Callback):
             "after": agent.policy.trainable_state(),
         }
         with open(f"{self.folder}/rank{trainer.global_rank}.pkl", "wb") as file:
-            pickle.dump(seen, file)
+            pickle.dump(record, file)
 '''
 
 PPO = {"class_path": "tsr_lightning.objectives.PPO"}
@@ -134,7 +134,7 @@ def prepared(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> 
     return folder
 
 
-def seen_by(folder: Path, ranks: int) -> list[dict[str, Any]]:
+def records_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """The record of each rank."""
     return [pickle.loads((folder / f"rank{rank}.pkl").read_bytes()) for rank in range(ranks)]
 
@@ -195,20 +195,20 @@ def test_two_ranks_equal_one_process(case: str, tmp_path: Path) -> None:
     with in_folder(one):
         tsr("fit", "--config", "run.yaml")
     start(two)
-    [alone], both = seen_by(one, 1), seen_by(two, 2)
-    assert [seen["ranks"] for seen in (alone, *both)] == [1, 2, 2]
+    [alone], both = records_of(one, 1), records_of(two, 2)
+    assert [record["ranks"] for record in (alone, *both)] == [1, 2, 2]
 
-    for seen in (alone, *both):
-        assert seen["warmed_up"] == seen["steps"]  # the warm-up counts updates
-        assert seen["validations"] == 2  # an epoch without an update validates too
-    for seen in both:
-        assert seen["steps"] == alone["steps"] == trained_epochs * 2 * 2  # passes, minibatches
-        for mine, theirs in zip(seen["groups"], alone["groups"], strict=True):
+    for record in (alone, *both):
+        assert record["warmed_up"] == record["steps"]  # the warm-up counts updates
+        assert record["validations"] == 2  # an epoch without an update validates too
+    for record in both:
+        assert record["steps"] == alone["steps"] == trained_epochs * 2 * 2  # passes, minibatches
+        for mine, theirs in zip(record["groups"], alone["groups"], strict=True):
             assert_same_draws(mine, theirs)
     assert both[0]["micro_batches"] == both[1]["micro_batches"]
     assert max(both[0]["micro_batches"]) > 4  # several a step, or their sharing was not tested
 
-    first, second = (seen["after"] for seen in both)
+    first, second = (record["after"] for record in both)
     assert first.keys() == second.keys() == alone["after"].keys()
     for name, weight in alone["after"].items():
         assert torch.equal(first[name], second[name]), name

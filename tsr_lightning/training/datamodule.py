@@ -70,9 +70,9 @@ class RolloutDataModule(LightningDataModule):
     """Rolls out the plan each epoch and yields the micro-batches of its updates.
 
     Args:
-        env: gymnasium id, or a dotted path such as `package.module:Env-v0` for an environment of one's own.
-        env_kwargs: arguments of the environment; an overlay's are laid over these one by one, and one that names
-            another environment starts without any.
+        env: gymnasium id, or a dotted path such as `package.module:Env-v0` for a user's own environment.
+        env_kwargs: arguments of the environment; an overlay's keys are merged into these, unless it names another
+            environment.
         plan: which strategies roll out the trajectories of an instance.
         instances: training instances per epoch.
         held_out: the instances that are evaluated on and kept from training.
@@ -84,8 +84,8 @@ class RolloutDataModule(LightningDataModule):
         updates: how a rollout is trained on.
         engine: what generates responses, and with how much memory.
         concurrency: searches that run side by side; changes speed and memory, and no draw.
-        env_workers: environments that step in threads of their own, while responses are generated for the other half
-            of the searches: for those that wait for something, such as a page, a tool or a program; 0 steps in turn.
+        env_workers: environments that step in threads of their own while responses are generated for the other half of
+            the searches: for environments that wait, such as for a page, a tool or a program; 0 steps in turn.
         seed: names every draw of the run; set by `seed_everything`.
     """
 
@@ -130,7 +130,7 @@ class RolloutDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.env_kwargs.items())
-        rank_zero_info(f"environment: {self.env_id}({arguments})")  # what all overlays came to
+        rank_zero_info(f"environment: {self.env_id}({arguments})")  # after all overlays
         self._monitor = RolloutMonitor(self.sampling.max_response_tokens)
         if stage != "fit":
             return
@@ -243,16 +243,17 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         started = time.perf_counter()
         with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
-            agent.begin_rollout()
             instances = self.instances.training(epoch, self.instances_per_epoch)
+            driver = self.driver(self.sampling.temperature, keep_siblings=agent.objective.needs.siblings)
+            agent.begin_rollout()
             rollout = roll_out(
-                self.driver(self.sampling.temperature, keep_siblings=agent.objective.needs.siblings),
+                driver,
                 epoch_tasks(instances.seeds, self.plan.entries(epoch), self.key, epoch),
                 self._monitor.start(trainer, TRAINING_ROLLOUT),
                 Ranks.of(trainer),
             )
         seconds = time.perf_counter() - started
-        groups = list(rollout.groups)
+        groups = rollout.groups
         self._monitor.finish(TRAINING_ROLLOUT, [t for group in groups for t in group.trajectories])
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutEnd):

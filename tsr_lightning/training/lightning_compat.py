@@ -1,4 +1,4 @@
-"""Every use of what Lightning does not document, or does in a way of its own: read this when Lightning is upgraded."""
+"""Every use of Lightning's internals and of what it does in a way of its own: what to check when it is upgraded."""
 
 import os
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""Reports the progress of rollouts to callbacks, and warns where hardly a response is a valid action."""
+"""Reports the progress of rollouts to callbacks, and warns where hardly any response is a valid action."""
 
 import time
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class RolloutMonitor:
         return report
 
     def finish(self, phase: str, trajectories: Sequence[Trajectory]) -> None:
-        """Warns, once in a run, where hardly a response is a valid action."""
+        """Warns, once in a run, where hardly any response is a valid action."""
         problem = None if self._warned else few_valid_actions(trajectories, self._max_response_tokens)
         if problem is not None:
             rank_zero_info(f"{phase}: {problem}")
@@ -50,7 +50,7 @@ class RolloutMonitor:
 
 
 def few_valid_actions(trajectories: Sequence[Trajectory], max_response_tokens: int) -> str | None:
-    """One sentence with the likely reason why hardly a response is a valid action; None where enough are.
+    """One sentence with the likely reason why hardly any response is a valid action; None where enough are.
 
     Args:
         trajectories: of a rollout or an evaluation; demonstrations are left out.
@@ -71,5 +71,5 @@ def few_valid_actions(trajectories: Sequence[Trajectory], max_response_tokens: i
             "the policy was not taught the form of answer that the environment asks for: give data.env_kwargs (such as "
             "prompt_style) as it was trained with, or begin with configs/warm_start"
         )
-    share = 1 - len(invalid) / len(turns)
-    return f"{share:.1%} of {len(turns):,} responses are valid actions, unlike {invalid[0].text[:_EXCERPT]!r}; {reason}"
+    rate = 1 - len(invalid) / len(turns)
+    return f"{rate:.1%} of {len(turns):,} responses are valid actions, unlike {invalid[0].text[:_EXCERPT]!r}; {reason}"
