@@ -16,8 +16,8 @@ from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.checkpoints import AtomicCheckpointIO
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.lightning_compat import use_atomic_checkpoints
 from tsr_lightning.training.trainer import Trainer
 
 DESCRIPTION = "Trains language-model agents with reinforcement learning on trajectories built by search."
@@ -68,7 +68,7 @@ class TSRCLI(LightningCLI):
         except (MisconfigurationException, ValueError) as error:
             sentence = config_error_sentence(error) or f"trainer cannot be made: {one_line(str(error))}"
             raise ConfigError(sentence) from error
-        trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        use_atomic_checkpoints(trainer)
         return trainer
 
 

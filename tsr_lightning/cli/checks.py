@@ -12,8 +12,8 @@ from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.make import check_env_spec
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Chat
+from tsr_lightning.policy.checks import check as check_policy
 from tsr_lightning.policy.spec import Scratch, context_length
-from tsr_lightning.policy.spec import check as check_policy
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.strategies import Expert
 from tsr_lightning.training.agent import Agent, check_identity
@@ -52,7 +52,6 @@ def _check_numbers(data: RolloutDataModule) -> None:
     counts = {
         "data.instances": data.instances_per_epoch,
         "data.concurrency": data.concurrency,
-        "data.max_num_seqs": data.max_num_seqs,
         "data.sampling.max_response_tokens": data.sampling.max_response_tokens,
         "data.updates.epochs": data.updates.epochs,
         "data.updates.minibatches": data.updates.minibatches,
