@@ -1,5 +1,6 @@
 """Holds the architecture: which room may import which, and that no name of an earlier vocabulary comes back."""
 
+import ast
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -85,6 +86,30 @@ def test_the_drawing_in_the_docs_is_that_of_the_imports():
     page = architecture.PAGE.read_text(encoding="utf-8")
     drawn = page.partition(architecture.BEGIN)[2].partition(architecture.END)[0]
     assert drawn.strip() == architecture.drawing().strip(), "draw it anew with python -m benchmarks.architecture"
+
+
+def definitions(path: Path) -> set[str]:
+    """The functions and classes of a file, and their methods as Class.method."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}
+    return found
+
+
+def test_every_function_that_the_architecture_page_names_exists():
+    named = re.findall(r"`([\w/]+\.py): ([\w.]+)`", architecture.PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 20
+    missing = []
+    for file, name in named:
+        [path] = [path for folder in (ROOT, ROOT / "tsr_lightning") if (path := folder / file).is_file()] or [
+            ROOT / file
+        ]
+        if not path.is_file() or name not in definitions(path):
+            missing.append(f"{file}: {name}")
+    assert missing == []
 
 
 class TestTheImportChecker:

@@ -80,6 +80,11 @@ CASES = {
         ("--data.env_workers", "-1"), r"data\.env_workers is -1: give 0 to step environments in turn"
     ),
     "zero concurrency": Case(("--data.concurrency", "0"), r"data\.concurrency is 0: give 1 or more"),
+    "engine without a response": Case(
+        ("--data.engine.init_args.max_num_seqs", "0"), r"Transformers\.max_num_seqs is 0: give 1 or more"
+    ),
+    "unknown engine": Case(("--data.engine", "Transformer"), r"data\.engine is .*did you mean Transformers\?"),
+    "unknown kernels": Case(("--model.policy.kernels", "cuda"), r"model\.policy\.kernels is cuda: give one of"),
     "zero minibatches": Case(("--data.updates.minibatches", "0"), r"data\.updates\.minibatches is 0: give 1 or more"),
     "zero instances": Case(("--data.instances", "0"), r"data\.instances is 0: give 1 or more"),
     "sampling temperature of zero": Case(

@@ -43,7 +43,7 @@ class TestHelp:
         for subcommand, said in (
             ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
             ("validate", "Evaluate a policy on held-out instances, without search"),
-            ("export", "Write a trained policy as files that plain transformers and peft play"),
+            ("export", "Write a trained policy as files that plain transformers and peft"),
         ):
             assert f"{subcommand} {said}" in overview
             explained = " ".join(printed(capsys, subcommand, "--help").split())
