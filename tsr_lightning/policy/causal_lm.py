@@ -18,8 +18,8 @@ from tsr_lightning.modeling.training_attention import TrainingAttention
 _CHUNK_LOGITS = 2**25  # 128 MiB in float32; a larger batch is scored in chunks, which the backward pass recomputes
 
 
-class Scores(NamedTuple):
-    """Scores of the M distinct sampled tokens of a packed batch."""
+class TokenScores(NamedTuple):
+    """TokenScores of the M distinct sampled tokens of a packed batch."""
 
     hidden: Tensor  # [M, H] last hidden state at the position before each token
     logprobs: Tensor  # [M] float32
@@ -27,7 +27,7 @@ class Scores(NamedTuple):
 
 
 class PackedCausalLM:
-    """Scores the sampled tokens of packed batches.
+    """TokenScores the sampled tokens of packed batches.
 
     Args:
         model: the causal language model, which is not copied.
@@ -37,7 +37,7 @@ class PackedCausalLM:
         self.model = model
         self.has_linear_head = _has_linear_head(model)
 
-    def score(self, packed: Packed, temperature: float, *, entropies: bool = False) -> Scores:
+    def score(self, packed: Packed, temperature: float, *, entropies: bool = False) -> TokenScores:
         """Log-probabilities of the sampled tokens, each computed at the position before it, and entropies if asked."""
         attention = TrainingAttention(packed.segments, packed.ids.device, packed_forward.kernels_of(self.model))
         positions, places = np.unique(packed.output_positions.cpu().numpy(), return_inverse=True)
@@ -45,7 +45,7 @@ class PackedCausalLM:
         outputs = OutputPositions(positions, attention.select_queries(positions))
         hidden, _ = packed_forward.run(self.model.base_model, packed.ids, packed.positions, attention, outputs)
         hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
-        return Scores(hidden, *self._score(hidden, packed.target_ids, temperature, entropies))
+        return TokenScores(hidden, *self._score(hidden, packed.target_ids, temperature, entropies))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Last hidden states [M, H] -> logits [M, V], scaled or capped as the model does it."""

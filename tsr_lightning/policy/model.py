@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from tsr_lightning.batching.packing import Packed
 from tsr_lightning.batching.tensors import Outputs
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.policy.causal_lm import PackedCausalLM, Scores
+from tsr_lightning.policy.causal_lm import PackedCausalLM, TokenScores
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
 
@@ -145,7 +145,7 @@ class Policy(nn.Module):
         return name.startswith(_MODEL) and (self.spec.adapter is None or _ADAPTER in name)
 
 
-def _outputs(packed: Packed, scores: Scores, values: Tensor) -> Outputs:
+def _outputs(packed: Packed, scores: TokenScores, values: Tensor) -> Outputs:
     """From the M distinct sampled tokens to all N, sequence after sequence."""
     figures = (scores.logprobs, scores.entropies, values)
     return Outputs(*(figure.index_select(0, packed.target_index) for figure in figures))

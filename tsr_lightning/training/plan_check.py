@@ -17,7 +17,7 @@ def check_plan(objective: Objective, plan: Plan) -> None:
         require(
             strategy.origin is not Origin.DEMONSTRATED or objective.takes_demonstrations,
             "data.plan",
-            plan,
+            type(plan).__name__,
             f"the demonstrations of {type(strategy).__name__} are no samples of the policy, and {name} learns from "
             "samples; train on them with the objective SFT, before or instead",
         )
@@ -26,7 +26,7 @@ def check_plan(objective: Objective, plan: Plan) -> None:
         require(
             compared == 0 or compared >= least,
             "data.plan",
-            plan,
+            type(plan).__name__,
             f"it makes groups of {plan.group_size}, of which {name} compares {compared} in epoch {epoch}; without "
             f"others there is no baseline, so let it compare at least {least}, or none (searched ones under "
             "ImitateSuccesses are imitated and need no group), or use PPO",
