@@ -271,7 +271,7 @@ def test_profiled_operators_have_kinds() -> None:
     assert profiling.kind_of("aten::rsqrt").startswith("other")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_point_of_growth_is_measured_in_a_process_of_its_own() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         point = pool.apply(growth.measure, ("tiny", TINY, 1))
@@ -322,7 +322,7 @@ def test_environments_that_wait_are_waited_for_less_where_they_step_beside_gener
     assert beside.seconds_environment < in_turn.seconds_environment
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_participants_take_turns_in_processes_of_their_own(tmp_path: Path) -> None:
     rules = Rules(laps=2, threads=1, log=tmp_path)
     results = Comparison(comparisons.searched, TINY, (Participant("generate", TINY, sys.executable),)).run(rules)
