@@ -2,6 +2,7 @@
 
 import gc
 import platform
+import threading
 import time
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def scattered() -> list[bytes]:
 
 
 @glibc
+def test_sampling_ends_with_an_object_that_is_never_stopped() -> None:
+    """As in a run that ends in an error: samplers that pile up slow the process down."""
+    peak = PeakMemory(CPU)
+    peak.start()
+    [sampler] = [thread for thread in threading.enumerate() if thread.name == "peak memory"]
+    del peak
+    gc.collect()
+    sampler.join(timeout=5)
+    assert not sampler.is_alive()
+
+
 def test_free_memory_goes_back_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -143,6 +143,9 @@ class Agent(LightningModule):
             engine.sync()
 
     def teardown(self, stage: str) -> None:
+        if self._update_memory is not None:
+            self._update_memory.stop()
+            self._update_memory = None
         for engine in self._engines.values():
             engine.close()
         self._engines = {}

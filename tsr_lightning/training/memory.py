@@ -5,6 +5,7 @@ import os
 import platform
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import TracebackType
 
@@ -19,7 +20,7 @@ class PeakMemory:
     """The highest memory between `start` and `stop`, or within a `with` block.
 
     On a CUDA device that is what PyTorch allocated; otherwise it is the resident memory of this process, sampled every
-    five milliseconds, and zero on systems other than Linux.
+    five milliseconds, and zero on systems other than Linux. Sampling ends with this object, if `stop` is never called.
 
     Args:
         device: whose memory.
@@ -30,7 +31,8 @@ class PeakMemory:
         self.highest = 0  # bytes; right once stopped
         self._device = device
         self._stopping = threading.Event()
-        self._sampler = threading.Thread(target=self._sample, name="peak memory", daemon=True)
+        arguments = (weakref.ref(self), self._stopping)
+        self._sampler = threading.Thread(target=_sample, args=arguments, name="peak memory", daemon=True)
 
     @property
     def highest_mib(self) -> float:
@@ -65,9 +67,12 @@ class PeakMemory:
     ) -> None:
         self.stop()
 
-    def _sample(self) -> None:
-        while not self._stopping.wait(_INTERVAL):
-            self.highest = max(self.highest, _resident_bytes())
+
+def _sample(peak: "weakref.ref[PeakMemory]", stopping: threading.Event) -> None:
+    """Holds no reference between samples, so that a run that ended in an error leaves no thread behind."""
+    while not stopping.wait(_INTERVAL) and (memory := peak()) is not None:
+        memory.highest = max(memory.highest, _resident_bytes())
+        del memory
 
 
 def _resident_bytes() -> int:
