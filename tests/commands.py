@@ -1,4 +1,4 @@
-"""Runs `tsr` in this process and in others, with settings for runs of a second."""
+"""Runs `tsr` and Python code in this process and in others, with settings for runs of a second."""
 
 import os
 import subprocess
@@ -13,6 +13,7 @@ from tsr_lightning.cli import app as cli
 from tsr_lightning.policy.export import export
 
 ROOT = Path(__file__).resolve().parent.parent
+IMPORT_PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])  # of other processes
 TINY = (
     '{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, '
     '"max_position_embeddings": 2048}'
@@ -43,16 +44,28 @@ def tsr(*args: object) -> cli.TSRCLI:
 
 
 def tsr_process(*args: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs `tsr` in a process of its own, which can import from its folder and from tests/."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    """Runs `tsr` in another process, which can import from its folder and from tests/."""
     return subprocess.run(
         [sys.executable, "-m", "tsr_lightning", *map(str, args)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH, **environment},
         capture_output=True,
         text=True,
         timeout=240,
     )
+
+
+def python_output(code: str, *args: object, hash_seed: str) -> str:
+    """The standard output of Python code in another process, where Python's own hashes of strings are other ones."""
+    environment = {"PYTHONHASHSEED": hash_seed, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": IMPORT_PATH}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    ).stdout
 
 
 def warm_started(task: str, folder: Path) -> Path:

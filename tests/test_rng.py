@@ -2,12 +2,11 @@
 
 import math
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from commands import python_output
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,14 +117,7 @@ def test_draws_are_equal_in_a_process_with_another_hash_seed() -> None:
     salt = "4321" if os.environ.get("PYTHONHASHSEED") != "4321" else "1"
     key = Key(7).fold_in("epoch", 3, Stream.POLICY, "ü")
     here = [str(key.value), str(key.bits(2)), repr(key.uniform(5)), str(key.generator().integers(1 << 62))]
-    out = subprocess.run(
-        [sys.executable, "-c", SAMPLE],
-        env={**os.environ, "PYTHONHASHSEED": salt},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    *there, salted = out.stdout.split()
+    *there, salted = python_output(SAMPLE, hash_seed=salt).split()
     assert there == here
     assert int(salted) != hash("salted")  # Python's own hash does differ
 

@@ -1,4 +1,4 @@
-"""The cost ledger of rollouts."""
+"""Costs of rollouts."""
 
 from dataclasses import astuple, dataclass
 

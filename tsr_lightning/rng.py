@@ -25,7 +25,7 @@ class Stream(StrEnum):
     REAL = "real"  # the environment's noise in the real episode
     TIES = "ties"  # the order among equal nodes
     ORACLE = "oracle"  # the noise of a demonstration
-    SHUFFLE = "shuffle"  # the order of the rows in an update pass
+    SHUFFLE = "shuffle"  # the order of the training sequences in an update pass
     INSTANCE = "instance"  # the seeds of the instances
 
 

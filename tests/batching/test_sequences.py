@@ -112,7 +112,7 @@ def test_the_token_that_closes_an_unfinished_response_is_not_trained() -> None:
 @pytest.mark.parametrize("context", CONTEXTS, ids=repr)
 @given(exchanges=EXCHANGES)
 def test_credit_stays_on_its_token(context: Context, exchanges: Exchanges) -> None:
-    """Each value of token n of the trajectory, told apart by hundreds, is found at token n of the sequences."""
+    """Column c holds 100 c + n at token n of the trajectory, and so at token n of its sequences."""
     trajectory = episode(CHATS["chatml", context], exchanges)
     number = torch.arange(trajectory.trained_tokens, dtype=torch.float32)
     estimates = Estimates(number, number + 100, number + 200, 0.0)

@@ -2,13 +2,11 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from collections import Counter, deque
 from functools import cache
 
 import pytest
+from commands import python_output
 from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,10 +82,8 @@ class TestMaps:
             "from tsr_lightning.envs.frozen_lake.maps import random_lake; "
             "print(json.dumps([random_lake(Key(i), size=6, frozen=0.8) for i in range(20)]))"
         )
-        environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         here = [list(random_lake(Key(i), size=6, frozen=0.8)) for i in range(20)]
-        assert json.loads(done.stdout) == here
+        assert json.loads(python_output(code, hash_seed="77")) == here
 
     def test_a_lake_that_hardly_ever_has_a_path_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"frozen is 0\.05: none of 3 random lakes of size 12"):

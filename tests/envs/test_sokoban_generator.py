@@ -1,12 +1,10 @@
 """Generated levels: the same in every process, solvable, and of the given difficulty."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from commands import python_output
 
 from tsr_lightning.envs.sokoban.board import Board, Boxes, before, floor
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
@@ -109,17 +107,7 @@ def test_each_key_has_its_own_level() -> None:
 
 @pytest.mark.slow
 def test_another_process_generates_the_same_levels() -> None:
-    printed = {
-        salt: subprocess.run(
-            [sys.executable, "-c", PRINT_LEVELS],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        ).stdout
-        for salt in ("1", "2")
-    }
+    printed = {salt: python_output(PRINT_LEVELS, hash_seed=salt) for salt in ("1", "2")}
     assert printed["1"] == printed["2"]
     large = Difficulty(size=(7, 8), boxes=2, max_solution=16)
     here = [grid(*generated(seed, difficulty)) + "\n" for seed in range(40) for difficulty in (Difficulty(), large)]

@@ -1,15 +1,13 @@
 """The environment: prompts, budgets, both measures of success, states, and the contracts of gymnasium and search."""
 
-import os
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from commands import python_output
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
@@ -319,16 +317,7 @@ def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
         "    env.reset(seed=seed)\n"
         "    print(env.task.goal.price_limit, env.task.goal.instruction)"
     )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code, str(folder)],
-            env={**os.environ, "PYTHONHASHSEED": salt},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for salt in ("1", "2")
-    }
+    printed = {python_output(code, folder, hash_seed=salt) for salt in ("1", "2")}
     assert len(printed) == 1
     assert printed.pop().count("dollars") == 20
 

@@ -1,8 +1,5 @@
 """Generated shops: the same in every process, words that the reward tells apart, and goals that no shortcut solves."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import astuple
@@ -12,6 +9,7 @@ from itertools import product as every
 from pathlib import Path
 
 import pytest
+from commands import python_output
 
 from tests.webshop_fakes import product_by_asin
 from tests.webshop_files import ATTRIBUTES, HUMAN, PRODUCTS, publish
@@ -360,17 +358,7 @@ def test_another_seed_or_difficulty_gives_other_shops() -> None:
 
 @pytest.mark.slow
 def test_another_process_generates_the_same_shops() -> None:
-    printed = {
-        salt: subprocess.run(
-            [sys.executable, "-c", PRINT_INSTANCES],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        ).stdout
-        for salt in ("1", "2")
-    }
+    printed = {salt: python_output(PRINT_INSTANCES, hash_seed=salt) for salt in ("1", "2")}
     assert printed["1"] == printed["2"]
     shops = GeneratedShops()
     here = []

@@ -3,15 +3,13 @@
 import gzip
 import json
 import math
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from itertools import chain
 from pathlib import Path
 
 import pytest
+from commands import python_output
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,11 +123,7 @@ def test_limits_are_the_same_in_every_process() -> None:
     )
     here = str([goal.price_limit for source in GoalSource for goal in Goals(CATALOGUE, source)])
     for salt in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": str(Path(__file__).parents[2])}
-        printed = subprocess.run(
-            [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
-        )
-        assert printed.stdout.strip() == here
+        assert python_output(script, hash_seed=salt).strip() == here
 
 
 @given(st.sampled_from([30.0, 40.0, math.inf]), st.sampled_from([50.0, 1010.0, math.inf]))

@@ -4,12 +4,11 @@ import gzip
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import python_output
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -358,16 +357,7 @@ def test_the_price_within_a_range_is_the_same_in_every_process() -> None:
     command = (
         "from tsr_lightning.envs.webshop.cleaning import price_of; print(repr(price_of('B000000001', (3.78, 11.38))))"
     )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", command],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    }
+    printed = {python_output(command, hash_seed=salt) for salt in ("1", "2")}
     assert printed == {f"{price_of('B000000001', (3.78, 11.38))!r}\n"}
 
 

@@ -97,7 +97,7 @@ def trained(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> Policy:
 
 @pytest.fixture(scope="module")
 def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of every case, the generations of plain transformers in a process of its own, and those of our engine."""
+    """For each case, the generations of plain transformers in another process, and those of our engine."""
     folder = tmp_path_factory.mktemp("plain")
     cases: dict[str, Any] = {}
     expected: dict[str, Any] = {}

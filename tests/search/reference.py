@@ -207,7 +207,7 @@ class Reference:
         return ranked(strategy.scorer, leaves)[0]
 
     def propose(self, point: Point) -> Point:
-        """One more candidate, with noise of its own."""
+        """One more candidate, with its own noise."""
         key = self.child_key(point)
         response = Scripted().respond(point.ids, key.fold_in(Stream.POLICY), self.room(point))
         point.proposals.append(self.step(point, response, key, key.fold_in(Stream.BRANCH)))

@@ -27,7 +27,7 @@ def fit(model: Path, moment: str) -> tuple[str, ...]:
 
 
 def status_of(folder: Path, *args: object) -> tuple[int, str]:
-    """The exit status and the output of `tsr` in a process of its own."""
+    """The exit status and the output of `tsr` in another process."""
     run = Forked(args, folder, {}, folder / "output.txt")
     return run.wait(240), run.output()
 

@@ -23,7 +23,7 @@ class Kernels(Enum):
     NATIVE = "native"  # the C kernels, and an error where they cannot be built
 
     def check(self) -> None:
-        """Raises a ConfigError if the C kernels are asked for and cannot be built."""
+        """Raises a ConfigError if NATIVE is chosen and the C kernels cannot be built."""
         if self is Kernels.NATIVE:
             built = building.load()
             remedy = f"the C kernels cannot be built ({built.detail}): install a C compiler, or choose auto or torch"

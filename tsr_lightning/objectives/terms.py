@@ -103,7 +103,7 @@ def policy_loss(targets: Targets, outputs: Outputs, arguments: PolicyLossArgumen
 
 
 def value_loss(targets: Targets, outputs: Outputs, *, clip: float | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """The critic's loss [], with weights of its own, and its statistics."""
+    """The critic's loss [], weighted by `value_weights`, and its statistics."""
     weights = targets.value_weights
     value = clipped_value_loss(outputs.values, targets.old_values, targets.value_targets, clip=clip)
     total = (weights * value.losses).sum()

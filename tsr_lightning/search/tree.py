@@ -16,7 +16,7 @@ DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the environment reports of one moment."""
+    """What the environment reports of one state."""
 
     state: Any  # what `Branchable.set_state` takes
     observation: str
@@ -43,7 +43,7 @@ class DriverState:
 
 @dataclass(eq=False, slots=True)
 class Node(Generic[DataT]):
-    """A moment of an episode. A strategy may write `score` and `data`, and read all but `driver`."""
+    """A state of an episode in the tree. A strategy may write `score` and `data`, and read all but `driver`."""
 
     snapshot: Snapshot
     driver: DriverState = field(repr=False)
