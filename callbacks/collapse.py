@@ -18,6 +18,7 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalResult
+from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.logging import log_figures
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -80,7 +81,7 @@ class CollapseGuard(Callback):
         self._best: BestPolicy | None = None
         self._wrote_best = False  # in this process
         self._protocol: str | None = None  # whose success ranks policies
-        self._counts: dict[str, dict[int, list[int]]] = {}  # by protocol and instance, in the running validation
+        self._counts: dict[str, dict[Instance, list[int]]] = {}  # by protocol and instance, in the running validation
         self._success: Level | None = None  # of that protocol, until the epoch's end
         self._entropies: list[float] = []  # of the epoch's updates, on rank 0
 
@@ -177,13 +178,13 @@ class CollapseGuard(Callback):
         if isinstance(outputs, EvalResult) and outputs.protocol.search is None:
             instances = self._counts.setdefault(outputs.protocol.name, {})
             for group in outputs.groups:
-                instances[group.instance] = _counts(group.trajectories)
+                instances[group.env, group.instance] = _counts(group.trajectories)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epochs = compat.position_at_validation(trainer, None).epochs
         if not compat.is_fitting(trainer) or (trainer.sanity_checking and epochs > 0):  # resumed: the policy is known
             return
-        evaluations: dict[str, dict[int, list[int]]] = {}
+        evaluations: dict[str, dict[Instance, list[int]]] = {}
         for counts in Ranks.of(trainer).gather([self._counts]):
             for name, instances in counts.items():
                 evaluations.setdefault(name, {}).update(instances)

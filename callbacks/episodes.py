@@ -14,6 +14,7 @@ from tsr_lightning.trajectory import Trajectory
 class Episode(NamedTuple):
     """What is kept of a trajectory."""
 
+    env: int
     instance: int
     member: int
     succeeded: int
@@ -24,7 +25,7 @@ class Episode(NamedTuple):
 
 
 class GatheredEpisodes(NamedTuple):
-    """Every episode once, in the order of (instance, member), and their cost on all ranks."""
+    """Every episode once, in the order of (environment, instance, member), and their cost on all ranks."""
 
     episodes: Sequence[Episode]
     returns: Sequence[float]
@@ -37,7 +38,7 @@ class EpisodeMetric(Metric):
     """The episodes of one protocol. Ranks may hold different numbers of them, zero included."""
 
     full_state_update = False
-    counts: list[Tensor]  # each [n, 7] int64, a row per `Episode`
+    counts: list[Tensor]  # each [n, 8] int64, a row per `Episode`
     returns: list[Tensor]  # each [n] float64
     costs: Tensor  # [2] int64
     seconds: Tensor  # [] float64
@@ -76,7 +77,7 @@ class EpisodeMetric(Metric):
         rows = [_unsigned(Episode(*row)) for row in state["counts"].tolist()]
         returns = state["returns"].reshape(-1).tolist()  # torchmetrics makes a scalar of a single one
         # a sampler that pads its last batch repeats episodes; with keyed draws the copies are equal
-        once = {(row.instance, row.member): (row, value) for row, value in zip(rows, returns, strict=True)}
+        once = {(row.env, row.instance, row.member): (row, value) for row, value in zip(rows, returns, strict=True)}
         ordered = [once[key] for key in sorted(once)]
         tokens, steps = state["costs"].tolist()
         return GatheredEpisodes(
@@ -90,6 +91,7 @@ class EpisodeMetric(Metric):
 
 def _episode(trajectory: Trajectory) -> Episode:
     return Episode(
+        env=trajectory.env,
         instance=trajectory.instance,
         member=trajectory.member,
         succeeded=int(trajectory.succeeded),

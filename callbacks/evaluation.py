@@ -16,10 +16,11 @@ from callbacks.costs import RolloutCostMeter, RunCosts
 from callbacks.episodes import EpisodeMetric
 from callbacks.measurement import Measurement, measure
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import RolloutProgress
-from tsr_lightning.training.lightning_compat import Position, is_fitting, position_at_validation
+from tsr_lightning.training.lightning_compat import Position, datamodule, is_fitting, position_at_validation
 from tsr_lightning.training.logging import log_figures
 
 HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
@@ -34,9 +35,10 @@ class Evaluation(Callback):
 
     Per protocol it logs `val/<protocol>/` success_rate, pass@k, return, turns, valid_actions and effective_actions (of
     all turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps and
-    seconds. Loggers get the success rates as `Held-out success/<protocol>` too, which TensorBoard shows before all
-    else. The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
-    ModelCheckpoint to monitor (not for its file name: the "/" would make a folder).
+    seconds; of a mixture of environments `success_rate/<env id>` too. Loggers get the success rates as `Held-out
+    success/<protocol>` too, which TensorBoard shows before all else. The abscissa is the number of epochs trained; the
+    values are in `trainer.callback_metrics` too, for a ModelCheckpoint to monitor (not for its file name: the "/" would
+    make a folder).
 
     `num_sanity_val_steps: -1` measures the start, at abscissa 0. The end of `fit` then prints before, after and their
     difference, with 95% intervals; `validate` prints its figures. `<log_dir>/<name>.json` holds the figures and every
@@ -122,12 +124,15 @@ class Evaluation(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         position = position_at_validation(trainer, self._loaded)
+        data = datamodule(trainer)
+        envs = [entry.env for entry in data.mixture] if isinstance(data, RolloutDataModule) else []
         measured: dict[str, Measurement] = {}
         # a rank without a batch of some protocol takes part in gathering it too, and in the same order
         for name, protocol in _merged(Ranks.of(trainer).gather([self._protocols])).items():
             if name not in self._episodes:
                 self._episodes[name] = _empty_metric(trainer, pl_module)
-            measurement = measure(protocol, self._episodes[name].gather(), position, pass_at=self.pass_at)
+            episodes = self._episodes[name].gather()
+            measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
             if measurement is not None:
                 measured[name] = measurement
         figures = {f"val/{name}/{key}": value for name, one in measured.items() for key, value in one.figures.items()}

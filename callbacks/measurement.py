@@ -1,13 +1,14 @@
 """The figures of one evaluation protocol at one moment of a run. Plain data, to and from plain types."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from callbacks import statistics
 from callbacks.episodes import GatheredEpisodes
-from callbacks.statistics import Interval, Outcomes
+from callbacks.statistics import Interval
 from tsr_lightning.training.evaluation import EvalProtocol
+from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.lightning_compat import Position
 
 
@@ -16,7 +17,7 @@ class Measurement:
     protocol: dict[str, Any]  # `EvalProtocol.settings`
     epochs: int  # that the policy had been trained for
     updates: int
-    outcomes: Outcomes  # by instance
+    outcomes: Mapping[Instance, tuple[int, int]]  # (successes, episodes)
     figures: dict[str, float]  # `success_rate` and so on, as logged
 
     @property
@@ -32,8 +33,8 @@ class Measurement:
             "figures": dict(self.figures),
             "success_interval": list(self.success_interval),
             "instances": [
-                {"instance": instance, "successes": successes, "episodes": episodes}
-                for instance, (successes, episodes) in self.outcomes.items()
+                {"env": env, "instance": seed, "successes": successes, "episodes": episodes}
+                for (env, seed), (successes, episodes) in self.outcomes.items()
             ],
         }
 
@@ -44,14 +45,23 @@ class Measurement:
             epochs=plain["epochs"],
             updates=plain["updates"],
             figures=dict(plain["figures"]),
-            outcomes={row["instance"]: (row["successes"], row["episodes"]) for row in plain["instances"]},
+            outcomes={
+                # written without "env" by versions without mixtures
+                (row.get("env", 0), row["instance"]): (row["successes"], row["episodes"])
+                for row in plain["instances"]
+            },
         )
 
 
 def measure(
-    protocol: EvalProtocol, gathered: GatheredEpisodes, position: Position, *, pass_at: Sequence[int] | None
+    protocol: EvalProtocol,
+    gathered: GatheredEpisodes,
+    position: Position,
+    *,
+    pass_at: Sequence[int] | None,
+    envs: Sequence[str] = (),
 ) -> Measurement | None:
-    """The figures of a protocol; None without episodes.
+    """The figures of a protocol; None without episodes. With several `envs`, by index, each id's success too.
 
     Rates weigh every instance the same, means every episode. A k of `pass_at` for which some instance has too few
     episodes is left out; None stands for the powers of two.
@@ -59,10 +69,11 @@ def measure(
     episodes = gathered.episodes
     if not episodes:
         return None
-    outcomes: dict[int, tuple[int, int]] = {}
+    outcomes: dict[Instance, tuple[int, int]] = {}
     for episode in episodes:
-        successes, count = outcomes.get(episode.instance, (0, 0))
-        outcomes[episode.instance] = (successes + episode.succeeded, count + 1)
+        instance = episode.env, episode.instance
+        successes, count = outcomes.get(instance, (0, 0))
+        outcomes[instance] = (successes + episode.succeeded, count + 1)
     most = statistics.fewest_episodes(outcomes)
     ks = [1 << power for power in range(most.bit_length())] if pass_at is None else [k for k in pass_at if k <= most]
 
@@ -70,6 +81,7 @@ def measure(
     tokens = sum(episode.tokens for episode in episodes)
     figures = {
         "success_rate": statistics.success_rate(outcomes),
+        **(_success_by_env(outcomes, envs) if len(envs) > 1 else {}),
         **{f"pass@{k}": statistics.mean_pass_at_k(outcomes, k) for k in ks},
         "return": sum(gathered.returns) / len(episodes),
         "turns": turns / len(episodes),
@@ -82,6 +94,11 @@ def measure(
         "seconds": gathered.seconds,
     }
     return Measurement(protocol.settings(), position.epochs, position.updates, outcomes, figures)
+
+
+def _success_by_env(outcomes: Mapping[Instance, tuple[int, int]], envs: Sequence[str]) -> dict[str, float]:
+    by_env = {id: {one: counts for one, counts in outcomes.items() if envs[one[0]] == id} for id in envs}
+    return {f"success_rate/{id}": statistics.success_rate(own) for id, own in by_env.items() if own}
 
 
 def _ratio(part: int, whole: int) -> float:

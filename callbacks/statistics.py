@@ -7,9 +7,9 @@ instances, and `Outcomes` keeps them apart.
 from collections.abc import Mapping
 from math import comb, sqrt
 from statistics import fmean, pvariance
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-Outcomes = Mapping[int, tuple[int, int]]  # an instance's seed -> (its successes, its episodes)
+Outcomes = Mapping[Any, tuple[int, int]]  # an instance, by any name of it -> (its successes, its episodes)
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5% point
 

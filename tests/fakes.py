@@ -148,7 +148,8 @@ def driver(
 ) -> Driver:
     sampling = Sampling(1.0, max_response_tokens)
     env = Walk() if env is None else env
-    return Driver(env, Letters(), engine or Scripted(), sampling, limits, concurrency, keep_siblings, workers)
+    others = [[worker] for worker in workers]
+    return Driver([env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_siblings, others)
 
 
 def tasks(strategy: Strategy, count: int = 40, run: int = 7) -> list[SearchTask]:

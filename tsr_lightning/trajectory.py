@@ -57,6 +57,7 @@ class Trajectory:
     final_prompt: tuple[int, ...]  # the context after the last turn, for bootstrapping; empty unless truncated
     final_observation: str
     siblings: tuple[tuple[Candidate, ...], ...] = ()  # [T][C] all candidates of each turn; empty unless asked for
+    env: int = 0  # index of the environment in the mixture
 
     @property
     def episode_return(self) -> float:
@@ -74,6 +75,7 @@ class Group:
 
     instance: int
     trajectories: tuple[Trajectory, ...]  # [G]
+    env: int = 0  # index of the environment in the mixture
 
     @property
     def returns(self) -> tuple[float, ...]:

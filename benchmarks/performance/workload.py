@@ -154,9 +154,9 @@ class Figures:
 def play(work: Workload, engine: Engine, tokenizer: PreTrainedTokenizerFast, lap: int = 0) -> Figures:
     """Rolls out once. Each `lap` has instances and draws of its own, so that no cache knows them already."""
     recorder = Recorder(engine)
-    env, *workers = (Pages(work.words, work.turns, work.wait) for _ in range(1 + work.env_workers))
+    envs, *workers = ([Pages(work.words, work.turns, work.wait)] for _ in range(1 + work.env_workers))
     driver = Driver(
-        env,
+        envs,
         Chat(tokenizer, work.context),
         recorder,
         Sampling(1.0, work.response_tokens),

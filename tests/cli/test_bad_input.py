@@ -39,6 +39,27 @@ CASES = {
     "unknown environment": Case(("--data.env", "tsr/Sokobn-v0"), r"'tsr/Sokobn-v0'.*did you mean tsr/Sokoban-v0"),
     "unknown environment of a user": Case(("--data.env", "absent_module:Env-v0"), "absent_module.*PYTHONPATH"),
     "misspelt argument of the environment": Case(("--data.env_kwargs.sise", "6"), "'sise': did you mean 'size'"),
+    "misspelt key of a mixture's entry": Case(
+        ("--data.env", "[{env: tsr/Sokoban-v0, wieght: 2}]"), r"data\.env gives .*wieght.*did you mean weight\?"
+    ),
+    "entry of a mixture without an environment": Case(
+        ("--data.env", "[{weight: 2}]"), r"data\.env has an entry without env: give it"
+    ),
+    "weight of zero": Case(
+        ("--data.env", "[{env: tsr/Sokoban-v0, weight: 0}]"), r"data\.env\.weight is 0\.0: give a finite number above 0"
+    ),
+    "mixture of nothing": Case(("--data.env", "[]"), r"data\.env is \[\]: .*list the entries of a mixture"),
+    "arguments beside a mixture": Case(
+        ("--data.env", "[{env: tsr/Sokoban-v0}]", "--data.env_kwargs.size", "6"),
+        r"data\.env_kwargs is \{'size': 6\}: .*give each entry its own env_kwargs",
+    ),
+    "unknown environment in a mixture": Case(
+        ("--data.env", "[{env: tsr/Sokoban-v0}, {env: tsr/FrozenLak-v0}]"), "did you mean tsr/FrozenLake"
+    ),
+    "Expert on a mixture of which one has no oracle": Case(
+        ("--config", "search/expert.yaml", "--data.env", "[{env: tsr/Sokoban-v0}, {env: 'corridor:Corridor-v0'}]"),
+        "Expert.*corridor:Corridor-v0 has no oracle",
+    ),
     "width larger than what can be kept": Case((*BEAM, f"{STRATEGY}.width", "8"), r"Beam\.width is 8.*4"),
     "width of an evaluation's search": Case(
         ("--data.evaluations", '[{"search": {"class_path": "Beam", "init_args": {"width": 8}}}]'),

@@ -170,8 +170,8 @@ def played(
     engine = Transformers(kv_cache_mib=64).build(InferencePolicy(policy), chat.end_ids, 512)
     with engine._running():  # allocates the cache, whose pass over two tokens is not to be counted
         recording = Recording(engine)
-    env, *others = (make_env("tsr/FrozenLake-v0", prompt_style="brief", max_turns=4) for _ in range(1 + workers))
-    driver = Driver(env, chat, recording, Sampling(1.0, 8), TokenLimits(512), concurrency=5, workers=others)
+    envs, *others = ([make_env("tsr/FrozenLake-v0", prompt_style="brief", max_turns=4)] for _ in range(1 + workers))
+    driver = Driver(envs, chat, recording, Sampling(1.0, 8), TokenLimits(512), concurrency=5, workers=others)
     with counted_tokens(policy) as counter:
         driver.run([replace(task, instance=task.instance // 3) for task in tasks(strategy, searches)])
     assert driver.costs.tokens_computed == counter.total

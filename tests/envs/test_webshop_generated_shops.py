@@ -145,13 +145,15 @@ def test_shops_share_no_product(tasks: list[ShoppingTask]) -> None:
 
 def test_held_out_instances_share_no_product_with_training() -> None:
     env = make_env("tsr/WebShop-v0")
-    instances = Instances(env, Key(1), HeldOut(instances=24))
+    instances = Instances([env], Key(1), HeldOut(instances=24))
 
     def products(seeds: Iterable[int]) -> set[tuple[object, ...]]:
         shops = GeneratedShops()
         return {astuple(item)[1:] for seed in seeds for item in shops.catalogue(shops.instance(seed)[0]).products}
 
-    held, trained = products(instances.held_out), products(instances.training(0, 48).seeds)
+    held, trained = (
+        products(seed for _, seed in some) for some in (instances.held_out, instances.training(0, 48).instances)
+    )
     assert (len(held), len(trained)) == (24 * 120, 48 * 120)
     assert not held & trained
 

@@ -76,7 +76,7 @@ def greedy_episodes(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: st
     env = make_env(data["env"], **data["env_kwargs"])
     chat = Chat(tokenizer, SingleTurn())
     engine = TransformersEngine(InferencePolicy(policy), chat.end_ids, policy.context_length)
-    driver = Driver(env, chat, engine, Sampling(0.0, BUDGET), TokenLimits(policy.context_length))
+    driver = Driver([env], chat, engine, Sampling(0.0, BUDGET), TokenLimits(policy.context_length))
     tasks = [SearchTask(seed, 0, Sample(), Key(seed)) for seed in (1, 2, 3)]
     turns = [turn for trajectory in driver.run(tasks) for turn in trajectory.turns]
     system = [{"role": "system", "content": env.instructions}] if env.instructions else []

@@ -19,7 +19,7 @@ from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.trajectory import Group, Trajectory
 
 ENTRIES = [PlanEntry(Sample(), 3), PlanEntry(BestOfN(n=2), 1)]
-SEEDS = (4, 9, 2)
+INSTANCES = ((0, 4), (0, 9), (0, 2))
 
 
 def ignore(done: int, total: int, costs: Costs) -> None:
@@ -27,7 +27,7 @@ def ignore(done: int, total: int, costs: Costs) -> None:
 
 
 def test_every_instance_gets_the_members_of_the_plan() -> None:
-    tasks = epoch_tasks(SEEDS, ENTRIES, Key(1), epoch=5)
+    tasks = epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=5)
     assert [[task.instance for task in group] for group in tasks] == [[4] * 4, [9] * 4, [2] * 4]
     assert [[task.member for task in group] for group in tasks] == [[0, 1, 2, 3]] * 3
     assert [type(task.strategy) for task in tasks[1]] == [Sample, Sample, Sample, BestOfN]
@@ -37,14 +37,14 @@ def test_draws_differ_by_epoch_position_and_member() -> None:
     keys = [
         task.key
         for epoch in range(3)
-        for group in epoch_tasks((7, 7), ENTRIES, Key(1), epoch)  # even of one instance twice
+        for group in epoch_tasks([(0, 7), (0, 7)], ENTRIES, Key(1), epoch)  # even of one instance twice
         for task in group
     ]
     assert len(set(keys)) == len(keys) == 3 * 2 * 4
 
 
 def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
-    tasks = epoch_tasks(SEEDS, ENTRIES, Key(1), epoch=0)
+    tasks = epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0)
     rollout = roll_out(driver(), tasks, ignore, Ranks())
     assert [group.instance for group in rollout.groups] == [4, 9, 2]
     assert [len(group.trajectories) for group in rollout.groups] == [4, 4, 4]
@@ -72,7 +72,7 @@ class Numbered(GRPO):
 
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
-    groups = roll_out(driver(), epoch_tasks(SEEDS, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
+    groups = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
     sequences = credited_sequences(groups, Numbered(), zeros, Ranks())
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(sequences) == len(trajectories) == 12
@@ -88,7 +88,7 @@ def test_without_groups_nothing_is_estimated() -> None:
 
 def test_evaluation_draws_depend_on_protocol_position_and_sample_alone() -> None:
     protocol = EvalProtocol("sampled", samples=2)
-    numbered = list(enumerate([30, 10, 20]))
+    numbered = list(enumerate([(0, 30), (0, 10), (0, 20)]))
     tasks = protocol.tasks(numbered, held_out_seed=123)
     assert [[task.instance for task in samples] for samples in tasks] == [[30, 30], [10, 10], [20, 20]]
     assert protocol.tasks(numbered[1:], held_out_seed=123) == tasks[1:]

@@ -17,7 +17,7 @@ SOKOBAN: tuple[str, dict[str, Any]] = ("tsr/Sokoban-v0", {})
 
 def instances(env: tuple[str, dict[str, Any]] = LAKE, run: int = 1, count: int = 64, seed: int = 123) -> Instances:
     name, kwargs = env
-    return Instances(make_env(name, **kwargs), Key(run), HeldOut(count, seed))
+    return Instances([make_env(name, **kwargs)], Key(run), HeldOut(count, seed))
 
 
 def initial(env: Branchable, seed: int) -> str:
@@ -38,8 +38,8 @@ def test_no_held_out_state_is_trained_on(
     source = instances(env, count=held)
     drawn = [source.training(epoch, draws // 10) for epoch in range(10)]
     own = make_env(env[0], **env[1])
-    kept = {initial(own, seed) for seed in source.held_out}
-    trained = [initial(own, seed) for part in drawn for seed in part.seeds]
+    kept = {initial(own, seed) for _, seed in source.held_out}
+    trained = [initial(own, seed) for part in drawn for _, seed in part.instances]
     assert len(kept) == len(source.held_out) == held
     assert len(trained) == draws
     assert kept.isdisjoint(trained)
@@ -52,11 +52,11 @@ def test_only_held_out_states_are_skipped() -> None:
     free = instances(count=0).training(0, 500)
     bound = instances(count=128)
     own = make_env(*LAKE[:1], **LAKE[1])
-    kept = {initial(own, seed) for seed in bound.held_out}
+    kept = {initial(own, seed) for _, seed in bound.held_out}
     drawn = bound.training(0, 500)
-    same = [initial(own, seed) not in kept for seed in free.seeds]
+    same = [initial(own, seed) not in kept for _, seed in free.instances]
     assert free.skipped == 0
-    assert [a == b for a, b in zip(free.seeds, drawn.seeds, strict=True)] == same
+    assert [a == b for a, b in zip(free.instances, drawn.instances, strict=True)] == same
     assert drawn.skipped >= same.count(False) > 10
 
 
@@ -66,8 +66,8 @@ def test_instances_are_a_pure_function_of_key_and_epoch() -> None:
     forward = [one.training(epoch, 30) for epoch in range(4)]
     assert [other.training(epoch, 30) for epoch in reversed(range(4))] == forward[::-1]
     assert one.training(2, 30) == forward[2]
-    assert one.training(2, 10).seeds == forward[2].seeds[:10]
-    assert len({part.seeds for part in forward}) == 4
+    assert one.training(2, 10).instances == forward[2].instances[:10]
+    assert len({part.instances for part in forward}) == 4
     assert instances(run=2).training(0, 30) != forward[0]
 
 
@@ -95,12 +95,12 @@ def test_too_few_initial_states_are_refused(count: int, sentence: str) -> None:
 
 def test_without_held_out_instances_a_fixed_lake_is_trained_on() -> None:
     drawn = instances(("tsr/FrozenLake-v0", {"desc": ["SF", "FG"]}), count=0).training(0, 5)
-    assert (len(drawn.seeds), drawn.skipped) == (5, 0)
+    assert (len(drawn.instances), drawn.skipped) == (5, 0)
 
 
 def test_the_summary_counts_held_out_trained_and_skipped() -> None:
     env = make_env("tsr/FrozenLake-v0", size=3)
-    instances = Instances(env, Key(5), HeldOut(20))
+    instances = Instances([env], Key(5), HeldOut(20))
     skipped = sum(instances.training(epoch, 50).skipped for epoch in range(4))
     assert skipped > 0
     summary = instances.summary

@@ -83,7 +83,16 @@ MODEL = {
 }
 
 
-def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> dict[str, Any]:
+ENVS = {
+    "one": "corridor:Corridor-v0",
+    "mixture": [
+        {"env": "corridor:Corridor-v0", "weight": 2},
+        {"env": "tsr/FrozenLake-v0", "env_kwargs": {"prompt_style": "bare", "max_turns": 4}},
+    ],
+}
+
+
+def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int, env: str) -> dict[str, Any]:
     """Three instances, so that one rank of two has more than the other, of a task in which the returns of an untrained
     policy differ."""
     entries = [("Sample", {}, 3), ("Beam", {"width": 2, "candidates": 2}, 1)]
@@ -116,7 +125,7 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
             "optimizer": {"learning_rate": 1e-3, "critic_learning_rate": 1e-3, "warmup_updates": 2},
         },
         "data": {
-            "env": "corridor:Corridor-v0",
+            "env": ENVS[env],
             "plan": {"class_path": "tsr_lightning.search.plan.Mixed", "init_args": {"members": members}},
             "instances": 3,
             "held_out": {"instances": 2},
@@ -126,11 +135,11 @@ def config(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> di
     }
 
 
-def prepared(folder: Path, objective: dict[str, Any], keep: str, ranks: int) -> Path:
+def prepared(folder: Path, objective: dict[str, Any], keep: str, ranks: int, env: str) -> Path:
     folder.mkdir()
     (folder / "recording.py").write_text(RECORDING)
     shutil.copy(ROOT / "tests" / "corridor.py", folder)
-    (folder / "run.yaml").write_text(json.dumps(config(folder, objective, keep, ranks)))  # JSON is YAML
+    (folder / "run.yaml").write_text(json.dumps(config(folder, objective, keep, ranks, env)))  # JSON is YAML
     return folder
 
 
@@ -177,6 +186,7 @@ def given_their_rank(folder: Path) -> None:
 CASES = {
     "GRPO": (GRPO, "all", 2, launched_by_lightning),
     "PPO": (PPO, "all", 2, given_their_rank),
+    "PPO, a mixture": (PPO, "all", 2, given_their_rank),
     # all groups that are kept were rolled out by rank 0
     "GRPO, one rank's groups": (GRPO, "one rank's", 2, given_their_rank),
     # no rank may wait for an update that the other does not make
@@ -191,11 +201,13 @@ def test_two_ranks_equal_one_process(case: str, tmp_path: Path) -> None:
     """The same draws, the same number of optimizer steps, weights equal to the bit on both ranks and equal to one
     process's within the tolerance above."""
     objective, keep, trained_epochs, start = CASES[case]
-    one, two = (prepared(tmp_path / str(ranks), objective, keep, ranks) for ranks in (1, 2))
+    env = "mixture" if "mixture" in case else "one"
+    one, two = (prepared(tmp_path / str(ranks), objective, keep, ranks, env) for ranks in (1, 2))
     with in_folder(one):
         tsr("fit", "--config", "run.yaml")
     start(two)
     [alone], both = records_of(one, 1), records_of(two, 2)
+    assert len({group.env for groups in alone["groups"] for group in groups}) == (1 if env == "one" else 2)
     assert [record["ranks"] for record in (alone, *both)] == [1, 2, 2]
 
     for record in (alone, *both):
@@ -233,7 +245,7 @@ def without_logprobs(group: Group) -> Any:
         replace(trajectory, turns=tuple(replace(turn, behaviour_logprobs=()) for turn in trajectory.turns))
         for trajectory in group.trajectories
     ]
-    return group.instance, [astuple(trajectory) for trajectory in members]
+    return group.env, group.instance, [astuple(trajectory) for trajectory in members]
 
 
 def turns(groups: list[Group]) -> list[Turn]:

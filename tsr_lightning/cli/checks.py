@@ -23,7 +23,8 @@ from tsr_lightning.training.plan_check import check_plan
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
     """Raises the first ConfigError that the run would meet."""
-    check_env_spec(data.env_id, data.env_kwargs)
+    for entry in data.mixture:
+        check_env_spec(entry.env, entry.env_kwargs)
     _check_new_model(agent.spec.model)
     check_policy(agent.spec)
     _check_numbers(data)
@@ -80,8 +81,9 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
                 f"{type(strategy).__name__}.scorer is {type(scorer).__name__}, which needs a critic, and {objective} "
                 "trains none: use EnvironmentScore, or the objective PPO"
             )
-        if isinstance(strategy, Expert) and not isinstance(data.env, HasOracle):
-            raise ConfigError(f"data.plan uses Expert, but {data.env_id} has no oracle: choose another strategy")
+        for entry, env in zip(data.mixture, data.envs, strict=True):
+            if isinstance(strategy, Expert) and not isinstance(env, HasOracle):
+                raise ConfigError(f"data.plan uses Expert, but {entry.env} has no oracle: choose another strategy")
     check_plan(agent.objective, data.plan)
 
 
@@ -98,14 +100,15 @@ def _check_context(agent: Agent, data: RolloutDataModule) -> None:
             f"data.sampling.max_response_tokens is {data.sampling.max_response_tokens}, which fills the context of "
             f"{limit} tokens: lower it to leave room for the prompt"
         )
-    observation, _ = data.env.reset(seed=0)
     chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
-    prompt = len(chat.prompt(data.env.instructions, (), observation))
-    if prompt >= limit:
-        raise ConfigError(
-            f"data.env is {data.env_id}, whose first prompt has {prompt} tokens, which leaves no room for a response "
-            f"within {limit}: use a model or data.context_tokens with a longer context"
-        )
+    for entry, env in zip(data.mixture, data.envs, strict=True):
+        observation, _ = env.reset(seed=0)
+        prompt = len(chat.prompt(env.instructions, (), observation))
+        if prompt >= limit:
+            raise ConfigError(
+                f"data.env is {entry.env}, whose first prompt has {prompt} tokens, which leaves no room for a response "
+                f"within {limit}: use a model or data.context_tokens with a longer context"
+            )
 
 
 def _check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:

@@ -65,6 +65,8 @@ def _unknown_key(text: str, keys: Collection[str]) -> str | None:
 
 def _missing_key(text: str, keys: Collection[str]) -> str | None:
     if found := re.search(r"the following arguments are required: (.*)", text):
+        if key := _key(text):
+            return f"{key} has an entry without {found[1].split()[0]}: give it"
         subcommand = found[1].partition(".")[0]
         missing = found[1].replace(f"{subcommand}.", "--")
         return f"tsr {subcommand} needs {missing}: give them, or a file that has them with --config"

@@ -54,7 +54,7 @@ def as_overlays(args: Sequence[str]) -> list[str]:
             sections.append(([], []))
             others += parts
         elif flag == f"--{_ENV}":
-            name += ["--config", json.dumps({"data": {"env": value}})]
+            name += ["--config", f'{{"data": {{"env": {value if value.startswith("[") else json.dumps(value)}}}}}']
         elif flag == f"--{_KWARGS}" and _is_mapping(value):
             others += ["--config", f'{{"data": {{"env_kwargs": {value}}}}}']
         elif flag == "--data":

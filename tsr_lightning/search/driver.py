@@ -35,6 +35,7 @@ class SearchTask:
     member: int
     strategy: Strategy
     key: Key
+    env: int = 0  # index of the environment
 
 
 @dataclass(slots=True)
@@ -60,36 +61,36 @@ class Driver:
     """Runs searches by restoring states.
 
     Args:
-        env: the environment.
+        envs: the environments, by the index that a task names.
         chat_format: builds prompts.
         engine: samples responses.
         sampling: temperature and the token limit of a turn.
         limits: the other token limits.
         concurrency: searches that run at once.
         keep_siblings: record all candidates of each turn in `Trajectory.siblings`.
-        workers: further environments, made like the first. If there are any, they step in threads of their own while
-            the engine samples responses for the other half of the searches.
+        workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
+            engine samples responses for the other half of the searches.
     """
 
     def __init__(
         self,
-        env: Branchable,
+        envs: Sequence[Branchable],
         chat_format: ChatFormat,
         engine: Engine,
         sampling: Sampling,
         limits: TokenLimits,
         concurrency: int = 256,
         keep_siblings: bool = False,
-        workers: Sequence[Branchable] = (),
+        workers: Sequence[Sequence[Branchable]] = (),
     ) -> None:
         self.engine = engine
         self.temperature = sampling.temperature
         self.concurrency = concurrency
         self.keep_siblings = keep_siblings
         self.costs = Costs()
-        self._simulator = TurnSimulator(env, chat_format, sampling, limits)
-        self._workers = [replace(self._simulator, env=worker) for worker in workers]
-        self._first: tuple[int, Node] | None = None  # an instance and its root: the members of a group share them
+        self._simulator = TurnSimulator(envs, chat_format, sampling, limits)
+        self._workers = [replace(self._simulator, envs=worker) for worker in workers]
+        self._first: tuple[tuple[int, int], Node] | None = None  # an instance and its root, which a group shares
 
     def run(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Trajectory]:
         """One trajectory per task, in the order of the tasks. Adds to `costs`."""
@@ -120,10 +121,10 @@ class Driver:
 
     def root(self, task: SearchTask) -> Node:
         """The root of a search."""
-        if self._first is None or self._first[0] != task.instance:
-            self._first = (task.instance, self._simulator.root(task.instance, task.key))
+        if self._first is None or self._first[0] != (task.env, task.instance):
+            self._first = ((task.env, task.instance), self._simulator.root(task.instance, task.key, task.env))
         _, first = self._first
-        return Node(first.snapshot, DriverState(task.key, first.driver.prompt))
+        return Node(first.snapshot, DriverState(task.key, first.driver.prompt, env=task.env))
 
     def trajectory(self, task: SearchTask, leaf: Node) -> Trajectory:
         """The path to the chosen leaf, as training data."""
@@ -139,6 +140,7 @@ class Driver:
             final_prompt=self._simulator.final_prompt(leaf),
             final_observation=leaf.snapshot.observation,
             siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
+            env=task.env,
         )
 
     def _executor(self) -> AbstractContextManager[StepExecutor]:

@@ -48,22 +48,23 @@ class TurnSimulator:
     """Plays single turns from any node.
 
     Args:
-        env: the environment; nothing else may use it meanwhile.
+        envs: the environments; nothing else may use them meanwhile.
         chat_format: builds prompts.
         sampling: the token limit of a turn.
         limits: the other token limits.
     """
 
-    env: Branchable
+    envs: Sequence[Branchable]
     chat_format: ChatFormat
     sampling: Sampling
     limits: TokenLimits
 
-    def root(self, instance: int, key: Key) -> Node:
-        """The initial state of an instance."""
-        observation, _ = self.env.reset(seed=instance)
-        snapshot = Snapshot(self.env.get_state(), observation, self.env.state_key(), self.env.remaining())
-        root: Node = Node(snapshot, DriverState(key))
+    def root(self, instance: int, key: Key, index: int = 0) -> Node:
+        """The initial state of an instance of the environment with this index."""
+        env = self.envs[index]
+        observation, _ = env.reset(seed=instance)
+        snapshot = Snapshot(env.get_state(), observation, env.state_key(), env.remaining())
+        root: Node = Node(snapshot, DriverState(key, env=index))
         if self.token_budget(root) < 1:
             raise ConfigError(
                 f"the first prompt has {len(self.prompt(root))} tokens, which leaves no room for a response within "
@@ -75,7 +76,8 @@ class TurnSimulator:
         """The context of the next response, built on first use."""
         if node.driver.prompt is None:
             observation = node.snapshot.observation
-            node.driver.prompt = self.chat_format.prompt(self.env.instructions, node.turns, observation)
+            instructions = self.envs[node.driver.env].instructions
+            node.driver.prompt = self.chat_format.prompt(instructions, node.turns, observation)
         return node.driver.prompt
 
     def token_budget(self, node: Node) -> int:
@@ -107,11 +109,12 @@ class TurnSimulator:
 
     def expert_step(self, node: Node, number: int, noise: float) -> Node:
         """One turn of the environment's oracle, as the child of this number."""
-        if not isinstance(self.env, HasOracle):
-            raise ConfigError(f"the strategy Expert needs an oracle, and {type(self.env).__name__} has none")
+        env = self.envs[node.driver.env]
+        if not isinstance(env, HasOracle):
+            raise ConfigError(f"the strategy Expert needs an oracle, and {type(env).__name__} has none")
         key = node.driver.key.fold_in(number)
-        self.env.set_state(node.snapshot.state)
-        text = self.env.oracle(noise, key.fold_in(Stream.ORACLE))
+        env.set_state(node.snapshot.state)
+        text = env.oracle(noise, key.fold_in(Stream.ORACLE))
         ids = self.chat_format.write(text)
         return self._step(node, Response(ids, (0.0,) * len(ids), True), text, key, key.fold_in(Stream.BRANCH))
 
@@ -124,9 +127,10 @@ class TurnSimulator:
         return prompt if len(prompt) <= (self.limits.model or self.limits.context) else ()
 
     def _step(self, node: Node, response: Response, text: str, key: Key, noise: Key, scored: bool = False) -> Node:
-        self.env.set_state(node.snapshot.state)
-        self.env.reseed(noise)
-        observation, reward, terminated, truncated, info = self.env.step(text)
+        env = self.envs[node.driver.env]
+        env.set_state(node.snapshot.state)
+        env.reseed(noise)
+        observation, reward, terminated, truncated, info = env.step(text)
         turn = Turn(
             prompt=self.prompt(node),
             response=response.ids,
@@ -139,19 +143,20 @@ class TurnSimulator:
             effective=bool(info["action_is_effective"]),
         )
         snapshot = Snapshot(
-            state=self.env.get_state(),
+            state=env.get_state(),
             observation=observation,
-            state_key=self.env.state_key(),
-            remaining=self.env.remaining(),
+            state_key=env.state_key(),
+            remaining=env.remaining(),
             done=terminated or truncated,
             succeeded=bool(info["success"]),
             truncated=truncated and not terminated,
-            env_score=self.env.score() if scored else None,
+            env_score=env.score() if scored else None,
         )
         driver = DriverState(
             key=key,
             response_tokens=node.driver.response_tokens + len(response.ids),
             generated_tokens=node.driver.generated_tokens,
+            env=node.driver.env,
         )
         child: Node = Node(
             snapshot,

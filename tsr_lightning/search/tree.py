@@ -39,6 +39,7 @@ class DriverState:
     children: int = 0  # proposed so far; the next child's key is derived from this number
     candidates: list["Node[Any]"] = field(default_factory=list)  # the proposed children, where the driver keeps them
     committed: "Node[Any] | None" = None  # the simulated node whose response `Commit` played
+    env: int = 0  # index of the environment
 
 
 @dataclass(eq=False, slots=True)

@@ -15,6 +15,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.instances import Instance
 from tsr_lightning.trajectory import Group, Trajectory
 
 # The policy's, critic's and reference's estimates of trajectories, each given with its training sequences
@@ -29,11 +30,13 @@ class Rollout:
     costs: Costs
 
 
-def epoch_tasks(seeds: Sequence[int], entries: Sequence[PlanEntry], key: Key, epoch: int) -> list[list[SearchTask]]:
+def epoch_tasks(
+    instances: Sequence[Instance], entries: Sequence[PlanEntry], key: Key, epoch: int
+) -> list[list[SearchTask]]:
     """The searches of an epoch, one list per group.
 
     Args:
-        seeds: of the instances.
+        instances: of the epoch.
         entries: the plan's, for this epoch.
         key: the run's.
         epoch: names the draws.
@@ -41,10 +44,10 @@ def epoch_tasks(seeds: Sequence[int], entries: Sequence[PlanEntry], key: Key, ep
     strategies = [entry.strategy for entry in entries for _ in range(entry.count)]
     return [
         [
-            SearchTask(seed, member, strategy, key.fold_in("epoch", epoch, "instance", place, "member", member))
+            SearchTask(seed, member, strategy, key.fold_in("epoch", epoch, "instance", place, "member", member), env)
             for member, strategy in enumerate(strategies)
         ]
-        for place, seed in enumerate(seeds)
+        for place, (env, seed) in enumerate(instances)
     ]
 
 
@@ -57,7 +60,7 @@ def roll_out(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: Pr
 def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn) -> list[Group]:
     """One group per list of tasks, which are all of one instance."""
     trajectories = iter(driver.run(list(chain.from_iterable(tasks)), progress))
-    return [Group(members[0].instance, tuple(islice(trajectories, len(members)))) for members in tasks]
+    return [Group(members[0].instance, tuple(islice(trajectories, len(members))), members[0].env) for members in tasks]
 
 
 def credited_sequences(

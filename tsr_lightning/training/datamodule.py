@@ -10,6 +10,7 @@ training.
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ from tsr_lightning.batching.schedule import Batch, Updates, schedule
 from tsr_lightning.engines.base import EngineSpec, Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.envs.base import Branchable
-from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Context, SingleTurn
@@ -38,6 +38,7 @@ from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.logging import log_figures
 from tsr_lightning.training.memory import PeakMemory
 from tsr_lightning.training.metrics import rollout_metrics, truncated_without_value, update_metrics
+from tsr_lightning.training.mixture import MixtureEntry, mixture_of
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.trajectory import Group
@@ -70,7 +71,8 @@ class RolloutDataModule(LightningDataModule):
     """Rolls out the plan each epoch and yields the micro-batches of its updates.
 
     Args:
-        env: gymnasium id, or a dotted path such as `package.module:Env-v0` for a user's own environment.
+        env: gymnasium id, or a dotted path such as `package.module:Env-v0` for a user's own environment; or the entries
+            of a mixture.
         env_kwargs: arguments of the environment; an overlay's keys are merged into these, unless it names another
             environment.
         plan: which strategies roll out the trajectories of an instance.
@@ -91,7 +93,7 @@ class RolloutDataModule(LightningDataModule):
 
     def __init__(
         self,
-        env: str,
+        env: str | list[MixtureEntry],
         env_kwargs: dict[str, Any] | None = None,
         plan: Plan = Uniform(),  # noqa: B008  (frozen)
         instances: int = 16,
@@ -109,8 +111,7 @@ class RolloutDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.allow_zero_length_dataloader_with_multiple_devices = True  # more ranks than held-out instances
-        self.env_id = env
-        self.env_kwargs = env_kwargs or {}
+        self.mixture = mixture_of(env, env_kwargs)
         self.plan = plan
         self.instances_per_epoch = instances
         self.held_out = held_out
@@ -129,8 +130,8 @@ class RolloutDataModule(LightningDataModule):
         self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
 
     def setup(self, stage: str) -> None:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self.env_kwargs.items())
-        rank_zero_info(f"environment: {self.env_id}({arguments})")  # after all overlays
+        for entry in self.mixture:
+            rank_zero_info(f"environment: {entry}")  # after all overlays
         self._monitor = RolloutMonitor(self.sampling.max_response_tokens)
         if stage != "fit":
             return
@@ -153,24 +154,24 @@ class RolloutDataModule(LightningDataModule):
     # -- environment and driver -------------------------------------------------------------------------------------
 
     @cached_property
-    def env(self) -> Branchable:
-        return self._make_env()
+    def envs(self) -> list[Branchable]:
+        return self._make_envs()
 
     @cached_property
-    def workers(self) -> list[Branchable]:
+    def workers(self) -> list[list[Branchable]]:
         """The environments that step beside generation."""
-        return [self._make_env() for _ in range(self.env_workers)]
+        return [self._make_envs() for _ in range(self.env_workers)]
 
     @cached_property
     def instances(self) -> Instances:
-        return Instances(self._make_env(), self.key, self.held_out)
+        return Instances(self._make_envs(), self.key, self.held_out, [entry.weight for entry in self.mixture])
 
     def texts(self) -> Iterator[str]:
-        """Text of the task, for the vocabulary of a new model."""
-        return sample_texts(self._make_env())
+        """Text of the tasks, for the vocabulary of a new model."""
+        return chain.from_iterable(map(sample_texts, self._make_envs()))
 
-    def _make_env(self) -> Branchable:
-        return make_env(self.env_id, **self.env_kwargs)
+    def _make_envs(self) -> list[Branchable]:
+        return [entry.make() for entry in self.mixture]
 
     @property
     def agent(self) -> Agent:
@@ -191,7 +192,7 @@ class RolloutDataModule(LightningDataModule):
         own = agent.policy.context_length
         context_tokens = min(own, self.context_tokens or own)
         return Driver(
-            env=self.env,
+            envs=self.envs,
             chat_format=agent.chat(self.context),
             engine=agent.engine(self.engine, self.context, context_tokens),
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
@@ -248,7 +249,7 @@ class RolloutDataModule(LightningDataModule):
             agent.begin_rollout()
             rollout = roll_out(
                 driver,
-                epoch_tasks(instances.seeds, self.plan.entries(epoch), self.key, epoch),
+                epoch_tasks(instances.instances, self.plan.entries(epoch), self.key, epoch),
                 self._monitor.start(trainer, TRAINING_ROLLOUT),
                 Ranks.of(trainer),
             )

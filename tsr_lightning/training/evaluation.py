@@ -12,6 +12,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.strategies import Sample, Strategy
 from tsr_lightning.training.collect import run_groups
+from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.trajectory import Group
 
@@ -37,18 +38,18 @@ class EvalProtocol:
         search = None if self.search is None else repr(self.search)
         return {"temperature": self.temperature, "samples": self.samples, "search": search}
 
-    def tasks(self, instances: Sequence[tuple[int, int]], held_out_seed: int) -> list[tuple[SearchTask, ...]]:
+    def tasks(self, instances: Sequence[tuple[int, Instance]], held_out_seed: int) -> list[tuple[SearchTask, ...]]:
         """The searches of each instance, one per sample.
 
         Args:
-            instances: (position in the held-out set, seed of the initial state).
+            instances: each with its position in the held-out set.
             held_out_seed: of the set; it names the draws, so that every run is evaluated with the same.
         """
         key = Key(held_out_seed).fold_in("trial", self.name)  # data: another word would change the draws
         strategy = self.search or Sample()
         return [
-            tuple(SearchTask(seed, member, strategy, key.fold_in(place, member)) for member in range(self.samples))
-            for place, seed in instances
+            tuple(SearchTask(seed, member, strategy, key.fold_in(place, member), env) for member in range(self.samples))
+            for place, (env, seed) in instances
         ]
 
 

@@ -2,15 +2,20 @@
 
 Held out means that no initial state of the held-out set occurs in training, by the hash of the state: different seeds
 do not suffice (most random 4x4 lakes recur). Both streams are pure functions of their keys, so the epoch is the whole
-position in the training stream.
+position in the training stream. An instance is a pair: the index of its environment in the mixture, and a seed.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.training.mixture import choose
+
+Instance = tuple[int, int]  # (index of the environment, seed of the initial state)
+State = tuple[int, str]  # (index of the environment, fingerprint of the initial state)
 
 _ATTEMPTS = 1000  # seeds tried for one instance before the environment counts as having too few initial states
 
@@ -20,7 +25,7 @@ class HeldOut:
     """The held-out set. It does not depend on the run's seed, so that all runs are evaluated on the same instances.
 
     Args:
-        instances: how many, all with different initial states.
+        instances: how many of each environment, all with different initial states.
         seed: names the set.
     """
 
@@ -32,25 +37,29 @@ class HeldOut:
 class TrainingInstances:
     """The training instances of one epoch."""
 
-    seeds: tuple[int, ...]
+    instances: tuple[Instance, ...]
     skipped: int  # seeds that were drawn and led to a held-out initial state
 
 
 class Instances:
-    """Draws the instances of an environment.
+    """Draws the instances of a mixture of environments.
 
     Args:
-        env: any object of the environment.
+        envs: any objects of the environments.
         key: the run's.
         held_out: what is kept from training.
+        weights: the environments' chances of a training instance, up to a common factor; null for equal ones.
     """
 
-    def __init__(self, env: Branchable, key: Key, held_out: HeldOut) -> None:
-        self._env = env
+    def __init__(
+        self, envs: Sequence[Branchable], key: Key, held_out: HeldOut, weights: Sequence[float] | None = None
+    ) -> None:
+        self._envs = envs
+        self._weights = weights or [1.0] * len(envs)
         self._key = key
         self._spec = held_out
-        self._held_out: dict[str, int] | None = None  # seeds by initial state
-        self._trained: dict[str, int] = {}  # how often each initial state was drawn for training
+        self._held_out: dict[State, int] | None = None  # seeds by initial state
+        self._trained: dict[State, int] = {}  # how often each initial state was drawn for training
         self._skipped = 0
 
     @property
@@ -64,41 +73,45 @@ class Instances:
         )
 
     @property
-    def held_out(self) -> tuple[int, ...]:
-        """The seeds of the held-out instances."""
-        return tuple(self._held_out_states().values())
+    def held_out(self) -> tuple[Instance, ...]:
+        """Of the first environment, then of the next; each has those that it has without the others."""
+        return tuple((env, seed) for (env, _), seed in self._held_out_states().items())
 
     def training(self, epoch: int, count: int) -> TrainingInstances:
         """The training instances of an epoch."""
         held_out = self._held_out_states()
-        seeds = []
+        instances = []
         skipped = 0
         for place in range(count):
-            seed, initial, attempts = self._draw(
-                held_out, "no initial state is left for training", self._key, Stream.INSTANCE, epoch, place
-            )
-            seeds.append(seed)
+            key = self._key.fold_in(Stream.INSTANCE, epoch, place, "environment")
+            env = choose(self._weights, key)
+            problem = "no initial state is left for training"
+            seed, initial, attempts = self._draw(env, held_out, problem, self._key, Stream.INSTANCE, epoch, place)
+            instances.append((env, seed))
             skipped += attempts
             self._trained[initial] = self._trained.get(initial, 0) + 1
         self._skipped += skipped
-        return TrainingInstances(tuple(seeds), skipped)
+        return TrainingInstances(tuple(instances), skipped)
 
-    def _held_out_states(self) -> dict[str, int]:
+    def _held_out_states(self) -> dict[State, int]:
         if self._held_out is None:
-            states: dict[str, int] = {}
+            states: dict[State, int] = {}
             key = Key(self._spec.seed).fold_in(Stream.INSTANCE, "held out")
-            for place in range(self._spec.instances):
-                seed, initial, _ = self._draw(states, f"only {place} different initial states were found", key, place)
+            for env, place in product(range(len(self._envs)), range(self._spec.instances)):
+                problem = f"only {place} different initial states were found"
+                seed, initial, _ = self._draw(env, states, problem, key, place)
                 states[initial] = seed
             self._held_out = states
         return self._held_out
 
-    def _draw(self, taken: Container[str], problem: str, key: Key, *parts: int | str) -> tuple[int, str, int]:
+    def _draw(
+        self, env: int, taken: Container[State], problem: str, key: Key, *parts: int | str
+    ) -> tuple[int, State, int]:
         """An instance whose initial state is not taken: its seed, that state and the seeds skipped before it."""
         for attempt in range(_ATTEMPTS):
             seed = key.fold_in(*parts, attempt).bits() >> 33  # 31 bits: what every environment takes as a seed
-            self._env.reset(seed=seed)
-            initial = fingerprint(self._env.state_key())
+            self._envs[env].reset(seed=seed)
+            initial = env, fingerprint(self._envs[env].state_key())
             if initial not in taken:
                 return seed, initial, attempt
         raise ConfigError(

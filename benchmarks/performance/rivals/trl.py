@@ -61,7 +61,7 @@ class Rollouts:
         started = time.perf_counter()
         env = Pages(self.work.words, self.work.turns)
         sampling = Sampling(1.0, self.work.response_tokens)
-        driver = Driver(env, self.chat, self.engine, sampling, TokenLimits(self.work.longest), self.work.trajectories)
+        driver = Driver([env], self.chat, self.engine, sampling, TokenLimits(self.work.longest), self.work.trajectories)
         key = Key(trainer.state.global_step)
         tasks = [
             SearchTask(int(prompt), member, self.work.strategy, key.fold_in(prompt, member))

@@ -1,0 +1,51 @@
+"""Which environments a run trains on: one, or a mixture of several."""
+
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.errors import require
+from tsr_lightning.rng import Key
+
+
+@dataclass(frozen=True)
+class MixtureEntry:
+    """An environment of a mixture.
+
+    Args:
+        env: gymnasium id, or a dotted path such as `package.module:Env-v0`.
+        env_kwargs: arguments of the environment.
+        weight: its chance of each training instance, relative to those of the other entries.
+    """
+
+    env: str
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.weight < float("inf"), "data.env.weight", self.weight, "give a finite number above 0")
+
+    def __str__(self) -> str:
+        return f"{self.env}({', '.join(f'{name}={value!r}' for name, value in self.env_kwargs.items())})"
+
+    def make(self) -> Branchable:
+        return make_env(self.env, **self.env_kwargs)
+
+
+def mixture_of(env: str | Sequence[MixtureEntry], env_kwargs: dict[str, Any] | None) -> list[MixtureEntry]:
+    """The entries that `data.env` and `data.env_kwargs` mean; a single environment is a mixture of one."""
+    if isinstance(env, str):
+        return [MixtureEntry(env, env_kwargs or {})]
+    require(len(env) > 0, "data.env", env, "name an environment, or list the entries of a mixture")
+    require(not env_kwargs, "data.env_kwargs", env_kwargs, "data.env is a mixture: give each entry its own env_kwargs")
+    return list(env)
+
+
+def choose(weights: Sequence[float], key: Key) -> int:
+    """An index, drawn with chances proportional to the weights."""
+    upper = list(accumulate(weights))
+    return bisect(upper, key.uniform() * upper[-1], hi=len(upper) - 1)
