@@ -19,7 +19,6 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.training.instances import Instance
-from tsr_lightning.training.logging import log_figures
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ROLLOUT = "rollout/sampled"
@@ -204,7 +203,7 @@ class CollapseGuard(Callback):
             return None
         history.observe(epochs, pairs)
         if history.fraction_of_best is not None:
-            log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
+            compat.log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
         return history.current
 
     def _history(self, name: str) -> History | None:
@@ -261,7 +260,7 @@ class CollapseGuard(Callback):
             self._collapsed = []
             for history in self._histories.values():
                 history.forget_recent()
-            log_figures(trainer, {"rollout/restores": self._restores}, epochs=epochs)
+            compat.log_figures(trainer, {"rollout/restores": self._restores}, epochs=epochs)
         rank_zero_warn(f"the policy has collapsed after {epochs} epochs ({figures}): {reaction.message}")
 
 

@@ -20,8 +20,13 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import RolloutProgress
-from tsr_lightning.training.lightning_compat import Position, datamodule, is_fitting, position_at_validation
-from tsr_lightning.training.logging import log_figures
+from tsr_lightning.training.lightning_compat import (
+    Position,
+    datamodule,
+    is_fitting,
+    log_figures,
+    position_at_validation,
+)
 
 HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
 _NO_EPISODES = (

@@ -8,8 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.lightning_compat import epochs_at_rollout
-from tsr_lightning.training.logging import log_figures
+from tsr_lightning.training.lightning_compat import epochs_at_rollout, log_figures
 from tsr_lightning.trajectory import Group
 
 

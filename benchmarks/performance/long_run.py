@@ -52,7 +52,6 @@ class Footprint(Callback):
     def __init__(self, file: str) -> None:
         self._file = Path(file)
         self._watched = ExitStack()
-        self._peak = PeakMemory(_CPU)
         self._started = self._cpu_started = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

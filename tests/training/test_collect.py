@@ -45,12 +45,12 @@ def test_draws_differ_by_epoch_position_and_member() -> None:
 
 def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
     tasks = epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0)
-    rollout = roll_out(driver(), tasks, ignore, Ranks())
-    assert [group.instance for group in rollout.groups] == [4, 9, 2]
-    assert [len(group.trajectories) for group in rollout.groups] == [4, 4, 4]
-    assert rollout.costs.tokens_generated > 0
+    groups, costs = roll_out(driver(), tasks, ignore, Ranks())
+    assert [group.instance for group in groups] == [4, 9, 2]
+    assert [len(group.trajectories) for group in groups] == [4, 4, 4]
+    assert costs.tokens_generated > 0
     first, second = (run_groups(driver(), Ranks(rank, 2).shard(tasks), ignore) for rank in range(2))
-    assert [first[0], second[0], first[1]] == rollout.groups
+    assert [first[0], second[0], first[1]] == groups
 
 
 def zeros(trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]) -> list[Estimates]:
@@ -72,7 +72,7 @@ class Numbered(GRPO):
 
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
-    groups = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
+    groups, _ = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), ignore, Ranks())
     sequences = credited_sequences(groups, Numbered(), zeros, Ranks())
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(sequences) == len(trajectories) == 12

@@ -51,7 +51,6 @@ def scattered() -> list[bytes]:
 def test_sampling_ends_with_an_object_that_is_never_stopped() -> None:
     """As in a run that ends in an error: samplers that pile up slow the process down."""
     peak = PeakMemory(CPU)
-    peak.start()
     [sampler] = [thread for thread in threading.enumerate() if thread.name == "peak memory"]
     del peak
     gc.collect()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_run
@@ -95,7 +95,6 @@ def run(args: Sequence[str]) -> TSRCLI:
         RolloutDataModule,
         trainer_class=Trainer,
         seed_everything_default=1,
-        save_config_callback=SaveConfigCallback,
         save_config_kwargs={"overwrite": True},
         auto_configure_optimizers=False,
         parser_kwargs={

@@ -2,16 +2,17 @@
 
 import difflib
 import inspect
+import pydoc
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from importlib import import_module
 
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.cli.shipped_configs import config_folder
 from tsr_lightning.errors import ConfigError
 
 _PACKAGES = ("tsr_lightning", "callbacks")
+_WORDS = {"NoneType": "null", "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
 
 def config_error_sentence(error: BaseException) -> str | None:
@@ -51,12 +52,10 @@ def one_line(text: str) -> str:
 
 
 def _unknown_key(text: str, keys: Collection[str]) -> str | None:
-    if found := re.search(r"unrecognized arguments: (?:--)?([^\s=]+)", text):
-        name, dashes = found[1], "--" if "--" in text else ""
-    elif found := re.search(r"does not accept option '([^']+)'", text):
-        name, dashes = found[1], ""
-    else:
+    found = re.search(r"(?:unrecognized arguments: (--)?|does not accept option ')([^\s=']+)", text)
+    if not found:
         return None
+    dashes, name = found[1] or "", found[2]
     if sentence := renamed(dashes + name):
         return sentence
     remedy = _suggestion(name, keys, dashes) or "see tsr fit --help for all keys"
@@ -171,14 +170,7 @@ def _type(name: str) -> str:
     if literal := re.fullmatch(r"typing\.Literal\[(.*)\]", name):
         return f"one of {literal[1]}"
     plain = name.removeprefix("<class '").removesuffix("'>").rstrip(".")
-    words = {
-        "NoneType": "null",
-        "int": "a whole number",
-        "float": "a number",
-        "bool": "true or false",
-        "str": "a text",
-    }
-    return words.get(plain, f"a {plain.rpartition('.')[2]}")
+    return _WORDS.get(plain, f"a {plain.rpartition('.')[2]}")
 
 
 def _suggestion(given: str, known: Iterable[str], dashes: str = "") -> str | None:
@@ -196,11 +188,8 @@ def _closest(given: str, known: Collection[str]) -> str | None:
 
 
 def _parameters(path: str) -> list[str]:
-    module, _, name = path.rpartition(".")
-    try:
-        return list(inspect.signature(getattr(import_module(module), name)).parameters)
-    except (ImportError, AttributeError, ValueError):
-        return []
+    found = pydoc.locate(path)
+    return list(inspect.signature(found).parameters) if callable(found) else []
 
 
 def _classes() -> Iterator[str]:

@@ -39,20 +39,15 @@ def as_overlays(args: Sequence[str]) -> list[str]:
     The order of flags between two --config means nothing, so there the environment comes before its arguments.
     """
     sections: list[tuple[list[str], list[str]]] = [([], [])]  # (the environment's name, everything else)
-    rest = list(args)
-    while rest:
-        flag, has_value, value = rest[0].partition("=")
-        parts = [rest.pop(0)]
-        if flag in ("--data", f"--{_ENV}", f"--{_KWARGS}", *_CONFIG) and not has_value:
-            if not rest:
-                sections[-1][1].append(flag)  # without a value, which the parser refuses
-                break
-            value = rest.pop(0)
-            parts.append(value)
+    rest = iter(args)
+    for part in rest:
+        flag, _, value = part.partition("=")
         name, others = sections[-1]
-        if flag in _CONFIG:
+        if flag not in (*_CONFIG, "--data", f"--{_ENV}", f"--{_KWARGS}") or not (value := value or next(rest, "")):
+            others.append(part)
+        elif flag in _CONFIG:
+            others += [flag, value]
             sections.append(([], []))
-            others += parts
         elif flag == f"--{_ENV}":
             name += ["--config", f'{{"data": {{"env": {value if value.startswith("[") else json.dumps(value)}}}}}']
         elif flag == f"--{_KWARGS}" and _is_mapping(value):
@@ -60,7 +55,7 @@ def as_overlays(args: Sequence[str]) -> list[str]:
         elif flag == "--data":
             others += ["--config", f'{{"data": {value if _is_mapping(value) else json.dumps(value)}}}']
         else:
-            others += parts
+            others += [flag, value]
     return [part for name, others in sections for part in (*name, *others)]
 
 

@@ -1,7 +1,8 @@
 """Agent: policy, reference and critic as three views of one model, and the updates by an objective."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -26,7 +27,6 @@ from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalBatch, EvalResult
-from tsr_lightning.training.logging import log_figures
 from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.trajectory import Trajectory
 
@@ -97,7 +97,8 @@ class Agent(LightningModule):
 
     def configure_model(self) -> None:
         if self._policy is None:
-            self._tokenizer = load_tokenizer(self.spec, self._texts())
+            data = compat.datamodule(self.trainer)
+            self._tokenizer = load_tokenizer(self.spec, data.texts() if isinstance(data, HasVocabularyText) else ())
             self._policy = Policy(
                 self.spec,
                 self._tokenizer,
@@ -120,11 +121,6 @@ class Agent(LightningModule):
             raise RuntimeError("the tokenizer is not loaded yet: Lightning's configure_model does it")
         return self._tokenizer
 
-    def _texts(self) -> Iterable[str]:
-        """What a new model's vocabulary is made from."""
-        data = compat.datamodule(self.trainer)
-        return data.texts() if isinstance(data, HasVocabularyText) else ()
-
     def chat(self, context: Context) -> Chat:
         if context not in self._chats:  # reading a template and a large vocabulary takes a second
             self._chats[context] = Chat(self.tokenizer, context)
@@ -143,9 +139,7 @@ class Agent(LightningModule):
             engine.sync()
 
     def teardown(self, stage: str) -> None:
-        if self._update_memory is not None:
-            self._update_memory.stop()
-            self._update_memory = None
+        self._update_memory = None
         for engine in self._engines.values():
             engine.close()
         self._engines = {}
@@ -170,10 +164,10 @@ class Agent(LightningModule):
         if needs.reference:
             reference = [one.logprobs for one in self._outputs(self.policy.reference, sequences, micro_batch_tokens)]
         final = {i: float(value) for i, value in zip(truncated, values[len(sequences) :], strict=True)}
-        spans = _spans([len(own) for _, own in trajectories])
+        ends = list(accumulate((len(own) for _, own in trajectories), initial=0))
         return [
             Estimates(torch.cat(logprobs[span]), torch.cat(values[span]), torch.cat(reference[span]), final.get(i, 0.0))
-            for i, span in enumerate(spans)
+            for i, span in enumerate(map(slice, ends, ends[1:]))
         ]
 
     def _outputs(
@@ -198,7 +192,6 @@ class Agent(LightningModule):
         self._heap.trim()
         self._epoch = epoch
         self._update_memory = PeakMemory(self.device)
-        self._update_memory.start()
         self._kl = 0.0
         self._stats = {}
 
@@ -237,7 +230,7 @@ class Agent(LightningModule):
         """Logs the updates' peak memory, once an epoch: a validation may come before the epoch's end or not at all."""
         if self._update_memory is not None:
             self._update_memory.stop()
-            log_figures(self.trainer, {"cost/update_peak_mib": self._update_memory.highest_mib}, self._epoch)
+            compat.log_figures(self.trainer, {"cost/update_peak_mib": self._update_memory.highest_mib}, self._epoch)
             self._update_memory = None
             self._heap.trim()
 
@@ -350,10 +343,3 @@ def _grad_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     return torch.linalg.vector_norm(
         torch.stack([torch.linalg.vector_norm(p.grad.float()) for p in parameters if p.grad is not None])
     )
-
-
-def _spans(lengths: Sequence[int]) -> Iterator[slice]:
-    start = 0
-    for length in lengths:
-        yield slice(start, start + length)
-        start += length

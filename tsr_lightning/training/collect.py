@@ -4,7 +4,6 @@ Plain functions, which know no Trainer and no data module. Under several ranks e
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
@@ -22,25 +21,10 @@ from tsr_lightning.trajectory import Group, Trajectory
 EstimateFn = Callable[[Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]], list[Estimates]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """The groups of an epoch and what they cost, of all ranks."""
-
-    groups: list[Group]  # in the order of their instances
-    costs: Costs
-
-
 def epoch_tasks(
     instances: Sequence[Instance], entries: Sequence[PlanEntry], key: Key, epoch: int
 ) -> list[list[SearchTask]]:
-    """The searches of an epoch, one list per group.
-
-    Args:
-        instances: of the epoch.
-        entries: the plan's, for this epoch.
-        key: the run's.
-        epoch: names the draws.
-    """
+    """The searches of an epoch, one list per group. `key` is the run's, and `entries` are the plan's for this epoch."""
     strategies = [entry.strategy for entry in entries for _ in range(entry.count)]
     return [
         [
@@ -51,10 +35,12 @@ def epoch_tasks(
     ]
 
 
-def roll_out(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks) -> Rollout:
-    """Runs this rank's groups on a new driver, and gathers those of all ranks."""
+def roll_out(
+    driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks
+) -> tuple[list[Group], Costs]:
+    """Runs this rank's groups on a new driver. Returns those of all ranks, in the order of `tasks`, and their costs."""
     groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress))
-    return Rollout(groups, sum(ranks.gather([driver.costs]), Costs()))
+    return groups, sum(ranks.gather([driver.costs]), Costs())
 
 
 def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn) -> list[Group]:

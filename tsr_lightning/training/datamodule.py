@@ -35,7 +35,6 @@ from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
 from tsr_lightning.training.instances import HeldOut, Instances
-from tsr_lightning.training.logging import log_figures
 from tsr_lightning.training.memory import PeakMemory
 from tsr_lightning.training.metrics import rollout_metrics, truncated_without_value, update_metrics
 from tsr_lightning.training.mixture import MixtureEntry, mixture_of
@@ -148,7 +147,7 @@ class RolloutDataModule(LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         if stage == "fit":
-            compat.set_micro_batches(self._trainer, self._micro_batches)
+            self._trainer.accumulate_grad_batches = self._micro_batches
             rank_zero_info(self.instances.summary)
 
     # -- environment and driver -------------------------------------------------------------------------------------
@@ -231,8 +230,8 @@ class RolloutDataModule(LightningDataModule):
             ranks=ranks.world_size,
             at_least=self._micro_batches,
         )
-        log_figures(trainer, update_metrics(steps), epoch)
-        compat.set_micro_batches(trainer, len(steps[0]))
+        compat.log_figures(trainer, update_metrics(steps), epoch)
+        trainer.accumulate_grad_batches = len(steps[0])
         for step in steps:
             if agent.has_moved_past(self.updates.target_kl):
                 rank_zero_info(f"epoch {epoch}: no further updates, the policy has moved past data.updates.target_kl")
@@ -247,19 +246,19 @@ class RolloutDataModule(LightningDataModule):
             instances = self.instances.training(epoch, self.instances_per_epoch)
             driver = self.driver(self.sampling.temperature, keep_siblings=agent.objective.needs.siblings)
             agent.begin_rollout()
-            rollout = roll_out(
+            rolled_out, costs = roll_out(
                 driver,
                 epoch_tasks(instances.instances, self.plan.entries(epoch), self.key, epoch),
                 self._monitor.start(trainer, TRAINING_ROLLOUT),
                 Ranks.of(trainer),
             )
         seconds = time.perf_counter() - started
-        groups = rollout.groups
-        self._monitor.finish(TRAINING_ROLLOUT, [t for group in groups for t in group.trajectories])
+        self._monitor.finish(TRAINING_ROLLOUT, rolled_out)
+        groups = rolled_out
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutEnd):
                 groups = callback.on_rollout_end(trainer, agent, groups)
-        figures = rollout_metrics(rollout.groups, groups, rollout.costs, seconds, instances.skipped)
+        figures = rollout_metrics(rolled_out, groups, costs, seconds, instances.skipped)
         if agent.objective.needs.final_values:
             missing = figures["rollout/truncated_without_value"] = truncated_without_value(groups)
             if missing:
@@ -267,7 +266,7 @@ class RolloutDataModule(LightningDataModule):
                     f"epoch {epoch}: {missing} truncated trajectories end in a context longer than the model sees, so "
                     "PPO.bootstrap_truncated takes 0 for its value"
                 )
-        log_figures(trainer, figures | {"cost/rollout_peak_mib": memory.highest_mib}, epoch)
+        compat.log_figures(trainer, figures | {"cost/rollout_peak_mib": memory.highest_mib}, epoch)
         return groups
 
     # -- validation -------------------------------------------------------------------------------------------------

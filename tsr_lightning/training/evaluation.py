@@ -78,5 +78,5 @@ class EvalBatch:
         before = self.driver.costs
         groups = run_groups(self.driver, self.tasks, self.monitor.start(trainer, self.protocol.name))
         costs = self.driver.costs - before
-        self.monitor.finish(self.protocol.name, [trajectory for group in groups for trajectory in group.trajectories])
+        self.monitor.finish(self.protocol.name, groups)
         return EvalResult(self.protocol, tuple(groups), costs, time.perf_counter() - started)

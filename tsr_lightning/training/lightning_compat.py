@@ -1,6 +1,7 @@
 """Every use of Lightning's internals and of what it does in a way of its own: what to check when it is upgraded."""
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,16 @@ def datamodule(trainer: Trainer) -> LightningDataModule | None:
 def is_fitting(trainer: Trainer) -> bool:
     """Whether `fit` runs, its validations included."""
     return trainer.state.fn == TrainerFn.FITTING
+
+
+def log_figures(trainer: Trainer, figures: Mapping[str, float], epochs: int) -> None:
+    """Writes figures by tag to all loggers at once, on rank 0, against the epochs that the policy had been trained for:
+    `LightningModule.log` would write against optimizer steps."""
+    if not trainer.is_global_zero:
+        return
+    for logger in trainer.loggers:
+        logger.log_metrics(dict(figures), step=epochs)
+        logger.save()
 
 
 # -- position ---------------------------------------------------------------------------------------------------------
@@ -66,11 +77,6 @@ def position_at_validation(trainer: Trainer, loaded: Position | None) -> Positio
 
 
 # -- updates ----------------------------------------------------------------------------------------------------------
-
-
-def set_micro_batches(trainer: Trainer, per_step: int) -> None:
-    """Sets the micro-batches of each optimizer step; `summed_loss` is its counterpart."""
-    trainer.accumulate_grad_batches = per_step
 
 
 def summed_loss(trainer: Trainer, loss: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -17,22 +16,23 @@ TRIM_INTERVAL = 60.0
 
 
 class PeakMemory:
-    """The highest memory between `start` and `stop`, or within a `with` block.
+    """The highest memory from here to `stop`, or within a `with` block.
 
     On a CUDA device that is what PyTorch allocated; otherwise it is the resident memory of this process, sampled every
     five milliseconds, and zero on systems other than Linux. Sampling ends with this object, if `stop` is never called.
-
-    Args:
-        device: whose memory.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.before = 0  # bytes at the start
-        self.highest = 0  # bytes; right once stopped
         self._device = device
         self._stopping = threading.Event()
         arguments = (weakref.ref(self), self._stopping)
         self._sampler = threading.Thread(target=_sample, args=arguments, name="peak memory", daemon=True)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before = self.highest = torch.cuda.memory_allocated(device)  # bytes; `highest` is right once stopped
+        else:
+            self.before = self.highest = _resident_bytes()
+            self._sampler.start()
 
     @property
     def highest_mib(self) -> float:
@@ -41,14 +41,6 @@ class PeakMemory:
     @property
     def added(self) -> int:
         return self.highest - self.before
-
-    def start(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self.before = torch.cuda.memory_allocated(self._device)
-        else:
-            self.before = self.highest = _resident_bytes()
-            self._sampler.start()
 
     def stop(self) -> None:
         if self._device.type == "cuda":
@@ -59,12 +51,9 @@ class PeakMemory:
             self.highest = max(self.highest, _resident_bytes())
 
     def __enter__(self) -> "PeakMemory":
-        self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 

@@ -1,14 +1,12 @@
 """The figures of a rollout and of its updates, logged against epochs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from statistics import fmean, pstdev
-from typing import TypeVar
 
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.costs import Costs
 from tsr_lightning.trajectory import Group, Origin, Trajectory
-
-ItemT = TypeVar("ItemT")
 
 
 def rollout_metrics(
@@ -19,34 +17,26 @@ def rollout_metrics(
     Args:
         groups: as rolled out.
         kept: those that the callbacks left.
-        costs: of the rollout.
-        seconds: of the rollout.
+        costs: of the rollout, as are the seconds.
+        seconds: of the wall clock.
         skipped: draws of training instances that fell on a held-out state.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    outcomes = _outcomes("rollout/", trajectories)
+    for origin in Origin:
+        outcomes |= _outcomes(f"rollout/{origin.value}/", [t for t in trajectories if t.origin is origin])
     return {
-        **_outcomes("rollout/", trajectories),
-        **_outcomes("rollout/sampled/", [t for t in trajectories if t.origin is Origin.SAMPLED]),
-        **_outcomes("rollout/searched/", [t for t in trajectories if t.origin is Origin.SEARCHED]),
-        **_outcomes("rollout/demonstrated/", [t for t in trajectories if t.origin is Origin.DEMONSTRATED]),
+        **outcomes,
         "rollout/groups": len(groups),
         "rollout/groups_kept": len(kept),
-        "rollout/return_std_in_group": _mean(groups, lambda group: pstdev(group.returns)),
+        "rollout/return_std_in_group": fmean(pstdev(group.returns) for group in groups),
         "rollout/held_out_skipped": skipped,
         "cost/seconds": seconds,
         "cost/tokens_per_second": costs.tokens_generated / max(seconds, 1e-9),
-        "cost/seconds_generation": costs.seconds_generation,
-        "cost/seconds_environment": costs.seconds_environment,
-        "cost/tokens_computed": costs.tokens_computed,
-        "cost/tokens_prefilled": costs.tokens_prefilled,
-        "cost/tokens_padding": costs.tokens_padding,
         "cost/attention_padding_share": costs.attention_padding_share,
         "cost/prompt_tokens_saved": costs.prompt_tokens_saved,
-        "cost/tokens_generated": costs.tokens_generated,
-        "cost/tokens_kept": costs.tokens_kept,
         "cost/tokens_discarded": costs.tokens_discarded,
-        "cost/env_steps": costs.env_steps,
-        "cost/waves": costs.waves,
+        **{f"cost/{name}": count for name, count in asdict(costs).items()},
     }
 
 
@@ -69,15 +59,11 @@ def _outcomes(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, floa
     if not turns:
         return {}
     return {
-        f"{prefix}success_rate": _mean(trajectories, lambda t: t.succeeded),
-        f"{prefix}return": _mean(trajectories, lambda t: t.episode_return),
-        f"{prefix}turns": _mean(trajectories, lambda t: len(t.turns)),
-        f"{prefix}valid": _mean(turns, lambda turn: turn.valid),
-        f"{prefix}effective": _mean(turns, lambda turn: turn.effective),
-        f"{prefix}finished": _mean(turns, lambda turn: turn.finished),
-        f"{prefix}response_tokens": _mean(turns, lambda turn: len(turn.response)),
+        f"{prefix}success_rate": fmean(t.succeeded for t in trajectories),
+        f"{prefix}return": fmean(t.episode_return for t in trajectories),
+        f"{prefix}turns": fmean(len(t.turns) for t in trajectories),
+        f"{prefix}valid": fmean(turn.valid for turn in turns),
+        f"{prefix}effective": fmean(turn.effective for turn in turns),
+        f"{prefix}finished": fmean(turn.finished for turn in turns),
+        f"{prefix}response_tokens": fmean(len(turn.response) for turn in turns),
     }
-
-
-def _mean(items: Iterable[ItemT], figure: Callable[[ItemT], float]) -> float:
-    return fmean(figure(item) for item in items)

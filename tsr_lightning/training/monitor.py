@@ -10,18 +10,14 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.search.driver import ProgressFn
 from tsr_lightning.training.hooks import OnRolloutWave, RolloutProgress
 from tsr_lightning.training.lightning_compat import callbacks
-from tsr_lightning.trajectory import Origin, Trajectory
+from tsr_lightning.trajectory import Group, Origin
 
 FEW_VALID = 0.05  # of the responses: a policy that knows the answer format is far above it, however well it plays
 _EXCERPT = 60  # characters of a response
 
 
 class RolloutMonitor:
-    """Watches the rollouts of a run, those of evaluations included.
-
-    Args:
-        max_response_tokens: the budget of a response.
-    """
+    """Watches the rollouts of a run, those of evaluations included."""
 
     def __init__(self, max_response_tokens: int) -> None:
         self._max_response_tokens = max_response_tokens
@@ -41,22 +37,21 @@ class RolloutMonitor:
 
         return report
 
-    def finish(self, phase: str, trajectories: Sequence[Trajectory]) -> None:
+    def finish(self, phase: str, groups: Sequence[Group]) -> None:
         """Warns, once in a run, where hardly any response is a valid action."""
-        problem = None if self._warned else few_valid_actions(trajectories, self._max_response_tokens)
+        problem = None if self._warned else few_valid_actions(groups, self._max_response_tokens)
         if problem is not None:
             rank_zero_info(f"{phase}: {problem}")
             self._warned = True
 
 
-def few_valid_actions(trajectories: Sequence[Trajectory], max_response_tokens: int) -> str | None:
+def few_valid_actions(groups: Sequence[Group], max_response_tokens: int) -> str | None:
     """One sentence with the likely reason why hardly any response is a valid action; None where enough are.
 
-    Args:
-        trajectories: of a rollout or an evaluation; demonstrations are left out.
-        max_response_tokens: the budget of a response.
+    Demonstrations are left out.
     """
-    turns = [t for trajectory in trajectories if trajectory.origin is not Origin.DEMONSTRATED for t in trajectory.turns]
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    turns = [turn for t in trajectories if t.origin is not Origin.DEMONSTRATED for turn in t.turns]
     invalid = [turn for turn in turns if not turn.valid]
     if not turns or len(turns) - len(invalid) >= FEW_VALID * len(turns):
         return None

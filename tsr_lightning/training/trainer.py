@@ -27,13 +27,8 @@ class Trainer(pl.Trainer):
         """Train a policy on trajectories built by search, and evaluate it on held-out instances.
 
         Args:
-            model: the agent.
-            train_dataloaders: not used here; the data module has them.
-            val_dataloaders: not used here; the data module has them.
-            datamodule: the data module.
             ckpt_path: a checkpoint to resume from, or "last" for the newest of this run's folder, if there is one.
-            weights_only: true loads only tensors and plain values, which is all that our checkpoints hold; null leaves
-                that to Lightning.
+            weights_only: true loads only tensors and plain values, all that our checkpoints hold; null is Lightning's.
         """
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, weights_only)
 
@@ -49,13 +44,9 @@ class Trainer(pl.Trainer):
         """Evaluate a policy on held-out instances, without search.
 
         Args:
-            model: the agent.
-            dataloaders: not used here; the data module has them.
             ckpt_path: a checkpoint of `fit`; null evaluates the policy that training begins with.
             verbose: print Lightning's own table of the figures too.
-            datamodule: the data module.
-            weights_only: true loads only tensors and plain values, which is all that our checkpoints hold; null leaves
-                that to Lightning.
+            weights_only: true loads only tensors and plain values, all that our checkpoints hold; null is Lightning's.
         """
         return super().validate(model, dataloaders, ckpt_path, verbose, datamodule, weights_only)
 
@@ -65,8 +56,6 @@ class Trainer(pl.Trainer):
         """Write a trained policy as files that plain transformers and peft load.
 
         Args:
-            model: the agent, with the arguments that it was trained with.
-            datamodule: its data module.
             ckpt_path: a checkpoint of `fit`.
             output: the folder to write.
             merge: merge the adapter into the base weights, for plain transformers without peft.
