@@ -37,12 +37,7 @@ def config_error_sentence(error: BaseException) -> str | None:
 
 
 def parser_error_sentence(message: str, keys: Collection[str]) -> str:
-    """A message of jsonargparse, many lines long, as one sentence.
-
-    Args:
-        message: of the error.
-        keys: all that may be set, such as `data.instances`.
-    """
+    """A message of jsonargparse, many lines long, as one sentence. `keys` are all that may be set."""
     text = one_line(message)
     return next((sentence for rule in _RULES if (sentence := rule(text, keys))), text)
 
@@ -140,8 +135,7 @@ def _unknown_class(text: str, keys: Collection[str]) -> str | None:
     if is_shipped and (sentence := renamed(path) or renamed(name)):
         return sentence
     known = set(_classes())
-    suggestion = None if name in known else _suggestion(name, known)
-    remedy = suggestion or "tsr fit --help lists those that do"
+    remedy = (None if name in known else _suggestion(name, known)) or "tsr fit --help lists those that do"
     return f"{key} is {path}, which is no class that fits there: {remedy}"
 
 

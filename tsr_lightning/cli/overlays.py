@@ -41,10 +41,14 @@ def as_overlays(args: Sequence[str]) -> list[str]:
     sections: list[tuple[list[str], list[str]]] = [([], [])]  # (the environment's name, everything else)
     rest = iter(args)
     for part in rest:
-        flag, _, value = part.partition("=")
+        flag, has_value, after = part.partition("=")
         name, others = sections[-1]
-        if flag not in (*_CONFIG, "--data", f"--{_ENV}", f"--{_KWARGS}") or not (value := value or next(rest, "")):
+        if flag not in (*_CONFIG, "--data", f"--{_ENV}", f"--{_KWARGS}"):
             others.append(part)
+            continue
+        value = after if has_value else next(rest, None)
+        if value is None:
+            others.append(part)  # which the parser refuses
         elif flag in _CONFIG:
             others += [flag, value]
             sections.append(([], []))

@@ -40,11 +40,7 @@ RENAMED: Mapping[str, str] = {
 
 
 def renamed(name: str) -> str | None:
-    """The sentence that answers an old name, or a key below one; None for any other name.
-
-    Args:
-        name: with the dashes of a flag, if it was given as one.
-    """
+    """The sentence that answers an old name, with or without a flag's dashes, or a key below it; None for any other."""
     bare = name.removeprefix("--")
     dashes = name.removesuffix(bare)
     for old, new in RENAMED.items():

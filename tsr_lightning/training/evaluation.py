@@ -39,12 +39,8 @@ class EvalProtocol:
         return {"temperature": self.temperature, "samples": self.samples, "search": search}
 
     def tasks(self, instances: Sequence[tuple[int, Instance]], held_out_seed: int) -> list[tuple[SearchTask, ...]]:
-        """The searches of each instance, one per sample.
-
-        Args:
-            instances: each with its position in the held-out set.
-            held_out_seed: of the set; it names the draws, so that every run is evaluated with the same.
-        """
+        """The searches of each instance, one per sample. Instances come with their positions in the held-out set, whose
+        seed names the draws, so that every run is evaluated with the same."""
         key = Key(held_out_seed).fold_in("trial", self.name)  # data: another word would change the draws
         strategy = self.search or Sample()
         return [

@@ -7,6 +7,7 @@ position in the training stream. An instance is a pair: the index of its environ
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 from tsr_lightning.envs.base import Branchable, fingerprint
@@ -58,14 +59,13 @@ class Instances:
         self._weights = weights or [1.0] * len(envs)
         self._key = key
         self._spec = held_out
-        self._held_out: dict[State, int] | None = None  # seeds by initial state
         self._trained: dict[State, int] = {}  # how often each initial state was drawn for training
         self._skipped = 0
 
     @property
     def summary(self) -> str:
         """How training and evaluation were kept apart, in words and counts."""
-        held_out = self._held_out_states()
+        held_out = self._held_out
         return (
             f"instances: {len(held_out)} held out, all of different initial states; {sum(self._trained.values())} "
             f"trained on, of {len(self._trained)} different initial states, {len(held_out.keys() & self._trained)} of "
@@ -75,34 +75,33 @@ class Instances:
     @property
     def held_out(self) -> tuple[Instance, ...]:
         """Of the first environment, then of the next; each has those that it has without the others."""
-        return tuple((env, seed) for (env, _), seed in self._held_out_states().items())
+        return tuple((env, seed) for (env, _), seed in self._held_out.items())
 
     def training(self, epoch: int, count: int) -> TrainingInstances:
         """The training instances of an epoch."""
-        held_out = self._held_out_states()
         instances = []
         skipped = 0
         for place in range(count):
             key = self._key.fold_in(Stream.INSTANCE, epoch, place, "environment")
             env = choose(self._weights, key)
             problem = "no initial state is left for training"
-            seed, initial, attempts = self._draw(env, held_out, problem, self._key, Stream.INSTANCE, epoch, place)
+            seed, initial, attempts = self._draw(env, self._held_out, problem, self._key, Stream.INSTANCE, epoch, place)
             instances.append((env, seed))
             skipped += attempts
             self._trained[initial] = self._trained.get(initial, 0) + 1
         self._skipped += skipped
         return TrainingInstances(tuple(instances), skipped)
 
-    def _held_out_states(self) -> dict[State, int]:
-        if self._held_out is None:
-            states: dict[State, int] = {}
-            key = Key(self._spec.seed).fold_in(Stream.INSTANCE, "held out")
-            for env, place in product(range(len(self._envs)), range(self._spec.instances)):
-                problem = f"only {place} different initial states were found"
-                seed, initial, _ = self._draw(env, states, problem, key, place)
-                states[initial] = seed
-            self._held_out = states
-        return self._held_out
+    @cached_property
+    def _held_out(self) -> dict[State, int]:
+        """Seeds by initial state."""
+        seeds: dict[State, int] = {}
+        key = Key(self._spec.seed).fold_in(Stream.INSTANCE, "held out")
+        for env, place in product(range(len(self._envs)), range(self._spec.instances)):
+            problem = f"only {place} different initial states were found"
+            seed, initial, _ = self._draw(env, seeds, problem, key, place)
+            seeds[initial] = seed
+        return seeds
 
     def _draw(
         self, env: int, taken: Container[State], problem: str, key: Key, *parts: int | str

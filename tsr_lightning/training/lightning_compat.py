@@ -65,12 +65,8 @@ def epochs_at_rollout(trainer: Trainer) -> int:
 
 
 def position_at_validation(trainer: Trainer, loaded: Position | None) -> Position:
-    """Counts the epoch that the validation closes, unlike `trainer.current_epoch`.
-
-    Args:
-        trainer: of the run.
-        loaded: the position in the checkpoint that was loaded. `validate` does not restore the Trainer's own counts.
-    """
+    """Counts the epoch that the validation closes, unlike `trainer.current_epoch`. `loaded` is the position in the
+    checkpoint that was loaded: `validate` does not restore the Trainer's own counts."""
     if loaded is not None and not is_fitting(trainer):
         return loaded
     return Position(epochs=trainer.fit_loop.epoch_progress.current.ready, updates=trainer.global_step)
