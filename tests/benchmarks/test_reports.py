@@ -10,7 +10,7 @@ from commands import QUICK, TINY, tsr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tsr_lightning.training.monitor import few_valid_actions
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Group, Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
 DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/sft.yaml")
@@ -75,7 +75,7 @@ class TestHardlyAResponseCanBeRead:
 
 
 def reason(*turns: Turn) -> str | None:
-    return few_valid_actions([trajectory(1, 0, *turns)], max_response_tokens=12)
+    return few_valid_actions([Group(1, (trajectory(1, 0, *turns),))], max_response_tokens=12)
 
 
 def test_why_they_cannot_be_read():
