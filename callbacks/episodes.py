@@ -1,12 +1,13 @@
-"""The episodes of an evaluation, joined over ranks. Knows no figure and no interval."""
+"""The episodes of an evaluation as a torchmetrics Metric, gathered over ranks. Knows no figure and no interval."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tsr_lightning.costs import Costs
-from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -16,44 +17,76 @@ class Episode(NamedTuple):
     env: int
     instance: int
     member: int
-    succeeded: bool
-    episode_return: float
+    succeeded: int
     turns: int
     valid: int  # turns
     effective: int  # turns
     tokens: int  # of the responses
 
 
-@dataclass(slots=True)
-class Episodes:
-    """Of one protocol, and what they cost."""
+class GatheredEpisodes(NamedTuple):
+    """Every episode once, in the order of (environment, instance, member), and their cost on all ranks."""
 
-    protocol: EvalProtocol
-    episodes: list[Episode] = field(default_factory=list)
-    costs: Costs = Costs()  # noqa: RUF009  (frozen)
-    seconds: float = 0.0
-
-    def add(self, result: EvalResult) -> None:
-        self.check(result.protocol)
-        self.episodes += [_episode(trajectory) for group in result.groups for trajectory in group.trajectories]
-        self.costs += result.costs
-        self.seconds += result.seconds
-
-    def check(self, protocol: EvalProtocol) -> None:
-        """Refuses a second protocol of the same name."""
-        if protocol != self.protocol:
-            raise ConfigError(f"data.evaluations has two protocols named {protocol.name!r}: rename either")
+    episodes: Sequence[Episode]
+    returns: Sequence[float]
+    tokens_generated: int
+    env_steps: int
+    seconds: float  # of the slowest rank
 
 
-def joined(by_rank: Sequence[Episodes]) -> Episodes:
-    """Every episode once, in the order of (environment, instance, member); the slowest rank's seconds."""
-    first = by_rank[0]
-    for own in by_rank:
-        first.check(own.protocol)
-    # a sampler that pads its last batch repeats episodes; with keyed draws the copies are equal
-    once = {(one.env, one.instance, one.member): one for own in by_rank for one in own.episodes}
-    costs = sum((own.costs for own in by_rank), Costs())
-    return Episodes(first.protocol, [once[key] for key in sorted(once)], costs, max(own.seconds for own in by_rank))
+class EpisodeMetric(Metric):
+    """The episodes of one protocol. Ranks may hold different numbers of them, zero included."""
+
+    full_state_update = False
+    counts: list[Tensor]  # each [n, 8] int64, a row per `Episode`
+    returns: list[Tensor]  # each [n] float64
+    costs: Tensor  # [2] int64
+    seconds: Tensor  # [] float64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("counts", default=[], dist_reduce_fx="cat")
+        self.add_state("returns", default=[], dist_reduce_fx="cat")
+        self.add_state("costs", default=torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("seconds", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="max")
+
+    def update(self, result: EvalResult | None) -> None:
+        """Adds a batch. None adds empty tensors, without which a rank that has no episodes cannot be gathered:
+        torchmetrics would send a tensor of another shape and type in their place.
+        """
+        trajectories = [trajectory for group in result.groups for trajectory in group.trajectories] if result else []
+        rows = [_signed(_episode(trajectory)) for trajectory in trajectories]
+        self.counts.append(torch.tensor(rows, dtype=torch.int64, device=self.device).reshape(-1, len(Episode._fields)))
+        self.returns.append(
+            torch.tensor(
+                [trajectory.episode_return for trajectory in trajectories], dtype=torch.float64, device=self.device
+            )
+        )
+        if result is not None:
+            self.costs += torch.tensor([result.costs.tokens_generated, result.costs.env_steps], device=self.device)
+            self.seconds += result.seconds
+
+    def compute(self) -> dict[str, Tensor]:
+        # torchmetrics gives a list before the ranks are joined and a tensor after it
+        counts, returns = _joined(self.counts), _joined(self.returns)
+        return {"counts": counts, "returns": returns, "costs": self.costs, "seconds": self.seconds}
+
+    def gather(self) -> GatheredEpisodes:
+        """The episodes of all ranks; called on each."""
+        state = self.compute()
+        rows = [_unsigned(Episode(*row)) for row in state["counts"].tolist()]
+        returns = state["returns"].reshape(-1).tolist()  # torchmetrics makes a scalar of a single one
+        # a sampler that pads its last batch repeats episodes; with keyed draws the copies are equal
+        once = {(row.env, row.instance, row.member): (row, value) for row, value in zip(rows, returns, strict=True)}
+        ordered = [once[key] for key in sorted(once)]
+        tokens, steps = state["costs"].tolist()
+        return GatheredEpisodes(
+            episodes=[row for row, _ in ordered],
+            returns=[value for _, value in ordered],
+            tokens_generated=tokens,
+            env_steps=steps,
+            seconds=state["seconds"].item(),
+        )
 
 
 def _episode(trajectory: Trajectory) -> Episode:
@@ -61,10 +94,22 @@ def _episode(trajectory: Trajectory) -> Episode:
         env=trajectory.env,
         instance=trajectory.instance,
         member=trajectory.member,
-        succeeded=trajectory.succeeded,
-        episode_return=trajectory.episode_return,
+        succeeded=int(trajectory.succeeded),
         turns=len(trajectory.turns),
         valid=sum(turn.valid for turn in trajectory.turns),
         effective=sum(turn.effective for turn in trajectory.turns),
         tokens=trajectory.trained_tokens,
     )
+
+
+def _signed(episode: Episode) -> Episode:
+    """With the instance's unsigned 64-bit seed as the signed number that torch can hold."""
+    return episode._replace(instance=(episode.instance + 2**63) % 2**64 - 2**63)
+
+
+def _unsigned(episode: Episode) -> Episode:
+    return episode._replace(instance=episode.instance % 2**64)
+
+
+def _joined(parts: list[Tensor] | Tensor) -> Tensor:
+    return parts if isinstance(parts, Tensor) else torch.cat(parts)

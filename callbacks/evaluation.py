@@ -8,17 +8,17 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks import table
 from callbacks.costs import RolloutCostMeter, RunCosts
-from callbacks.episodes import Episodes, joined
+from callbacks.episodes import EpisodeMetric
 from callbacks.measurement import Measurement, measure
-from tsr_lightning.costs import Costs
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.training.evaluation import EvalResult
+from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import RolloutProgress
 from tsr_lightning.training.lightning_compat import (
     Position,
@@ -70,9 +70,10 @@ class Evaluation(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._before: dict[str, Measurement] = {}  # by protocol, as are the next two
+        self._before: dict[str, Measurement] = {}  # by protocol, as are the next three
         self._latest: dict[str, Measurement] = {}
-        self._episodes: dict[str, Episodes] = {}  # of this rank, in the running validation
+        self._protocols: dict[str, EvalProtocol] = {}
+        self._episodes: dict[str, EpisodeMetric] = {}
         self._rollouts = RolloutCostMeter()  # of this rank, since this process began
         self._earlier = RunCosts()  # of the run that this one resumes
         self._costs = RunCosts()
@@ -105,7 +106,7 @@ class Evaluation(Callback):
         self._rollouts.update(progress)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._episodes = {}
+        self._protocols, self._episodes = {}, {}
 
     def on_validation_batch_end(
         self,
@@ -119,7 +120,10 @@ class Evaluation(Callback):
         if not isinstance(outputs, EvalResult):
             raise TypeError(f"Evaluation expects validation_step to return an EvalResult, not {type(outputs).__name__}")
         protocol = outputs.protocol
-        self._episodes.setdefault(protocol.name, Episodes(protocol)).add(outputs)
+        self._protocols = _merged([self._protocols, {protocol.name: protocol}])
+        if protocol.name not in self._episodes:
+            self._episodes[protocol.name] = _empty_metric(trainer, pl_module)
+        self._episodes[protocol.name].update(outputs)
 
     # Measuring
 
@@ -128,10 +132,12 @@ class Evaluation(Callback):
         data = datamodule(trainer)
         envs = [entry.env for entry in data.mixture] if isinstance(data, RolloutDataModule) else []
         measured: dict[str, Measurement] = {}
-        by_rank = Ranks.of(trainer).gather([self._episodes])
-        for name in dict.fromkeys(name for own in by_rank for name in own):  # a rank may have no batch of a protocol
-            played = joined([own[name] for own in by_rank if name in own])
-            measurement = measure(played, position, pass_at=self.pass_at, envs=envs)
+        # a rank without a batch of some protocol takes part in gathering it too, and in the same order
+        for name, protocol in _merged(Ranks.of(trainer).gather([self._protocols])).items():
+            if name not in self._episodes:
+                self._episodes[name] = _empty_metric(trainer, pl_module)
+            episodes = self._episodes[name].gather()
+            measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
             if measurement is not None:
                 measured[name] = measurement
         figures = {f"val/{name}/{key}": value for name, one in measured.items() for key, value in one.figures.items()}
@@ -144,14 +150,14 @@ class Evaluation(Callback):
         else:
             self._latest = measured
         seconds = sum(one.figures["seconds"] for one in measured.values())
-        self._update_costs(trainer, evaluation_seconds=seconds)
+        self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
         self._write(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._update_costs(trainer)  # for a checkpoint that is written without a validation
+        self._update_costs(trainer, pl_module)  # for a checkpoint that is written without a validation
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._update_costs(trainer)
+        self._update_costs(trainer, pl_module)
         self._write(trainer)
 
     # Printing
@@ -190,17 +196,19 @@ class Evaluation(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = monotonic()
 
-    def _update_costs(self, trainer: Trainer, evaluation_seconds: float = 0.0) -> None:
+    def _update_costs(self, trainer: Trainer, pl_module: LightningModule, evaluation_seconds: float = 0.0) -> None:
         """Called on all ranks at once."""
-        costs = sum(Ranks.of(trainer).gather([self._rollouts.total]), Costs())
+        own = self._rollouts.total
+        counts = torch.tensor([own.tokens_generated, own.env_steps], device=pl_module.device)
+        tokens, steps = trainer.strategy.reduce(counts, reduce_op="sum").tolist()
         position = position_at_validation(trainer, self._loaded)
         self._costs = RunCosts(
             epochs=position.epochs,
             updates=position.updates,
             seconds=self._earlier.seconds + monotonic() - self._started,
             evaluation_seconds=self._costs.evaluation_seconds + evaluation_seconds,
-            tokens_generated=self._earlier.tokens_generated + costs.tokens_generated,
-            env_steps=self._earlier.env_steps + costs.env_steps,
+            tokens_generated=self._earlier.tokens_generated + tokens,
+            env_steps=self._earlier.env_steps + steps,
         )
 
     def _write(self, trainer: Trainer) -> None:
@@ -233,3 +241,21 @@ def _report(before: Measurement | None, after: Measurement | None) -> dict[str, 
 
 def _plain(measured: Mapping[str, Measurement]) -> dict[str, Any]:
     return {name: measurement.to_plain() for name, measurement in measured.items()}
+
+
+def _merged(several: list[dict[str, EvalProtocol]]) -> dict[str, EvalProtocol]:
+    """Protocols by name, in the order of their first occurrence."""
+    protocols: dict[str, EvalProtocol] = {}
+    for some in several:
+        for name, protocol in some.items():
+            if protocols.setdefault(name, protocol) != protocol:
+                raise ConfigError(f"data.evaluations has two protocols named {name!r}: rename either")
+    return protocols
+
+
+def _empty_metric(trainer: Trainer, pl_module: LightningModule) -> EpisodeMetric:
+    metric = EpisodeMetric()
+    if trainer.world_size > 1:  # one process stays on the CPU, since not every device has float64
+        metric.to(pl_module.device)
+    metric.update(None)
+    return metric

@@ -62,15 +62,21 @@ class InstanceFilter(Callback):
 
     def figures(self, groups: list[Group], kept: list[Group], objective: Objective) -> dict[str, float]:
         """Of all groups, and of the kept ones where there are any."""
-        figures = {
+        of_kept = (
+            {
+                "rollout/filter/in_group_std_kept": fmean(compared_std(group, objective) for group in kept),
+                "rollout/filter/return_kept": fmean(value for group in kept for value in group.returns),
+            }
+            if kept
+            else {}
+        )
+        return {
             "rollout/filter/kept_share": len(kept) / len(groups),
             "rollout/filter/uniform_share": fmean(self.is_uniform(group, objective) for group in groups),
+            "rollout/filter/in_group_std": fmean(compared_std(group, objective) for group in groups),
+            "rollout/filter/return": fmean(value for group in groups for value in group.returns),
+            **of_kept,
         }
-        for some, suffix in ((groups, ""), (kept, "_kept")):
-            if some:
-                figures[f"rollout/filter/in_group_std{suffix}"] = fmean(compared_std(g, objective) for g in some)
-                figures[f"rollout/filter/return{suffix}"] = fmean(value for group in some for value in group.returns)
-        return figures
 
 
 def compared_returns(group: Group, objective: Objective) -> list[float]:

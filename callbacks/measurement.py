@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from callbacks import statistics
-from callbacks.episodes import Episodes
+from callbacks.episodes import GatheredEpisodes
 from callbacks.statistics import Interval
+from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.lightning_compat import Position
 
@@ -53,14 +54,19 @@ class Measurement:
 
 
 def measure(
-    played: Episodes, position: Position, *, pass_at: Sequence[int] | None, envs: Sequence[str] = ()
+    protocol: EvalProtocol,
+    gathered: GatheredEpisodes,
+    position: Position,
+    *,
+    pass_at: Sequence[int] | None,
+    envs: Sequence[str] = (),
 ) -> Measurement | None:
     """The figures of a protocol; None without episodes. With several `envs`, by index, each id's success too.
 
     Rates weigh every instance the same, means every episode. A k of `pass_at` for which some instance has too few
     episodes is left out; None stands for the powers of two.
     """
-    episodes = played.episodes
+    episodes = gathered.episodes
     if not episodes:
         return None
     outcomes: dict[Instance, tuple[int, int]] = {}
@@ -77,17 +83,17 @@ def measure(
         "success_rate": statistics.success_rate(outcomes),
         **(_success_by_env(outcomes, envs) if len(envs) > 1 else {}),
         **{f"pass@{k}": statistics.mean_pass_at_k(outcomes, k) for k in ks},
-        "return": sum(episode.episode_return for episode in episodes) / len(episodes),
+        "return": sum(gathered.returns) / len(episodes),
         "turns": turns / len(episodes),
         "valid_actions": _ratio(sum(episode.valid for episode in episodes), turns),
         "effective_actions": _ratio(sum(episode.effective for episode in episodes), turns),
         "response_tokens_per_turn": _ratio(tokens, turns),
         "response_tokens_per_episode": tokens / len(episodes),
-        "tokens_generated": float(played.costs.tokens_generated),
-        "env_steps": float(played.costs.env_steps),
-        "seconds": played.seconds,
+        "tokens_generated": float(gathered.tokens_generated),
+        "env_steps": float(gathered.env_steps),
+        "seconds": gathered.seconds,
     }
-    return Measurement(played.protocol.settings(), position.epochs, position.updates, outcomes, figures)
+    return Measurement(protocol.settings(), position.epochs, position.updates, outcomes, figures)
 
 
 def _success_by_env(outcomes: Mapping[Instance, tuple[int, int]], envs: Sequence[str]) -> dict[str, float]:

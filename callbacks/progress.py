@@ -1,6 +1,7 @@
 """A progress line for rollouts, beside Lightning's own progress bar."""
 
 import sys
+from abc import ABC, abstractmethod
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
@@ -16,7 +17,7 @@ class RolloutProgressBar(Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._line: _TqdmLine | _RichLine | None = None
+        self._line: _Line | None = None
 
     def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
         if not trainer.is_global_zero:
@@ -51,7 +52,24 @@ def describe_costs(progress: RolloutProgress) -> str:
     return f"{progress.costs.tokens_generated:,} tokens ({rate:,.0f}/s), {progress.costs.env_steps:,} env steps"
 
 
-class _TqdmLine:
+class _Line(ABC):
+    @abstractmethod
+    def show(self, progress: RolloutProgress) -> None: ...
+
+    @abstractmethod
+    def hide(self) -> None: ...
+
+
+def _line_beside(theirs: ProgressBar | None, ours: _Line | None) -> _Line:
+    """Our line, made if needed. Rich redraws the terminal by itself and would print every state of a foreign bar, so
+    beside Lightning's rich bar ours is a task of the same display.
+    """
+    if isinstance(theirs, RichProgressBar) and theirs.progress is not None:
+        return ours if isinstance(ours, _RichLine) and ours.display is theirs.progress else _RichLine(theirs.progress)
+    return ours if isinstance(ours, _TqdmLine) else _TqdmLine()
+
+
+class _TqdmLine(_Line):
     """Below Lightning's tqdm bar if there is one."""
 
     def __init__(self) -> None:
@@ -59,7 +77,14 @@ class _TqdmLine:
 
     def show(self, progress: RolloutProgress) -> None:
         if self._tqdm is None:
-            self._tqdm = Tqdm(unit="search", leave=False, dynamic_ncols=True, file=sys.stderr)
+            self._tqdm = Tqdm(
+                desc=progress.phase,
+                total=progress.total,
+                unit="search",
+                leave=False,
+                dynamic_ncols=True,
+                file=sys.stderr,
+            )
         self._tqdm.total = progress.total
         self._tqdm.n = progress.done
         self._tqdm.set_description(progress.phase, refresh=False)
@@ -71,7 +96,7 @@ class _TqdmLine:
             self._tqdm = None
 
 
-class _RichLine:
+class _RichLine(_Line):
     """One task for all rollouts, hidden and never removed: Lightning finds its own tasks by position."""
 
     def __init__(self, display: Progress) -> None:
@@ -91,12 +116,3 @@ class _RichLine:
     def hide(self) -> None:
         self.display.reset(self._task, visible=False)
         self.display.refresh()
-
-
-def _line_beside(theirs: ProgressBar | None, ours: _TqdmLine | _RichLine | None) -> _TqdmLine | _RichLine:
-    """Our line, made if needed. Rich redraws the terminal by itself and would print every state of a foreign bar, so
-    beside Lightning's rich bar ours is a task of the same display.
-    """
-    if isinstance(theirs, RichProgressBar) and theirs.progress is not None:
-        return ours if isinstance(ours, _RichLine) and ours.display is theirs.progress else _RichLine(theirs.progress)
-    return ours if isinstance(ours, _TqdmLine) else _TqdmLine()
