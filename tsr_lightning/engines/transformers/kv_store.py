@@ -17,8 +17,8 @@ class KVShape:
     heads: int  # of keys and values
     key_width: int
     value_width: int
-    hidden: int  # width of the last hidden state
     dtype: torch.dtype  # of keys and values
+    hidden: int  # width of the last hidden state
     hidden_dtype: torch.dtype
 
     @property

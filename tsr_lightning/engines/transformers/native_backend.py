@@ -1,4 +1,4 @@
-"""Attention by the native kernel, on a CPU: keys are read where they are stored."""
+"""Attention by the native kernel, on a CPU: keys are read where they are stored. Methods as in `torch_backend`."""
 
 from collections.abc import Sequence
 
