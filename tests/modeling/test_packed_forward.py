@@ -34,10 +34,10 @@ from tsr_lightning.engines.transformers.native_backend import NativeBackend
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.modeling import attention, packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
-from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.kernels import Kernels, Operators
 from tsr_lightning.modeling.native import operators
 from tsr_lightning.modeling.native.operators import NativeOperators, padded_rows
-from tsr_lightning.modeling.operators import Operators, TorchOperators
+from tsr_lightning.modeling.operators import TorchOperators
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.modeling.training_attention import TrainingAttention
 
