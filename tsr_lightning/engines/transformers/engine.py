@@ -33,15 +33,7 @@ _SHRINK_AT = 0.75  # finished groups leave the decode buffer once at most this p
 
 
 class TransformersEngine:
-    """Samples responses from a causal language model.
-
-    Args:
-        model: the policy.
-        end_ids: tokens that end a response.
-        context_tokens: the most tokens of a prompt and its response together.
-        kv_cache_mib: as `spec.Transformers` explains it.
-        max_num_seqs: likewise.
-    """
+    """Samples responses from a causal language model. Arguments as of `EngineSpec.build` and `spec.Transformers`."""
 
     def __init__(
         self, model: Model, end_ids: frozenset[int], context_tokens: int, kv_cache_mib: int, max_num_seqs: int
@@ -152,8 +144,7 @@ class TransformersEngine:
         trie.begin()
         matched = [trie.match_prefix(group.ids) for group in chunk]
         new = sum(len(g.ids) - len(slots) + g.max_new_tokens for g, slots in zip(chunk, matched, strict=True))
-        if not trie.reserve(new):
-            raise RuntimeError("a chunk of prompts is larger than the trie")  # _chunks prevents it
+        trie.reserve(new)
         prompts = [trie.insert(group.ids, slots) for group, slots in zip(chunk, matched, strict=True)]
         pending: list[tuple[SequenceGroup, CachedSequence]] = []
         count = 0
