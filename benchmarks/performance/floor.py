@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.performance.trie import Trie
 from benchmarks.performance.workload import DTYPES, ModelShape, Workload
-from tsr_lightning.modeling.kernels import Kernels
-from tsr_lightning.modeling.operators import Operators
+from tsr_lightning.modeling.kernels import Kernels, Operators
 
 PREFILL_ROWS = 4096
 _SECONDS = 0.3  # that each product is repeated for

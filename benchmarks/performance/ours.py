@@ -9,7 +9,6 @@ from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.policy.chat import Chat
-from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
@@ -25,7 +24,7 @@ def sit_down(work: Workload, folder: Path) -> Seat:
     tokenizer = load_tokenizer(policy_spec, ())
     policy = Policy(policy_spec, tokenizer, critic=False)
     spec = Transformers(kv_cache_mib=work.kv_cache_mib, max_num_seqs=work.rows)
-    engine = spec.build(InferencePolicy(policy), Chat(tokenizer, work.context).end_ids, work.longest)
+    engine = spec.build(policy, Chat(tokenizer, work.context).end_ids, work.longest)
 
     @torch.no_grad()
     def renew() -> None:

@@ -27,7 +27,6 @@ from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.kernels import Kernels
-from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import make_tokenizer
@@ -75,7 +74,7 @@ def with_kernels(policy: Policy, request: pytest.FixtureRequest) -> Policy:
 def make_engine(
     policy: Policy, max_num_seqs: int = 512, ends: frozenset[int] = ENDS, kv_cache_mib: int = 8
 ) -> TransformersEngine:
-    engine = Transformers(kv_cache_mib, max_num_seqs).build(InferencePolicy(policy), ends, 96)
+    engine = Transformers(kv_cache_mib, max_num_seqs).build(policy, ends, 96)
     with engine._running():  # allocates the cache, whose pass over two tokens is not to be counted
         return engine
 
@@ -358,7 +357,7 @@ def test_cache_uses_its_memory_and_no_more(policy: Policy, kv_cache_mib: int) ->
 
 @both_kernels
 def test_cache_smaller_than_a_context_is_refused(policy: Policy) -> None:
-    engine = Transformers(kv_cache_mib=1).build(InferencePolicy(policy), ENDS, 9600)
+    engine = Transformers(kv_cache_mib=1).build(policy, ENDS, 9600)
     with pytest.raises(ConfigError, match=r"Transformers.kv_cache_mib is 1: .* 9600 tokens .* give \d+ or more"):
         engine.generate([Prompt((1,), (1,), 1)], 1.0)
 

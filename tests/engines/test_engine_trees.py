@@ -33,7 +33,6 @@ from tsr_lightning.envs.make import make_env
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
-from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
@@ -167,7 +166,7 @@ def played(
 ) -> tuple[Recording, int]:
     """The engine's calls, and the tokens that a hook counted."""
     chat = Chat(load_tokenizer(spec, ()), context)
-    engine = Transformers(kv_cache_mib=64).build(InferencePolicy(policy), chat.end_ids, 512)
+    engine = Transformers(kv_cache_mib=64).build(policy, chat.end_ids, 512)
     with engine._running():  # allocates the cache, whose pass over two tokens is not to be counted
         recording = Recording(engine)
     envs, *others = ([make_env("tsr/FrozenLake-v0", prompt_style="brief", max_turns=4)] for _ in range(1 + workers))

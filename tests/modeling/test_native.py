@@ -183,7 +183,7 @@ def test_each_branch_of_a_decode_step_sees_its_own_past(window: int | None) -> N
     draw = np.random.default_rng(0)
     slots = draw.permutation(1000)
     prompts, rest = [slots[:30], slots[30:35], slots[35:100]], slots[100:].tolist()
-    store = KVStore(KVShape(1, 2, 16, 16, 4, torch.float32, torch.float32), 1000, CPU)
+    store = KVStore(KVShape(1, 2, 16, 16, torch.float32, 4, torch.float32), 1000, CPU)
     store.keys[0].normal_(), store.values[0].normal_()
     decode = NativeBackend().decode(store, prompts, 400)
     decode.keep([0, 1, 2])

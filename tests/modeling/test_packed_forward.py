@@ -29,16 +29,15 @@ from transformers import (
 )
 
 from tsr_lightning.batching.packing import pack
-from tsr_lightning.engines.transformers.backends import AttentionBackend
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.modeling import attention, packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
-from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.kernels import Kernels, Operators
 from tsr_lightning.modeling.native import operators
 from tsr_lightning.modeling.native.operators import NativeOperators, padded_rows
-from tsr_lightning.modeling.operators import Operators, TorchOperators
+from tsr_lightning.modeling.operators import TorchOperators
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.modeling.training_attention import TrainingAttention
 
@@ -155,13 +154,13 @@ def test_finish_completes_the_tokens_that_prefill_left_unfinished(name: str, ker
     assert all(torch.equal(one, other) for one, other in zip(before, (*store.keys, *store.values), strict=True))
 
 
-def store_for(model: PreTrainedModel, kernels: Kernels) -> tuple[KVStore, AttentionBackend]:
+def store_for(model: PreTrainedModel, kernels: Kernels) -> tuple[KVStore, TorchBackend | NativeBackend]:
     config = model.config
     width = config.head_dim if isinstance(config, Qwen3Config) else config.hidden_size // config.num_attention_heads
     heads = config.num_key_value_heads
-    shape = KVShape(LAYERS, heads, width, width, config.hidden_size, torch.float32, torch.float32)
+    shape = KVShape(LAYERS, heads, width, width, torch.float32, config.hidden_size, torch.float32)
     is_native = kernels is Kernels.NATIVE
-    backend: AttentionBackend = NativeBackend() if is_native else TorchBackend(DecodeBuffer(shape, 64, CPU))
+    backend = NativeBackend() if is_native else TorchBackend(DecodeBuffer(shape, 64, CPU))
     store = KVStore(shape, 31, CPU)
     for part in (*store.keys, *store.values):
         part.zero_()

@@ -13,11 +13,10 @@ from commands import ROOT
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
 
 from tsr_lightning.engines.base import Sampling
-from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.policy.chat import Chat, SingleTurn
 from tsr_lightning.policy.export import export
-from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.model_files import location
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
@@ -75,7 +74,7 @@ def greedy_episodes(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: st
     data = yaml.safe_load((ROOT / "configs" / f"{task}.yaml").read_text(encoding="utf-8"))["data"]
     env = make_env(data["env"], **data["env_kwargs"])
     chat = Chat(tokenizer, SingleTurn())
-    engine = TransformersEngine(InferencePolicy(policy), chat.end_ids, policy.context_length)
+    engine = Transformers().build(policy, chat.end_ids, policy.context_length)
     driver = Driver([env], chat, engine, Sampling(0.0, BUDGET), TokenLimits(policy.context_length))
     tasks = [SearchTask(seed, 0, Sample(), Key(seed)) for seed in (1, 2, 3)]
     turns = [turn for trajectory in driver.run(tasks) for turn in trajectory.turns]

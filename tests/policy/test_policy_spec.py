@@ -8,11 +8,11 @@ from jsonargparse import ArgumentParser
 from transformers import BertConfig, BloomConfig
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.native import building
 from tsr_lightning.policy.checks import check
 from tsr_lightning.policy.export import export
-from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, context_length, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer, make_tokenizer
@@ -132,7 +132,7 @@ def test_native_kernels_that_cannot_be_built_are_refused(monkeypatch):
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
 def test_a_loaded_model_has_the_kernels_of_its_spec(kernels):
     policy = Policy(PolicySpec(SCRATCH, kernels=kernels), make_tokenizer(["Turn 1"]), critic=False)
-    assert InferencePolicy(policy).kernels == Kernels(kernels)
+    assert packed_forward.kernels_of(policy.causal_lm) == Kernels(kernels)
 
 
 def test_dropout_of_the_adapter_warns():

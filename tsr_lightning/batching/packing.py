@@ -6,6 +6,7 @@ its predecessor. So each sequence adds only the rest of its tokens, and attends 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -100,12 +101,8 @@ def common_prefix_length(left: Ids, right: Ids) -> int:
 
 def added_tokens(ordered: Sequence[Ids]) -> list[int]:
     """The tokens that each sequence adds to those before it, in lexicographic order."""
-    previous: Ids = np.empty(0, dtype=np.int64)
-    added = []
-    for ids in ordered:
-        added.append(len(ids) - common_prefix_length(previous, ids))
-        previous = ids
-    return added
+    empty: Ids = np.empty(0, dtype=np.int64)
+    return [len(ids) - common_prefix_length(before, ids) for before, ids in pairwise([empty, *ordered])]
 
 
 def split_by_tokens(ordered: Sequence[Ids], max_tokens: int) -> list[range]:

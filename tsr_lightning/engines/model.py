@@ -1,62 +1,53 @@
-"""What an engine that runs the policy in this process needs of it."""
+"""What an engine that runs the policy in this process needs of it: hidden states out, without gradients."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from torch import Tensor
-
-from tsr_lightning.modeling.attention import OutputPositions, PackedAttention
-from tsr_lightning.modeling.kernels import Kernels
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 
 class Model(Protocol):
-    """A causal language model over packed tokens, and its critic."""
+    """A causal language model and its critic, as a module whose weights training changes in place."""
 
     @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def layers(self) -> int:
-        """The number of layers."""
-        ...
-
-    @property
-    def kernels(self) -> Kernels:
-        """Which its attention may use."""
-        ...
-
-    def version(self) -> object:
-        """Equal as long as the weights are."""
-        ...
-
-    def precision(self) -> object:
-        """Equal as long as the weights are used in the same precision."""
-        ...
-
-    def inference_mode(self) -> AbstractContextManager[None]:
-        """Disables gradients and training mode."""
-        ...
-
-    def prefill(
-        self, ids: Tensor, positions: Tensor, attention: PackedAttention, outputs: OutputPositions
-    ) -> tuple[Tensor, Tensor]:
-        """A pass over packed ids [T] at positions [T] in their sequences: the final hidden states at the output
-        positions [N, H], and the states [T, H] that `finish` completes."""
-        ...
-
-    def decode(self, ids: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
-        """The same with the final hidden states of all tokens [T, H]."""
-        ...
-
-    def finish(self, unfinished: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
-        """States [N, H] at positions [N] -> final hidden states [N, H]; the attention is given no keys."""
-        ...
+    def causal_lm(self) -> PreTrainedModel: ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[N, H] -> [N, V]."""
+        """Final hidden states [N, H] -> [N, V]."""
         ...
 
     def values(self, hidden: Tensor) -> Tensor:
         """The critic's: [N, H] -> [N]."""
         ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+    def eval(self) -> object: ...
+
+
+def weights_version(model: Model) -> object:
+    """Changes whenever a weight does: PyTorch counts the in-place changes of each tensor."""
+    return tuple((id(weight), weight._version) for weight in model.parameters())
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """None without autocast."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+
+
+@contextmanager
+def inference_mode(model: Model) -> Iterator[None]:
+    """Disables gradients and sets evaluation mode; each module's mode is restored afterwards."""
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in was_training.items():
+            module.training = training

@@ -11,8 +11,10 @@ from tsr_lightning.modeling.attention import PackedAttention
 from tsr_lightning.modeling.native import building, kernel
 from tsr_lightning.modeling.native.operators import NativeOperators
 from tsr_lightning.modeling.native.training import NativeTrainingAttention
-from tsr_lightning.modeling.operators import Operators, TorchOperators
+from tsr_lightning.modeling.operators import TorchOperators
 from tsr_lightning.modeling.segments import Segment
+
+Operators = TorchOperators | NativeOperators
 
 
 class Kernels(Enum):

@@ -1,59 +1,38 @@
 """What a Llama-style layer computes beside attention, over N rows of packed tokens."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Operators(Protocol):
-    """The products, norms, gates and rotations of a layer."""
+class TorchOperators:
+    """The products, norms, gates and rotations of a layer, by PyTorch on any device.
+
+    `native.operators` has the same methods.
+    """
 
     def padded_rows(self, count: int) -> int:
         """Rows of a pass over so many tokens: more where that makes products of fewer shapes."""
-        ...
-
-    def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """[N, I] -> [N, O]."""
-        ...
-
-    def linear_add(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
-        """The same plus other [N, O]."""
-        ...
-
-    def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
-        """silu(gate(x)) * up(x): [N, I] -> [N, O] (SwiGLU, arXiv 2002.05202)."""
-        ...
-
-    def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """RMSNorm over the last dimension (arXiv 1910.07467)."""
-        ...
-
-    def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        """Rotary embedding of the first N of x [_, H, D] by angles [N, D] (arXiv 2104.09864). May overwrite x."""
-        ...
-
-
-class TorchOperators:
-    """PyTorch's, on any device."""
-
-    def padded_rows(self, count: int) -> int:
         return count
 
     def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """[N, I] -> [N, O]."""
         return layer(x)
 
     def linear_add(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
+        """The same plus other [N, O]."""
         return other + layer(x)
 
     def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
+        """silu(gate(x)) * up(x): [N, I] -> [N, O] (SwiGLU, arXiv 2002.05202)."""
         return functional.silu(gate(x)) * up(x)
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """RMSNorm over the last dimension (arXiv 1910.07467)."""
         wide = x.float()
         return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(x.dtype)
 
     def rotate(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        """Rotary embedding of the first N of x [_, H, D] by angles [N, D] (arXiv 2104.09864). May overwrite x."""
         first, second = x.chunk(2, dim=-1)
         return x * cosines[:, None] + torch.cat([-second, first], dim=-1) * sines[:, None]

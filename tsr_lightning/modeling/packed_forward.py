@@ -25,8 +25,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 
 from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed_inputs
-from tsr_lightning.modeling.kernels import Kernels
-from tsr_lightning.modeling.operators import Operators
+from tsr_lightning.modeling.kernels import Kernels, Operators
 
 
 @dataclass(frozen=True)

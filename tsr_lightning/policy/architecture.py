@@ -10,25 +10,9 @@ from transformers import PretrainedConfig, PreTrainedTokenizerFast, Qwen2Config,
 
 from tsr_lightning.policy.spec import Scratch
 
-_COMMON_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "hidden_act",
-    "max_position_embeddings",
-    "initializer_range",
-    "rms_norm_eps",
-    "tie_word_embeddings",
-    "rope_parameters",
-    "attention_dropout",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "dtype",
-)
+# keys of Qwen2 that Seed-OSS lacks, and those that describe a saved file
+_OTHER_KEYS = {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
+_OTHER_KEYS |= {"model_type", "architectures", "transformers_version", "_name_or_path"}
 
 
 def small_config(sizes: Scratch, tokenizer: PreTrainedTokenizerFast) -> SeedOssConfig:
@@ -56,10 +40,7 @@ def as_seed_oss(config: PretrainedConfig) -> SeedOssConfig | None:
     """The same model as Seed-OSS; None unless it is a Qwen2 model without a sliding window."""
     if type(config) is not Qwen2Config or config.use_sliding_window:
         return None
-    values = config.to_dict()
-    return SeedOssConfig(
-        **{key: values[key] for key in _COMMON_KEYS},
-        head_dim=values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"],
-        residual_dropout=0.0,
-        architectures=["SeedOssForCausalLM"],
-    )
+    values = {key: value for key, value in config.to_dict().items() if key not in _OTHER_KEYS}
+    if not values.get("head_dim"):
+        values["head_dim"] = config.hidden_size // config.num_attention_heads
+    return SeedOssConfig(**values, residual_dropout=0.0, architectures=["SeedOssForCausalLM"])

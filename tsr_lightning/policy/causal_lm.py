@@ -19,7 +19,7 @@ _CHUNK_LOGITS = 2**25  # 128 MiB in float32; a larger batch is scored in chunks,
 
 
 class TokenScores(NamedTuple):
-    """TokenScores of the M distinct sampled tokens of a packed batch."""
+    """Of the M distinct sampled tokens of a packed batch."""
 
     hidden: Tensor  # [M, H] last hidden state at the position before each token
     logprobs: Tensor  # [M] float32
@@ -27,7 +27,7 @@ class TokenScores(NamedTuple):
 
 
 class PackedCausalLM:
-    """TokenScores the sampled tokens of packed batches.
+    """Scores the sampled tokens of packed batches.
 
     Args:
         model: the causal language model, which is not copied.

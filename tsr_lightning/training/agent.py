@@ -21,7 +21,6 @@ from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.chat import Chat, Context
-from tsr_lightning.policy.inference import InferencePolicy
 from tsr_lightning.policy.model import Policy, Reference
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
@@ -130,7 +129,7 @@ class Agent(LightningModule):
         """Kept for the whole run, because its memory is allocated once."""
         if context not in self._engines:
             end_ids = self.chat(context).end_ids
-            self._engines[context] = spec.build(InferencePolicy(self.policy), end_ids, context_tokens)
+            self._engines[context] = spec.build(self.policy, end_ids, context_tokens)
         return self._engines[context]
 
     def begin_rollout(self) -> None:

@@ -6,14 +6,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from tsr_lightning.engines.transformers.backends import AttentionBackend
+from tsr_lightning.engines.model import Model, autocast_dtype
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.engines.transformers.trie import Trie
-from tsr_lightning.errors import require
-from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.modeling import packed_forward
+from tsr_lightning.modeling.attention import ScoreParams, dot_product
 
 _MIB = 2**20
 _BUFFER = 1 / 3  # of the memory is the decode buffer's, where the backend needs one
@@ -22,19 +24,12 @@ _BUFFER = 1 / 3  # of the memory is the decode buffer's, where the backend needs
 class PrefixCache:
     """Trie, store and attention backend, in memory of a stated size."""
 
-    def __init__(
-        self,
-        shape: KVShape,
-        vocabulary_size: int,
-        precision: object,
-        kv_cache_mib: int,
-        context_tokens: int,
-        device: torch.device,
-        kernels: Kernels,
-    ) -> None:
-        self.vocabulary_size = vocabulary_size
-        self.precision = precision
-        is_native = kernels.uses_native(device, shape.dtype)
+    def __init__(self, model: Model, kv_cache_mib: int, context_tokens: int) -> None:
+        lm = model.causal_lm
+        shape = _shape_of(lm)
+        self.device = lm.device
+        self.precision = autocast_dtype(lm.device)
+        is_native = packed_forward.kernels_of(lm).uses_native(lm.device, shape.dtype)
         buffer = 0.0 if is_native else _BUFFER
         buffer_tokens = int(kv_cache_mib * _MIB * buffer) // shape.token_bytes
         slots = int(kv_cache_mib * _MIB * (1 - buffer)) // shape.slot_bytes
@@ -47,17 +42,41 @@ class PrefixCache:
             f"{int(context_tokens * token_bytes / _MIB) + 1} or more, or lower data.context_tokens",
         )
         self.trie = Trie(slots)
-        self.store = KVStore(shape, slots, device)
+        self.store = KVStore(shape, slots, lm.device)
         self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the final one
-        self.backend: AttentionBackend = (
-            NativeBackend() if is_native else TorchBackend(DecodeBuffer(shape, buffer_tokens, device))
+        self.backend: TorchBackend | NativeBackend = (
+            NativeBackend() if is_native else TorchBackend(DecodeBuffer(shape, buffer_tokens, lm.device))
         )
 
     def hidden(self, slots: Sequence[int]) -> Tensor:
         """The hidden states at slots [N, H]."""
-        return self.store.hidden.index_select(0, torch.tensor(slots, device=self.store.hidden.device))
+        return self.store.hidden.index_select(0, torch.tensor(slots, device=self.device))
 
     def store_hidden(self, slots: NDArray[np.int64], hidden: Tensor, *, finished: bool) -> None:
-        """Hidden states [N, H] at slots [N]: final ones, or those that `Model.finish` completes."""
-        self.store.hidden.index_copy_(0, torch.from_numpy(slots).to(hidden.device), hidden)
+        """Hidden states [N, H] at slots [N]: final ones, or those that `packed_forward.finish` completes."""
+        self.store.hidden.index_copy_(0, torch.from_numpy(slots).to(self.device), hidden)
         self.finished[slots] = finished
+
+
+def _shape_of(lm: PreTrainedModel) -> KVShape:
+    """Sizes are taken from a pass over two tokens."""
+    probe, ids = _ShapeProbe(), torch.arange(2, device=lm.device)
+    hidden = packed_forward.run_whole(lm.base_model, ids, ids, probe)
+    layers = lm.config.get_text_config().num_hidden_layers
+    if len(probe.shapes) != layers or len(set(probe.shapes)) != 1:
+        raise ConfigError(
+            f"model.policy.model attends in {len(probe.shapes)} of {layers} layers, in {len(set(probe.shapes))} "
+            "shapes: use a model in which all layers attend, in the same shape"
+        )
+    return KVShape(layers, *probe.shapes[0], hidden.shape[-1], hidden.dtype)
+
+
+class _ShapeProbe:
+    """Records the shapes of the keys and values of each layer."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, int, int, torch.dtype]] = []
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
+        self.shapes.append((key.shape[0], key.shape[2], value.shape[2], value.dtype))
+        return dot_product(query[None], key[None], value[None], None, scores, causal=True)[0].transpose(0, 1)

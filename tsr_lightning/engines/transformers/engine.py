@@ -15,22 +15,15 @@ from torch import Tensor
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
-from tsr_lightning.engines.model import Model
-from tsr_lightning.engines.transformers.backends import DecodeAttention
+from tsr_lightning.engines.model import Model, autocast_dtype, inference_mode, weights_version
 from tsr_lightning.engines.transformers.cache import PrefixCache
-from tsr_lightning.engines.transformers.kv_store import KVShape
+from tsr_lightning.engines.transformers.native_backend import NativeDecode
 from tsr_lightning.engines.transformers.sampling import sample
-from tsr_lightning.engines.transformers.sequences import (
-    PendingToken,
-    SequenceData,
-    SequenceGroup,
-    SequenceState,
-    max_columns,
-    unpack_bits,
-)
+from tsr_lightning.engines.transformers.sequences import SequenceData, SequenceGroup, SequenceState, unpack_bits
+from tsr_lightning.engines.transformers.torch_backend import TorchDecode
 from tsr_lightning.engines.transformers.trie import CachedSequence, Trie
-from tsr_lightning.errors import ConfigError
-from tsr_lightning.modeling.attention import OutputPositions, ScoreParams, dot_product
+from tsr_lightning.modeling import packed_forward
+from tsr_lightning.modeling.attention import OutputPositions
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.rng import uniforms
 
@@ -40,24 +33,10 @@ _SHRINK_AT = 0.75  # finished groups leave the decode buffer once at most this p
 
 
 class TransformersEngine:
-    """Samples responses from a causal language model.
-
-    Args:
-        model: the policy.
-        end_ids: tokens that end a response.
-        context_tokens: the most tokens of a prompt and its response together.
-        kv_cache_mib: memory for keys, values and hidden states, in MiB; what does not fit is computed again, with the
-            same results.
-        max_num_seqs: the most responses sampled at once; a larger wave is cut, which changes no sample.
-    """
+    """Samples responses from a causal language model. Arguments as of `EngineSpec.build` and `spec.Transformers`."""
 
     def __init__(
-        self,
-        model: Model,
-        end_ids: frozenset[int],
-        context_tokens: int,
-        kv_cache_mib: int = 4096,
-        max_num_seqs: int = 512,
+        self, model: Model, end_ids: frozenset[int], context_tokens: int, kv_cache_mib: int, max_num_seqs: int
     ) -> None:
         self.model = model
         self.end_ids = end_ids
@@ -77,7 +56,7 @@ class TransformersEngine:
 
     def release(self) -> None:
         """Frees the cache. A CPU keeps it: touching new memory would cost more."""
-        if self.model.device.type != "cpu":
+        if self._cache is not None and self._cache.device.type != "cpu":
             self._cache = None
 
     def close(self) -> None:
@@ -113,10 +92,10 @@ class TransformersEngine:
     @contextmanager
     def _running(self) -> Iterator[PrefixCache]:
         """The cache, emptied if the weights have changed."""
-        with self.model.inference_mode():
-            precision, version = self.model.precision(), self.model.version()
+        with inference_mode(self.model):
+            precision, version = autocast_dtype(self.model.causal_lm.device), weights_version(self.model)
             if self._cache is None or self._cache.precision != precision:
-                self._cache = self._new_cache(precision)
+                self._cache = PrefixCache(self.model, self.kv_cache_mib, self.context_tokens)
             elif version != self._version:
                 self._cache.trie.clear()
             self._version = version
@@ -125,23 +104,6 @@ class TransformersEngine:
             except BaseException:  # slots were assigned to tokens that may not have been computed
                 self._version = None
                 raise
-
-    def _new_cache(self, precision: object) -> PrefixCache:
-        """Sizes are taken from a pass over two tokens."""
-        model, probe = self.model, _ShapeProbe()
-        ids = torch.arange(2, device=model.device)
-        hidden = model.decode(ids, ids, probe)
-        if len(probe.shapes) != model.layers or len(set(probe.shapes)) != 1:
-            raise ConfigError(
-                f"model.policy.model attends in {len(probe.shapes)} of {model.layers} layers, in "
-                f"{len(set(probe.shapes))} shapes: use a model in which all layers attend, in the same shape"
-            )
-        heads, key_width, value_width, dtype = probe.shapes[0]
-        shape = KVShape(model.layers, heads, key_width, value_width, hidden.shape[-1], dtype, hidden.dtype)
-        vocabulary_size = model.logits(hidden).shape[-1]
-        return PrefixCache(
-            shape, vocabulary_size, precision, self.kv_cache_mib, self.context_tokens, model.device, model.kernels
-        )
 
     def _chunks(self, groups: Sequence[SequenceGroup], cache: PrefixCache) -> Iterator[list[SequenceGroup]]:
         """Groups of similar length together, as many as memory and `max_num_seqs` allow; a large group is split."""
@@ -182,8 +144,7 @@ class TransformersEngine:
         trie.begin()
         matched = [trie.match_prefix(group.ids) for group in chunk]
         new = sum(len(g.ids) - len(slots) + g.max_new_tokens for g, slots in zip(chunk, matched, strict=True))
-        if not trie.reserve(new):
-            raise RuntimeError("a chunk of prompts is larger than the trie")  # _chunks prevents it
+        trie.reserve(new)
         prompts = [trie.insert(group.ids, slots) for group, slots in zip(chunk, matched, strict=True)]
         pending: list[tuple[SequenceGroup, CachedSequence]] = []
         count = 0
@@ -202,16 +163,16 @@ class TransformersEngine:
 
     def _prefill_pass(self, pending: Sequence[tuple[SequenceGroup, CachedSequence]], cache: PrefixCache) -> None:
         """One forward pass over the ends of prompts that are not cached."""
-        device = self.model.device
         segments = [Segment(len(prompt.slots) - prompt.cached, prompt.slots) for _, prompt in pending]
         ids = [token for group, prompt in pending for token in group.ids[prompt.cached :]]
         positions = np.concatenate([np.arange(prompt.cached, len(prompt.slots)) for _, prompt in pending])
         slots = np.concatenate([prompt.slots[prompt.cached :] for _, prompt in pending])
         attention = cache.backend.prefill(cache.store, segments, slots)
         ends = np.cumsum([segment.length for segment in segments]) - 1
-        hidden, unfinished = self.model.prefill(
-            torch.tensor(ids, device=device),
-            torch.from_numpy(positions).to(device),
+        hidden, unfinished = packed_forward.run(
+            self.model.causal_lm.base_model,
+            torch.tensor(ids, device=cache.device),
+            torch.from_numpy(positions).to(cache.device),
             attention,
             OutputPositions(ends, attention.select_queries(ends)),
         )
@@ -230,16 +191,17 @@ class TransformersEngine:
         if unfinished:
             paths = [cache.trie.path(slot) for slot in unfinished]
             attention = cache.backend.prefill(cache.store, [Segment(1, path) for path in paths], paths[0][:0])
-            positions = torch.tensor([len(path) - 1 for path in paths], device=self.model.device)
-            hidden = self.model.finish(cache.hidden(unfinished), positions, attention)
+            positions = torch.tensor([len(path) - 1 for path in paths], device=cache.device)
+            backbone = self.model.causal_lm.base_model
+            hidden = packed_forward.finish(backbone, cache.hidden(unfinished), positions, attention)
             cache.store_hidden(np.array(unfinished), hidden, finished=True)
         return cache.hidden(slots)
 
     def _respond(self, chunk: Sequence[SequenceGroup], cache: PrefixCache, temperature: float) -> None:
         """Samples the responses to a chunk of prompts, one token at a time for all that are unfinished."""
         prompts = self._prefill(chunk, cache)
-        states = [SequenceState(group, data) for group in chunk for data in group.sequences]
-        attention: DecodeAttention | None = None
+        states = [SequenceState(group, data, group.prompt_slot) for group in chunk for data in group.sequences]
+        attention: TorchDecode | NativeDecode | None = None
         present = list(chunk)
         for index in range(max(state.data.max_new_tokens for state in states)):
             self._sample(states, index, cache, temperature)
@@ -248,7 +210,9 @@ class TransformersEngine:
             if not states:
                 return
             if attention is None:
-                attention = cache.backend.decode(cache.store, [prompt.slots for prompt in prompts], max_columns(chunk))
+                # the last token of a response is not computed
+                columns = max(group.max_new_tokens - len(group.sequences) for group in chunk)
+                attention = cache.backend.decode(cache.store, [prompt.slots for prompt in prompts], columns)
             unfinished = {id(state.group) for state in states}
             if len(unfinished) <= _SHRINK_AT * len(present):
                 stay = [i for i, group in enumerate(present) if id(group) in unfinished]
@@ -259,7 +223,7 @@ class TransformersEngine:
 
     def _sample(self, states: Sequence[SequenceState], index: int, cache: PrefixCache, temperature: float) -> None:
         """Samples each response's token of this index; responses with the same prefix share its distribution."""
-        size = max(1, _SAMPLED_LOGITS // cache.vocabulary_size)
+        size = max(1, _SAMPLED_LOGITS // self.model.causal_lm.config.get_text_config().vocab_size)
         for start in range(0, len(states), size):
             part = states[start : start + size]
             distinct = {slot: i for i, slot in enumerate(dict.fromkeys(state.slot for state in part))}
@@ -271,15 +235,15 @@ class TransformersEngine:
                 state.data.ids.append(token)
                 state.data.logprobs.append(logprob)
 
-    def _advance(self, states: Sequence[SequenceState], trie: Trie) -> list[PendingToken]:
-        """Moves each response to the prefix that ends with its sampled token; returns those still to be computed."""
-        pending: list[PendingToken] = []
+    def _advance(self, states: Sequence[SequenceState], trie: Trie) -> list[SequenceState]:
+        """Moves each response to the prefix that ends with its sampled token; returns one for each that is new."""
+        pending: list[SequenceState] = []
         for state in states:
             token = state.data.ids[-1]
             slot = trie.find(state.slot, token)
             if slot is None:
                 slot = trie.add(state.slot, token, len(state.group.ids) + len(state.data.ids) - 1)
-                pending.append(PendingToken(state.group, token, slot))
+                pending.append(state)
             else:
                 trie.touch(slot)
             state.slot = slot
@@ -287,39 +251,29 @@ class TransformersEngine:
 
     def _decode_pass(
         self,
-        pending: Sequence[PendingToken],
+        pending: Sequence[SequenceState],
         present: Sequence[SequenceGroup],
-        attention: DecodeAttention,
+        attention: TorchDecode | NativeDecode,
         cache: PrefixCache,
     ) -> None:
         """One forward pass over newly sampled tokens."""
         number = {id(group): i for i, group in enumerate(present)}
         cached: list[tuple[int, int, int]] = []  # group, column and slot of what was computed before
-        for new in pending:
-            for slot in new.group.without_column(cache.trie.parent(new.slot), cache.trie):
-                cached.append((number[id(new.group)], new.group.add_column(slot, cache.trie), slot))
+        for state in pending:
+            for slot in state.group.without_column(cache.trie.parent(state.slot), cache.trie):
+                cached.append((number[id(state.group)], state.group.add_column(slot, cache.trie), slot))
         if cached:
             attention.copy(*zip(*cached, strict=True))
-        groups = [number[id(new.group)] for new in pending]
-        columns = [new.group.add_column(new.slot, cache.trie) for new in pending]
-        slots = [new.slot for new in pending]
-        attention.prepare(groups, columns, unpack_bits([new.group.visible[new.slot] for new in pending]), slots)
+        groups = [number[id(state.group)] for state in pending]
+        columns = [state.group.add_column(state.slot, cache.trie) for state in pending]
+        slots = [state.slot for state in pending]
+        attention.prepare(groups, columns, unpack_bits([state.group.visible[state.slot] for state in pending]), slots)
         positions = attention.positions
-        ids = torch.tensor([new.token for new in pending], device=self.model.device)
-        cache.store_hidden(np.array(slots), self.model.decode(ids, positions, attention), finished=True)
+        ids = torch.tensor([state.data.ids[-1] for state in pending], device=cache.device)
+        hidden = packed_forward.run_whole(self.model.causal_lm.base_model, ids, positions, attention)
+        cache.store_hidden(np.array(slots), hidden, finished=True)
         self._costs += Costs(
             tokens_computed=len(pending),
             scores_needed=int(positions.sum()) + len(pending),
             scores_computed=attention.scores_computed,
         )
-
-
-class _ShapeProbe:
-    """Records the shapes of the keys and values of each layer."""
-
-    def __init__(self) -> None:
-        self.shapes: list[tuple[int, int, int, torch.dtype]] = []
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
-        self.shapes.append((key.shape[0], key.shape[2], value.shape[2], value.dtype))
-        return dot_product(query[None], key[None], value[None], None, scores, causal=True)[0].transpose(0, 1)

@@ -17,8 +17,8 @@ class KVShape:
     heads: int  # of keys and values
     key_width: int
     value_width: int
-    hidden: int  # width of the last hidden state
     dtype: torch.dtype  # of keys and values
+    hidden: int  # width of the last hidden state
     hidden_dtype: torch.dtype
 
     @property
@@ -31,19 +31,17 @@ class KVShape:
         """Bytes of all that is stored."""
         return self.token_bytes + self.hidden * self.hidden_dtype.itemsize
 
+    def per_layer(self, *size: int, device: torch.device) -> list[Tensor]:
+        """Memory of this size for keys or values, one tensor per layer."""
+        return [torch.empty(size, dtype=self.dtype, device=device) for _ in range(self.layers)]
+
 
 class KVStore:
     """Keys, values and final hidden states of every slot."""
 
     def __init__(self, shape: KVShape, capacity: int, device: torch.device) -> None:
-        self.keys = [
-            torch.empty(shape.heads, capacity, shape.key_width, dtype=shape.dtype, device=device)
-            for _ in range(shape.layers)
-        ]
-        self.values = [
-            torch.empty(shape.heads, capacity, shape.value_width, dtype=shape.dtype, device=device)
-            for _ in range(shape.layers)
-        ]
+        self.keys = shape.per_layer(shape.heads, capacity, shape.key_width, device=device)
+        self.values = shape.per_layer(shape.heads, capacity, shape.value_width, device=device)
         self.hidden = torch.empty(capacity, shape.hidden, dtype=shape.hidden_dtype, device=device)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
@@ -64,14 +62,8 @@ class DecodeBuffer:
     def __init__(self, shape: KVShape, tokens: int, device: torch.device) -> None:
         self.tokens = tokens
         self._shape = shape
-        self._keys = [
-            torch.empty(tokens * shape.heads * shape.key_width, dtype=shape.dtype, device=device)
-            for _ in range(shape.layers)
-        ]
-        self._values = [
-            torch.empty(tokens * shape.heads * shape.value_width, dtype=shape.dtype, device=device)
-            for _ in range(shape.layers)
-        ]
+        self._keys = shape.per_layer(tokens * shape.heads * shape.key_width, device=device)
+        self._values = shape.per_layer(tokens * shape.heads * shape.value_width, device=device)
 
     def views(self, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values of each layer, [K, tokens, D], at the front of the buffer."""

@@ -1,4 +1,4 @@
-"""Attention by the native kernel, on a CPU: keys are read where they are stored."""
+"""Attention by the native kernel, on a CPU: keys are read where they are stored. Methods as in `torch_backend`."""
 
 from collections.abc import Sequence
 
@@ -49,13 +49,7 @@ class NativePrefill:
 
 
 class NativeDecode:
-    """Attends for one token of every branch; a column is a slot.
-
-    Args:
-        store: of the prompts' keys, where new ones are written too.
-        prompts: slots of each group's prompt.
-        columns: the most of one group.
-    """
+    """Attends for one token of every branch; a column is a slot. Arguments as of `TorchDecode`."""
 
     def __init__(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> None:
         self._store = store

@@ -60,24 +60,7 @@ class SequenceState:
 
     group: SequenceGroup
     data: SequenceData
-    slot: int = -1
-
-    def __post_init__(self) -> None:
-        self.slot = self.group.prompt_slot
-
-
-@dataclass(eq=False, slots=True)
-class PendingToken:
-    """A sampled token whose keys and values are still to be computed."""
-
-    group: SequenceGroup
-    token: int
     slot: int
-
-
-def max_columns(groups: Sequence[SequenceGroup]) -> int:
-    """Of the widest group; the last token of a response is not computed."""
-    return max(sum(data.max_new_tokens - 1 for data in group.sequences) for group in groups)
 
 
 def unpack_bits(rows: Sequence[int]) -> NDArray[np.bool_]:

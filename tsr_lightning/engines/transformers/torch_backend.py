@@ -1,4 +1,7 @@
-"""Attention by PyTorch, on any device: segments in buckets, and each decoded group in one row of a buffer."""
+"""Attention by PyTorch, on any device: segments in buckets, and each decoded group in one row of a buffer.
+
+`native_backend` does the same on a CPU, with the same methods.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +26,11 @@ class TorchBackend:
     buffer: DecodeBuffer
 
     def fits(self, groups: int, tokens: int) -> bool:
+        """Whether there is memory to decode so many groups of at most so many tokens at once."""
         return groups * tokens <= self.buffer.tokens
 
     def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "TorchPrefill":
+        """For segments that lie packed one after the other; slots [T] of their tokens."""
         return TorchPrefill(store, segments, torch.from_numpy(slots).to(store.hidden.device))
 
     def decode(self, store: KVStore, prompts: Sequence[NDArray[np.int64]], columns: int) -> "TorchDecode":
@@ -34,7 +39,7 @@ class TorchBackend:
 
 @dataclass(frozen=True)
 class TorchPrefill:
-    """Attends for whole segments."""
+    """Attends for whole segments: stores their keys, and attends to them and to the prefixes that they extend."""
 
     store: KVStore
     segments: Sequence[Segment]
@@ -45,10 +50,12 @@ class TorchPrefill:
         return StoredAttention(self.segments, self.slots.device)
 
     def select_queries(self, tokens: NDArray[np.int64]) -> "TorchPrefill":
+        """For the last layer, where only the packed `tokens` [N], ascending, have queries."""
         return TorchPrefill(self.store, select_queries(self.segments, tokens), self.slots)
 
     @property
     def scores_computed(self) -> int:
+        """Products of a query and a key in each head, padding and hidden keys included."""
         return self._attention.plan.scores_computed
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
@@ -57,7 +64,7 @@ class TorchPrefill:
 
 
 class TorchDecode:
-    """Attends for one token of every branch.
+    """Attends for one token of every branch, step after step (`modeling.segments.DecodeStep`).
 
     A group has one row of the buffer, its prompt's keys and then its columns, so siblings share the prompt without a
     copy, and a step is one product per layer for all groups.
@@ -90,12 +97,14 @@ class TorchDecode:
             torch.index_select(store.values[layer], 1, flat, out=self._values[layer])
 
     def copy(self, groups: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
+        """Fills columns with tokens that are in the store already."""
         to, where = self._places(groups, columns), torch.tensor(slots, device=self._device)
         for layer in range(len(self._keys)):
             self._keys[layer].index_copy_(1, to, self._store.keys[layer].index_select(1, where))
             self._values[layer].index_copy_(1, to, self._store.values[layer].index_select(1, where))
 
     def keep(self, groups: Sequence[int]) -> None:
+        """Drops all other groups; those that stay are renumbered in their order."""
         stay = torch.tensor(groups, device=self._device)
         views = self._buffer.views(len(groups) * self._row_length)
         for layers, kept in zip((self._keys, self._values), views, strict=True):
@@ -108,6 +117,14 @@ class TorchDecode:
     def prepare(
         self, groups: Sequence[int], columns: Sequence[int], visible: NDArray[np.bool_], slots: Sequence[int]
     ) -> None:
+        """Describes the next step: one token of each branch, branches of a group side by side.
+
+        Args:
+            groups: [N] ascending.
+            columns: [N] the column of the token itself.
+            visible: [N, C] the columns that each branch sees, its own included.
+            slots: [N] of the tokens.
+        """
         group = np.asarray(groups)
         width = int(np.bincount(group).max())
         firsts = np.searchsorted(group, np.arange(self._groups))
@@ -121,11 +138,13 @@ class TorchDecode:
 
     @property
     def scores_computed(self) -> int:
+        """Of the next step, as for `TorchPrefill`."""
         groups, width, length = self._shape
         return groups * width * length
 
     @property
     def positions(self) -> Tensor:
+        """[N] of the next step's tokens in their sequences."""
         return self._on(self._step.positions)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:

@@ -53,15 +53,24 @@ class Trie:
         """Prefixes used from here on are not evicted before the next `begin`."""
         self._now += 1
 
-    def reserve(self, count: int) -> bool:
-        """Makes `count` slots free by evicting what was not used since `begin`; returns whether that was possible."""
-        if self._free < count:
-            self._evict(count - self._free)
-        return self._free >= count
+    def reserve(self, count: int) -> None:
+        """Makes `count` slots free by evicting what was not used since `begin`.
 
-    @property
-    def _free(self) -> int:
-        return len(self._evicted) + self.capacity - self._unused
+        Least recently used first; of equal age the longest first, so that a prefix outlives its extensions: it is used
+        whenever they are.
+        """
+        missing = count - len(self._evicted) - (self.capacity - self._unused)
+        if missing <= 0:
+            return
+        used_at = self._used_at[: self._unused]
+        idle = np.flatnonzero((used_at > 0) & (used_at < self._now))
+        if len(idle) < missing:
+            raise RuntimeError(f"{count} slots are needed, and {missing - len(idle)} of them cannot be freed")
+        order = np.lexsort((-self._depth[idle], self._used_at[idle]))
+        for slot in idle[order[:missing]].tolist():
+            del self._child[(int(self._parent[slot]) + 1) * _TOKENS + int(self._token[slot])]
+            self._used_at[slot] = 0
+            self._evicted.append(slot)
 
     def find(self, slot: int, token: int) -> int | None:
         """The slot of a prefix and one more token, if it is cached."""
@@ -118,14 +127,3 @@ class Trie:
         for depth in range(len(path) - 1, -1, -1):
             path[depth], slot = slot, self.parent(slot)
         return path
-
-    def _evict(self, count: int) -> None:
-        """Least recently used first; of equal age the longest first, so that a prefix outlives its extensions: it is
-        used whenever they are."""
-        used_at = self._used_at[: self._unused]
-        idle = np.flatnonzero((used_at > 0) & (used_at < self._now))
-        order = np.lexsort((-self._depth[idle], self._used_at[idle]))
-        for slot in idle[order[:count]].tolist():
-            del self._child[(int(self._parent[slot]) + 1) * _TOKENS + int(self._token[slot])]
-            self._used_at[slot] = 0
-            self._evicted.append(slot)
