@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tsr_lightning.envs.checker.diagnosis import fail_restore
 from tsr_lightning.envs.checker.recording import UNREADABLE, StepRecord, differences, first_difference, listed
+from tsr_lightning.envs.checker.restoring import fail_restore
 from tsr_lightning.envs.checker.snapshots import Snapshot
 from tsr_lightning.rng import Key
 
@@ -39,8 +39,7 @@ def _check_nothing_drawn_in_advance(snapshot: Snapshot, keys: Sequence[Key]) -> 
     rest = snapshot.responses[1:]
     groups: list[tuple[StepRecord, list[StepRecord]]] = []  # of equal steps: the step, and the future
     for key in keys:
-        snapshot.restore(key)
-        (step,) = snapshot.recorder.play(snapshot.responses[:1])
+        (step,) = snapshot.branch(key, responses=snapshot.responses[:1])
         if step.done:
             continue
         future = snapshot.branch(snapshot.key("next"), state=snapshot.recorder.env.get_state(), responses=rest)
@@ -66,15 +65,13 @@ def _check_effective(snapshot: Snapshot, keys: Sequence[Key], futures: Sequence[
             break
         if len({_outcome(step) for future in futures for step in future[place : place + 1]}) > 1:
             break
-        snapshot.restore(keys[0])
-        snapshot.recorder.play(snapshot.responses[:place])
+        snapshot.branch(keys[0], responses=snapshot.responses[:place])
         later = snapshot.recorder.env.get_state()
         _compare_with_later(snapshot, keys, later, snapshot.responses[: place + 1], futures[0][place])
     # the same state, one unreadable response later
     if snapshot.responses[0] == UNREADABLE or len({_outcome(future[0]) for future in futures}) > 1:
         return
-    snapshot.restore(keys[0])
-    (step,) = snapshot.recorder.play([UNREADABLE])
+    (step,) = snapshot.branch(keys[0], responses=[UNREADABLE])
     if not step.done and step.after.state_key == snapshot.record.state_key:
         later = snapshot.recorder.env.get_state()
         _compare_with_later(snapshot, keys, later, snapshot.responses[:1], futures[0][0])

@@ -2,39 +2,31 @@
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from tsr_lightning.envs.checker.recording import StepRecord
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{3,}(?!\.?\d)")
 CERTAIN = 8  # decimals that never agree by chance
 
 
-class ScoredObservation(NamedTuple):
-    score: float
-    reward: float
-    observation: str
-
-
-def leaked_score(steps: Iterable[ScoredObservation]) -> float | None:
+def leaked_score(records: Iterable[StepRecord]) -> float | None:
     """A score that observations contain, or None.
 
     Short numbers such as 0.5 may mean something else, and so may a reward. A number of three decimals may agree by
     chance: at least two scores must be in their own observations, and in no observation of another score.
     """
-    long = [step for step in steps if step.score not in (round(step.score, 2), step.reward)]
-    numbers = [_NUMBER.findall(step.observation) for step in long]
+    numbers = [
+        (record.after.score, _NUMBER.findall(record.observation))
+        for record in records
+        if record.after.score not in (round(record.after.score, 2), record.reward)
+    ]
     leaked = set[float]()
-    for step, found in zip(long, numbers, strict=True):
-        matching = [number for number in found if _is(number, step.score)]
-        elsewhere = any(
-            _is(number, step.score)
-            for other, others in zip(long, numbers, strict=True)
-            if other.score != step.score
-            for number in others
-        )
-        if matching and not elsewhere:
-            leaked.add(step.score)
+    for score, found in numbers:
+        matching = [number for number in found if _is(number, score)]
+        if matching and not any(_is(number, score) for other, there in numbers if other != score for number in there):
+            leaked.add(score)
             if len(leaked) > 1 or any(len(number.partition(".")[2]) >= CERTAIN for number in matching):
-                return step.score
+                return score
     return None
 
 
