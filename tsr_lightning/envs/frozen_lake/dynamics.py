@@ -28,16 +28,11 @@ class Dynamics(NamedTuple):
 def dynamics(rows: Rows, success_rate: float) -> Dynamics:
     """The dynamics of a lake: the intended move with `success_rate`, each perpendicular one with half of the rest."""
     table = FrozenLakeEnv(desc=list(rows), is_slippery=True, success_rate=success_rate).P
-    cells = len(table)
-    probability = np.zeros((cells, len(ACTIONS), 3))
-    target = np.zeros((cells, len(ACTIONS), 3), dtype=np.int64)
-    for cell, by_action in table.items():
-        for action, outcomes in by_action.items():
-            for place, (chance, then, _, _) in enumerate(outcomes):
-                probability[cell, action, place] = chance
-                target[cell, action, place] = then
-    # a sum of three floats may fall short of 1; the last edge must not
-    edges = np.where(np.arange(3) == 2, 1.0, probability.cumsum(-1))
+    nothing = (0.0, 0, 0.0, False)  # fills up the one outcome of an action in a hole or at a goal
+    filled = np.array([[(*by, nothing, nothing)[:3] for by in actions.values()] for actions in table.values()])
+    probability, target = filled[..., 0].copy(), filled[..., 1].astype(np.int64)
+    edges = probability.cumsum(-1)
+    edges[..., 2] = 1.0  # a sum of three floats may fall short of it
     drawn = tuple(
         tuple(tuple(zip(e, t, strict=True)) for e, t in zip(by_action, targets, strict=True))
         for by_action, targets in zip(edges.tolist(), target.tolist(), strict=True)

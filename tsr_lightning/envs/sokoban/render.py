@@ -12,15 +12,10 @@ from tsr_lightning.envs.text import PromptStyle
 
 ObservationName = Literal["grid", "coordinates", "both"]
 
-MEANINGS = {
-    "#": "wall",
-    "_": "empty",
-    "O": "target",
-    "√": "box on target",
-    "X": "box",
-    "P": "player",
-    "S": "player on target",
-}
+LEGEND = (
+    "The meaning of each symbol in the state is:\n"
+    "#: wall, _: empty, O: target, √: box on target, X: box, P: player, S: player on target"
+)
 
 
 @lru_cache(maxsize=1024)
@@ -101,6 +96,4 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
 
 def symbols(observation: ObservationName) -> str:
     """The legend of the grid for the system message."""
-    if observation == "coordinates":
-        return ""
-    return "The meaning of each symbol in the state is:\n" + ", ".join(f"{k}: {v}" for k, v in MEANINGS.items())
+    return "" if observation == "coordinates" else LEGEND

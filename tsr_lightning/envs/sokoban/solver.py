@@ -26,14 +26,6 @@ def plan(layout: Layout, player: int, boxes: Boxes, budget: int = BUDGET) -> tup
     return _search(layout, player, boxes, budget)
 
 
-def solution_length(layout: Layout, player: int, boxes: Boxes, budget: int = BUDGET) -> int | None:
-    """Moves of a shortest solution; None as in `plan`."""
-    if _states(layout) <= TABLE_STATES:
-        return _table(layout).get((player, boxes))
-    found = plan(layout, player, boxes, budget)
-    return None if found is None else len(found)
-
-
 def _states(layout: Layout) -> int:
     cells, boxes = len(floor(layout)), len(layout.targets)
     return comb(cells, boxes) * (cells - boxes)
