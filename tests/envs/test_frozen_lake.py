@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
-from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, dynamics, land, likeliest
+from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import Rows, given_lake, random_lake, reachable, start_cell
-from tsr_lightning.envs.frozen_lake.score import best_actions, chances
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 

@@ -21,8 +21,6 @@ from gymnasium.spaces import Text
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 
-Actions = Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]]
-
 
 class ReplayError(RuntimeError):
     """A replay differs from the episode that it repeats."""
@@ -60,7 +58,7 @@ class Replayed(gymnasium.Env[str, str]):
         self,
         env: gymnasium.Env[str, str],
         *,
-        actions: Actions,
+        actions: Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]],
         max_turns: int | None = None,
         instructions: str = "",
         score: Callable[[str, float], float] | None = None,

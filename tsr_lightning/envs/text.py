@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 PromptStyleName = Literal["paper", "brief", "bare"]
+ObservationName = Literal["grid", "coordinates", "both"]  # how a task on a grid shows its state
 
 SEPARATOR = "||"
 # gymnasium's default charset lacks the symbols of the grids and the newline

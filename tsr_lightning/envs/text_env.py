@@ -178,7 +178,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
             seed = int(self.np_random.integers(1 << 31))
         begun = TurnResult(self.initial_state(seed), effective=False)
         self._episode = Episode(begun.state, self.noise_key(seed))
-        return self._observation(begun), self._info(begun)
+        return self._shown(begun)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         before = self.episode
@@ -194,7 +194,8 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         actions = before.actions + result.played
         self._episode = Episode(result.state, before.key, noise.count, before.turns + 1, actions, terminated)
         truncated = not terminated and not self.remaining()
-        return self._observation(result), result.reward, terminated, truncated, self._info(result)
+        observation, info = self._shown(result)
+        return observation, result.reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """The state as text, in render mode `ansi`."""
@@ -218,18 +219,17 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         """Whether the episode is terminated or truncated."""
         return self.episode.terminated or not self.remaining()
 
-    def _observation(self, result: TurnResult[StateT]) -> str:
+    def _shown(self, result: TurnResult[StateT]) -> tuple[str, dict[str, Any]]:
+        """The observation and info of the current turn."""
         style, turns = self.prompt_style, self.episode.turns
-        return style.turn.format(
+        observation = style.turn.format(
             reward=style.reward.format(reward=round(result.reward, 3)) if turns else "",
             warning=f"No valid action provided previously: {result.problem}.\n" if result.problem else "",
             turn=turns + 1,
             state=self.show(result.state),
             left=self.remaining(),
         )
-
-    def _info(self, result: TurnResult[StateT]) -> dict[str, Any]:
-        return {
+        return observation, {
             "success": result.success,
             "action_is_valid": not result.problem,
             "action_is_effective": result.effective,

@@ -9,9 +9,8 @@ are played, restored, replayed, played in a second environment made alike, and u
 (observation, reward, flags, info, score, state key, budget, legal actions) must agree as the contract says. A fault
 that changes nothing in what was played goes unnoticed.
 
-`episodes` checks resets, budget, score and info; `score_leaks` the score in observations; `restoring` get_state and
-set_state, with a diagnosis of the cause; `noise` reseed, so that no branch sees the real episode's future; `state_keys`
-state_key; `subprocess_check` that another process gives the same episodes.
+`episodes` checks resets, budget, score and info; `restoring` get_state and set_state; `noise` reseed, so that no branch
+sees the real episode's future; `state_keys` state_key; `subprocess_check` that another process gives the same episodes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,12 +19,11 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.envs.checker.episodes import check_episode
+from tsr_lightning.envs.checker.episodes import check_episode, leaked_score
 from tsr_lightning.envs.checker.factory import BranchabilityError, resolve
 from tsr_lightning.envs.checker.noise import check_noise
 from tsr_lightning.envs.checker.recording import Recorder
 from tsr_lightning.envs.checker.restoring import check_isolation, check_other_env, check_restore, check_state_record
-from tsr_lightning.envs.checker.score_leaks import leaked_score
 from tsr_lightning.envs.checker.snapshots import take_snapshot
 from tsr_lightning.envs.checker.state_keys import check_state_keys
 from tsr_lightning.envs.checker.subprocess_check import check_in_subprocess

@@ -1,7 +1,6 @@
 """Records of states and steps, and how two of them differ."""
 
 import copy
-import dataclasses
 import numbers
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -155,12 +154,12 @@ def _plain(key: object) -> bool:
 def differences(expected: StateRecord | StepRecord, got: StateRecord | StepRecord) -> dict[str, str]:
     """What differs, by name: "3 instead of 5"."""
     found: dict[str, str] = {}
-    for field in dataclasses.fields(expected):
-        before, now = getattr(expected, field.name), getattr(got, field.name)
+    for name, before in vars(expected).items():
+        now = vars(got)[name]
         if isinstance(before, StateRecord):
             found |= differences(before, now)
         elif not same(before, now):
-            found[field.name] = f"{now!r} instead of {before!r}"
+            found[name] = f"{now!r} instead of {before!r}"
     return found
 
 
@@ -182,6 +181,5 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
-        alike = one.shape == other.shape and one.dtype == other.dtype
-        return alike and bool(np.all((one == other) | ((one != one) & (other != other))))
+        return one.shape == other.shape and one.dtype == other.dtype and same(one.tolist(), other.tolist())
     return bool(one == other or (one != one and other != other))

@@ -13,8 +13,6 @@ from gymnasium.envs.registration import EnvSpec
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory, resolve
 from tsr_lightning.envs.checker.recording import Recorder
 
-CHILD_SECONDS = 300
-
 Trace = list[list[str]]  # by step, the reset first: observation, state_key, score
 
 
@@ -31,7 +29,7 @@ def check_in_subprocess(factory: EnvFactory, scripts: list[tuple[int, list[str]]
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=CHILD_SECONDS,
+        timeout=300,  # seconds
         check=False,
     )
     if child.returncode:

@@ -5,12 +5,9 @@ utils.py); `brief` says the same in fewer tokens.
 """
 
 from functools import lru_cache
-from typing import Literal
 
 from tsr_lightning.envs.sokoban.board import Boxes, Layout
-from tsr_lightning.envs.text import PromptStyle
-
-ObservationName = Literal["grid", "coordinates", "both"]
+from tsr_lightning.envs.text import ObservationName, PromptStyle
 
 LEGEND = (
     "The meaning of each symbol in the state is:\n"
@@ -92,8 +89,3 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
         "You cannot push a box through a wall, and you cannot pull a box.\n"
         "The answer should be a sequence of actions, like <answer>Right || Right || Up</answer>."
     )
-
-
-def symbols(observation: ObservationName) -> str:
-    """The legend of the grid for the system message."""
-    return "" if observation == "coordinates" else LEGEND
