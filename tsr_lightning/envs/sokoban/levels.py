@@ -81,14 +81,14 @@ def parse_level(rows: Sequence[str], where: str) -> Board:
     def cells(symbols: str) -> list[int]:
         return [cell for cell, symbol in enumerate(text) if symbol in symbols]
 
-    players, boxes, targets, walls = cells(_PLAYERS), cells(_BOXES), cells(_GOALS), cells(_WALL)
+    players, boxes, targets = cells(_PLAYERS), cells(_BOXES), cells(_GOALS)
     demand(len(players) == 1, f"has {len(players) or 'no'} player{'s' * (len(players) > 1)}; put one @ or + in it.")
     demand(bool(boxes), "has no box; put at least one $ and one . in it.")
     demand(len(boxes) == len(targets), f"has boxes {len(boxes)} and goals {len(targets)}; make them equal.")
     demand(len(boxes) <= MAX_BOXES, f"has boxes {len(boxes)}; leave out levels with more than {MAX_BOXES}.")
     demand(boxes != targets, "is solved from the start; move a box off its goal.")
     # cells that the player could not reach if there were no boxes count as walls
-    free = sum(1 << cell for cell in range(len(text)) if cell not in walls)
+    free = sum(1 << cell for cell, symbol in enumerate(text) if symbol != _WALL)
     reached = spread(1 << players[0], free, cols)
     inside = frozenset(cell for cell in range(len(text)) if reached >> cell & 1)
     border = any(cell // cols in (0, len(rows) - 1) or cell % cols in (0, cols - 1) for cell in inside)
