@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
-from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, dynamics, land, likeliest
+from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import Rows, given_lake, random_lake, reachable, start_cell
-from tsr_lightning.envs.frozen_lake.score import best_actions, chances
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
@@ -85,9 +84,10 @@ class TestMaps:
         here = [list(random_lake(Key(i), size=6, frozen=0.8)) for i in range(20)]
         assert json.loads(python_output(code, hash_seed="77")) == here
 
-    def test_a_lake_that_hardly_ever_has_a_path_is_refused(self) -> None:
+    def test_a_lake_that_hardly_ever_has_a_path_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tsr_lightning.envs.frozen_lake.maps.TRIES", 3)
         with pytest.raises(ConfigError, match=r"frozen is 0\.05: none of 3 random lakes of size 12"):
-            random_lake(Key(0), size=12, frozen=0.05, tries=3)
+            random_lake(Key(0), size=12, frozen=0.05)
 
     @pytest.mark.parametrize(
         ("desc", "remedy"),

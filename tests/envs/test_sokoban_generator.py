@@ -9,7 +9,7 @@ from commands import python_output
 from tsr_lightning.envs.sokoban.board import Board, Boxes, before, floor
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.render import grid
-from tsr_lightning.envs.sokoban.solver import solution_length
+from tsr_lightning.envs.sokoban.solver import plan
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
@@ -38,7 +38,7 @@ def generated(seed: int, difficulty: Difficulty) -> Board:
 
 
 def test_default_levels_have_evenly_spread_solution_lengths() -> None:
-    lengths = Counter(solution_length(*generated(seed, Difficulty())) for seed in range(900))
+    lengths = Counter(len(plan(*generated(seed, Difficulty())) or ()) for seed in range(900))
     assert sorted(length for length in lengths if length is not None) == list(range(2, 11))
     assert None not in lengths
     # expected 100 each, with a standard deviation of 9.4
@@ -88,11 +88,11 @@ def test_levels_are_closed_solvable_and_of_the_given_difficulty(difficulty: Diff
                     walked.add(state[0])
                     unseen.append(state)
         assert walked == set(floor(layout))
-        length = solution_length(*level, budget=5_000)
+        solution = plan(*level, budget=5_000)
         if difficulty.boxes <= 2:
-            assert length is not None
-        if length is not None:
-            assert difficulty.min_solution <= length <= difficulty.max_solution
+            assert solution is not None
+        if solution is not None:
+            assert difficulty.min_solution <= len(solution) <= difficulty.max_solution
 
 
 def test_a_level_is_pinned() -> None:

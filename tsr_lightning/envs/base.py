@@ -24,7 +24,6 @@ class Branchable(Protocol):
     @property
     def instructions(self) -> str:
         """The system message."""
-        ...
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -34,25 +33,21 @@ class Branchable(Protocol):
 
     def get_state(self) -> Hashable:
         """The whole state, immutable: all that `set_state` needs to go on exactly from here, randomness included."""
-        ...
 
     def set_state(self, state: Any, /) -> None:
         """Restores what `get_state` returned, in any environment made with the same arguments."""
-        ...
 
     def reseed(self, key: Key, /) -> None:
         """Draws all further noise from `key` alone: a branch must not see the real episode's future.
 
         Noise that the state has drawn in advance is replaced; score and state key stay as they are.
         """
-        ...
 
     def score(self) -> float:
         """The task's own feedback on this state in [0, 1], higher is better, 1 when solved (the paper's S).
 
         Never part of the reward and never in the observation.
         """
-        ...
 
     def state_key(self) -> Hashable:
         """Equal for equal states, whatever budget is left; made of numbers, strings and tuples alone.
@@ -62,11 +57,9 @@ class Branchable(Protocol):
         with an equal budget and return, equal scores too. A step without effect (`action_is_effective` False) and a
         reseed leave the key as it is.
         """
-        ...
 
     def remaining(self) -> int:
         """The budget left before truncation, in the environment's own unit (actions or turns)."""
-        ...
 
 
 @runtime_checkable
@@ -75,7 +68,6 @@ class HasLegalActions(Protocol):
 
     def legal_actions(self) -> list[str]:
         """Responses of a single action that can be played now; none when the episode has ended."""
-        ...
 
 
 @runtime_checkable
@@ -85,7 +77,6 @@ class HasOracle(Protocol):
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """A response that plays the next turn of a best solution; each action is, with probability `noise`, a
         random legal one instead, drawn from `key`."""
-        ...
 
 
 def fingerprint(state_key: Hashable) -> str:

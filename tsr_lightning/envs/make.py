@@ -11,8 +11,6 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.errors import ConfigError
 
-NAMESPACE = "tsr/"
-
 
 def make_env(id: str, **kwargs: Any) -> Branchable:
     """Makes an environment without gymnasium's wrappers, which cannot be restored.
@@ -49,7 +47,15 @@ def find_spec(id: str) -> EnvSpec:
     """The registered spec of an id. Imports its module if it names one."""
     module, _, name = id.rpartition(":")
     if module:
-        _import(id, module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            # an existing module with a failing import shows its traceback
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise ConfigError(
+                f"data.env is {id!r}: there is no module {error.name!r}; install it or put its folder on PYTHONPATH."
+            ) from error
     spec = registry.get(name)
     if not isinstance(spec, EnvSpec):
         raise ConfigError(f"data.env is {id!r}: it is not registered; {_remedy(name, module)}")
@@ -73,24 +79,12 @@ def missing_methods(env: object) -> list[str]:
     return [name for name in vars(Branchable) if not name.startswith("_") and name not in dir(env)]
 
 
-def _import(id: str, module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        # an existing module with a failing import shows its traceback
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(
-            f"data.env is {id!r}: there is no module {error.name!r}; install it or put its folder on PYTHONPATH."
-        ) from error
-
-
 def _remedy(name: str, module: str) -> str:
     if close := difflib.get_close_matches(name, registry, n=3):
         return f"did you mean {' or '.join(close)}?"
     if module:
         return f"let {module!r} call gymnasium.register(id={name!r}, ...)."
-    ours = ", ".join(sorted(known for known in registry if known.startswith(NAMESPACE)))
+    ours = ", ".join(sorted(known for known in registry if known.startswith("tsr/")))
     return f"take one of {ours}, or give your own as package.module:Env-v0."
 
 

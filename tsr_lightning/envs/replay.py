@@ -21,8 +21,6 @@ from gymnasium.spaces import Text
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 
-Actions = Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]]
-
 
 class ReplayError(RuntimeError):
     """A replay differs from the episode that it repeats."""
@@ -60,7 +58,7 @@ class Replayed(gymnasium.Env[str, str]):
         self,
         env: gymnasium.Env[str, str],
         *,
-        actions: Actions,
+        actions: Sequence[str] | Callable[[str, dict[str, Any]], Sequence[str]],
         max_turns: int | None = None,
         instructions: str = "",
         score: Callable[[str, float], float] | None = None,
@@ -73,8 +71,10 @@ class Replayed(gymnasium.Env[str, str]):
             max_turns = env.spec.max_episode_steps
         if max_turns is None or max_turns < 1:
             raise ConfigError(f"Replayed.max_turns is {max_turns}: give the turns of an episode of {env}, at least 1.")
-        self._env, self._actions, self._max_turns, self._instructions = env, actions, max_turns, instructions
+        self._env, self._max_turns = env, max_turns
+        self._actions = actions if callable(actions) else lambda observation, info: actions
         self._score, self._key = score, state_key
+        self.instructions = instructions
         self.action_space, self.observation_space = env.action_space, env.observation_space
         self.render_mode = env.render_mode
         self._recording: Recording | None = None
@@ -82,15 +82,10 @@ class Replayed(gymnasium.Env[str, str]):
         self._return = 0.0
         self._ended = False
 
-    @property
-    def instructions(self) -> str:
-        return self._instructions
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         first = int(self.np_random.integers(1 << 31)) if seed is None else seed
-        observation, info = self._begin(first, json.dumps(options))
-        return observation, dict(info)
+        return self._begin(first, json.dumps(options)), dict(self._info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         before = self.get_state()
@@ -125,14 +120,14 @@ class Replayed(gymnasium.Env[str, str]):
     def set_state(self, state: Recording, /) -> None:
         """Replays the episode of `state`; raises a ReplayError where it differs."""
         recorded = iter(state.observations)
-        _check_equal(0, next(recorded), self._begin(state.seed, state.options)[0])
+        _check_equal(0, next(recorded), self._begin(state.seed, state.options))
         turn = 0
         for event in state.events:
             if isinstance(event, Key):
                 self.reseed(event)
-                continue
-            turn += 1
-            _check_equal(turn, next(recorded), self.step(event)[0])
+            else:
+                turn += 1
+                _check_equal(turn, next(recorded), self.step(event)[0])
 
     def reseed(self, key: Key, /) -> None:
         recording = self.get_state()
@@ -155,18 +150,14 @@ class Replayed(gymnasium.Env[str, str]):
         return self._max_turns - len(self.get_state().observations) + 1
 
     def legal_actions(self) -> list[str]:
-        if self._ended:
-            return []
-        if callable(self._actions):
-            return list(self._actions(self.get_state().observations[-1], self._info))
-        return list(self._actions)
+        return [] if self._ended else list(self._actions(self.get_state().observations[-1], self._info))
 
-    def _begin(self, seed: int, options: str) -> tuple[str, dict[str, Any]]:
+    def _begin(self, seed: int, options: str) -> str:
         observation, info = self._env.reset(seed=seed, options=json.loads(options))
         self._recording = Recording(seed, options, (), (observation,))
         self._info = {"success": False, "action_is_valid": True, "action_is_effective": False, **info}
         self._return, self._ended = 0.0, False
-        return observation, self._info
+        return observation
 
 
 def _check_equal(turn: int, recorded: str, observation: str) -> None:

@@ -1,6 +1,7 @@
 """Sample text of an environment: what a new model's vocabulary is made from."""
 
 from collections.abc import Iterator
+from itertools import count
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.rng import Key, Stream
@@ -18,17 +19,14 @@ def sample_texts(env: Branchable) -> Iterator[str]:
         key = Key(episode).fold_in("sayings")
         observation, _ = env.reset(seed=episode)
         env.reseed(key)
-        done = False
-        turn = 0
-        while not done:
-            yield observation
+        yield observation
+        for turn in count():
             # every other episode begins with an unreadable response, so that warnings are among the texts
             response = _response(env, key.fold_in(Stream.ORACLE, turn)) if turn or episode % 2 else ""
-            yield response
             observation, _, terminated, truncated, _ = env.step(response)
-            done = terminated or truncated
-            turn += 1
-        yield observation
+            yield from (response, observation)
+            if terminated or truncated:
+                break
 
 
 def _response(env: Branchable, key: Key) -> str:

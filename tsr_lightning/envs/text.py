@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 PromptStyleName = Literal["paper", "brief", "bare"]
+ObservationName = Literal["grid", "coordinates", "both"]  # how a task on a grid shows its state
 
 SEPARATOR = "||"
 # gymnasium's default charset lacks the symbols of the grids and the newline
@@ -22,7 +23,7 @@ class PromptStyle:
     """Templates of rules, turns and answers. Fields in braces are filled in."""
 
     system: str  # {rules} {symbols} {actions} {limit}
-    turn: str  # {reward} {warning} {turn} {state} {left}
+    turn: str  # {reward} {warning} {turn}, from 1, {state} {left}, the actions
     reward: str  # {reward}: of the last turn; "" leaves it out
     marks: tuple[re.Pattern[str], ...]  # the tags around an answer: see `find_answer`
     reply: str  # {actions}: an answer that `find_answer` finds
@@ -69,10 +70,6 @@ class Answer:
     actions: tuple[str, ...]
     problem: str = ""
 
-    @property
-    def valid(self) -> bool:
-        return not self.problem
-
 
 def find_answer(text: str, prompt_style: PromptStyle) -> str | None:
     """The text between the last two marks of the last place where all marks follow each other; None without one.
@@ -95,15 +92,9 @@ def find_answer(text: str, prompt_style: PromptStyle) -> str | None:
 
 
 def parse_answer(text: str, prompt_style: PromptStyle, actions: Sequence[str], limit: int) -> Answer:
-    """The actions of a response: the first `limit` of its last answer, spelt as in `actions`.
+    """The actions of a response: the first `limit` of its last answer, in any case, spelt as in `actions`.
 
     A single unknown action makes the whole turn invalid. Actions past `limit` are not played and not punished (RAGEN).
-
-    Args:
-        text: the response, without control tokens.
-        prompt_style: says what an answer looks like.
-        actions: the known ones; upper and lower case are alike.
-        limit: the most actions that the turn may play.
     """
     answer = find_answer(text, prompt_style)
     if answer is None:
@@ -112,37 +103,15 @@ def parse_answer(text: str, prompt_style: PromptStyle, actions: Sequence[str], l
     if given == [""]:
         return Answer((), "the answer is empty")
     known = {action.lower(): action for action in actions}
-    unknown = [part for part in given[:limit] if part.lower() not in known]
-    if unknown:
-        return Answer((), f"{unknown[0][:20]!a} is no action")
+    for part in given[:limit]:
+        if part.lower() not in known:
+            return Answer((), f"{part[:20]!a} is no action")
     return Answer(tuple(known[part.lower()] for part in given[:limit]))
 
 
 def format_answer(prompt_style: PromptStyle, actions: Sequence[str]) -> str:
     """A response that plays `actions`."""
     return prompt_style.reply.format(actions=f" {SEPARATOR} ".join(actions))
-
-
-def format_turn(
-    prompt_style: PromptStyle, *, turn: int, state: str, left: int, reward: float | None, problem: str
-) -> str:
-    """The observation of a turn.
-
-    Args:
-        prompt_style: its templates.
-        turn: counted from 1.
-        state: the task's state as text.
-        left: actions left in the episode.
-        reward: of the last turn; None at the first.
-        problem: what was wrong with the last response; "" if nothing was.
-    """
-    return prompt_style.turn.format(
-        reward="" if reward is None else prompt_style.reward.format(reward=round(reward, 3)),
-        warning=f"No valid action provided previously: {problem}.\n" if problem else "",
-        turn=turn,
-        state=state,
-        left=left,
-    )
 
 
 def format_rules(prompt_style: PromptStyle, *, rules: str, symbols: str, actions: Sequence[str], limit: int) -> str:

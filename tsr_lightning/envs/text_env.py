@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, Answer, PromptStyle, format_turn
+from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, Answer, PromptStyle
 from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
@@ -176,42 +176,38 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(1 << 31))
-        state = self.initial_state(seed)
-        self._episode = Episode(state, self.noise_key(seed))
-        return self._observation(None, ""), self._info(TurnResult(state, effective=False), valid=True)
+        begun = TurnResult(self.initial_state(seed), effective=False)
+        self._episode = Episode(begun.state, self.noise_key(seed))
+        return self._shown(begun)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Plays a turn."""
         before = self.episode
         if self.has_ended():
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         answer = self.read(action, min(self.actions_per_turn, self.remaining()))
         noise = Draws(before.key, before.draws)
-        if answer.valid:
-            result = self.play(before.state, answer.actions, noise)
-        else:
+        if answer.problem:
             result = TurnResult(before.state, self.format_penalty, 0, effective=False, problem=answer.problem)
+        else:
+            result = self.play(before.state, answer.actions, noise)
         terminated = result.success or result.terminated
         actions = before.actions + result.played
         self._episode = Episode(result.state, before.key, noise.count, before.turns + 1, actions, terminated)
         truncated = not terminated and not self.remaining()
-        info = self._info(result, valid=not result.problem)
-        return self._observation(result.reward, result.problem), result.reward, terminated, truncated, info
+        observation, info = self._shown(result)
+        return observation, result.reward, terminated, truncated, info
 
     def render(self) -> str | None:
         """The state as text, in render mode `ansi`."""
         return None if self.render_mode is None else self.render_state(self.state)
 
     def get_state(self) -> Episode[StateT]:
-        """The whole episode, immutable."""
         return self.episode
 
     def set_state(self, state: Episode[StateT], /) -> None:
-        """Restores what `get_state` returned."""
         self._episode = state
 
     def reseed(self, key: Key, /) -> None:
-        """Draws all further noise from `key`."""
         self._episode = self.episode._replace(key=key, draws=0)
 
     def remaining(self) -> int:
@@ -223,21 +219,19 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         """Whether the episode is terminated or truncated."""
         return self.episode.terminated or not self.remaining()
 
-    def _observation(self, reward: float | None, problem: str) -> str:
-        episode = self.episode
-        return format_turn(
-            self.prompt_style,
-            turn=episode.turns + 1,
-            state=self.show(episode.state),
+    def _shown(self, result: TurnResult[StateT]) -> tuple[str, dict[str, Any]]:
+        """The observation and info of the current turn."""
+        style, turns = self.prompt_style, self.episode.turns
+        observation = style.turn.format(
+            reward=style.reward.format(reward=round(result.reward, 3)) if turns else "",
+            warning=f"No valid action provided previously: {result.problem}.\n" if result.problem else "",
+            turn=turns + 1,
+            state=self.show(result.state),
             left=self.remaining(),
-            reward=reward,
-            problem=problem,
         )
-
-    def _info(self, result: TurnResult[StateT], *, valid: bool) -> dict[str, Any]:
-        return {
+        return observation, {
             "success": result.success,
-            "action_is_valid": valid,
+            "action_is_valid": not result.problem,
             "action_is_effective": result.effective,
             **self.extra_info(result.state),
         }

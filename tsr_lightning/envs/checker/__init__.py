@@ -9,9 +9,8 @@ are played, restored, replayed, played in a second environment made alike, and u
 (observation, reward, flags, info, score, state key, budget, legal actions) must agree as the contract says. A fault
 that changes nothing in what was played goes unnoticed.
 
-`episodes` checks resets, budget, score and info; `score_leaks` the score in observations; `restoring` get_state and
-set_state, with `diagnosis` of the cause; `noise` reseed, so that no branch sees the real episode's future; `state_keys`
-state_key; `subprocess_check` that another process gives the same episodes.
+`episodes` checks resets, budget, score and info; `restoring` get_state and set_state; `noise` reseed, so that no branch
+sees the real episode's future; `state_keys` state_key; `subprocess_check` that another process gives the same episodes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,12 +19,11 @@ from typing import Any
 
 import gymnasium
 
-from tsr_lightning.envs.checker.episodes import check_episode
+from tsr_lightning.envs.checker.episodes import check_episode, leaked_score
 from tsr_lightning.envs.checker.factory import BranchabilityError, resolve
 from tsr_lightning.envs.checker.noise import check_noise
 from tsr_lightning.envs.checker.recording import Recorder
 from tsr_lightning.envs.checker.restoring import check_isolation, check_other_env, check_restore, check_state_record
-from tsr_lightning.envs.checker.score_leaks import leaked_score
 from tsr_lightning.envs.checker.snapshots import take_snapshot
 from tsr_lightning.envs.checker.state_keys import check_state_keys
 from tsr_lightning.envs.checker.subprocess_check import check_in_subprocess
@@ -72,12 +70,12 @@ def check_branchable(
     """
     factory = resolve(env, kwargs or {})
     seeds = tuple(seeds)
-    recorder = Recorder(factory.env, turns, factory.name, responses)
-    episodes = [(seed, *check_episode(factory, recorder, seed)) for seed in seeds]
-    score = leaked_score(step for _, _, steps in episodes for step in steps)
+    recorder = Recorder(factory.env, factory, turns, tuple(responses))
+    episodes = [check_episode(recorder, seed) for seed in seeds]
+    score = leaked_score(record for _, records in episodes for record in records)
     if score is not None:
         raise BranchabilityError(f"score: {score} is in the observation ({factory.name}, seeds {seeds})")
-    taken = [take_snapshot(factory, recorder, seed, depth) for seed in seeds for depth in DEPTHS]
+    taken = [take_snapshot(recorder, seed, depth) for seed in seeds for depth in DEPTHS]
     snapshots = [snapshot for snapshot in taken if snapshot is not None]
     differing = []
     for snapshot in snapshots:
@@ -96,7 +94,7 @@ def check_branchable(
         snapshots[differing.index(True)].fail("reseed", "two keys gave two futures; the environment is declared exact")
     for snapshot in snapshots:  # last, since noise that survives a reseed looks like an incomplete key
         check_state_keys(snapshot)
-    skipped = check_in_subprocess(factory, [(seed, responses) for seed, responses, _ in episodes])
+    skipped = check_in_subprocess(factory, [(seed, played) for seed, (played, _) in zip(seeds, episodes, strict=True)])
     if factory.make is None:
         skipped = ["another environment: only this one object is given", *skipped]
     return BranchabilityReport(factory.name, seeds, len(snapshots), recorder.steps, any(differing), tuple(skipped))

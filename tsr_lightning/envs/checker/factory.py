@@ -33,7 +33,7 @@ def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict
     if isinstance(env, gymnasium.Env):
         own = env.spec
         _check_spec(str(env.unwrapped), own)
-        make = None if own is None else lambda: make_from_spec(own)
+        make = None if own is None else lambda: _unwrapped(gymnasium.make(own, disable_env_checker=True))
         return EnvFactory(str(env.unwrapped), _unwrapped(env), make, own)
     made = env()
     name = type(made).__name__
@@ -41,10 +41,6 @@ def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict
     _check_spec(name, of_made)
     spec = of_made or EnvSpec(id="checked/Env-v0", entry_point=cast(EnvCreator, env))  # for another process
     return EnvFactory(name, _unwrapped(made), lambda: _unwrapped(env()), spec)
-
-
-def make_from_spec(spec: EnvSpec) -> Branchable:
-    return _unwrapped(gymnasium.make(spec, disable_env_checker=True))
 
 
 def _unwrapped(env: Any) -> Branchable:

@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from tsr_lightning.envs.checker.diagnosis import fail_restore
 from tsr_lightning.envs.checker.recording import UNREADABLE, StepRecord, differences, first_difference, listed
+from tsr_lightning.envs.checker.restoring import fail_restore
 from tsr_lightning.envs.checker.snapshots import Snapshot
 from tsr_lightning.rng import Key
 
@@ -39,42 +39,34 @@ def _check_nothing_drawn_in_advance(snapshot: Snapshot, keys: Sequence[Key]) -> 
     rest = snapshot.responses[1:]
     groups: list[tuple[StepRecord, list[StepRecord]]] = []  # of equal steps: the step, and the future
     for key in keys:
-        snapshot.restore(key)
-        (step,) = snapshot.recorder.play(snapshot.responses[:1])
+        (step,) = snapshot.branch(key, responses=snapshot.responses[:1])
         if step.done:
             continue
         future = snapshot.branch(snapshot.key("next"), state=snapshot.recorder.env.get_state(), responses=rest)
-        for other, expected in groups:
-            if differences(other, step):
-                continue
-            if found := first_difference(expected, future):
-                _check_repeatable(snapshot, keys, snapshot.branch(keys[0]))
-                snapshot.fail(
-                    "reseed",
-                    "the old noise shows after it, so a branch sees what the real episode has drawn in advance: "
-                    f"{listed(found)}, when {snapshot.responses} were played and reseed called after the first",
-                )
-            break
-        else:
+        expected = next((known for other, known in groups if not differences(other, step)), None)
+        if expected is None:
             groups.append((step, future))
+        elif found := first_difference(expected, future):
+            _check_repeatable(snapshot, keys, snapshot.branch(keys[0]))
+            snapshot.fail(
+                "reseed",
+                "the old noise shows after it, so a branch sees what the real episode has drawn in advance: "
+                f"{listed(found)}, when {snapshot.responses} were played and reseed called after the first",
+            )
 
 
 def _check_effective(snapshot: Snapshot, keys: Sequence[Key], futures: Sequence[Sequence[StepRecord]]) -> None:
     """If a later reseed shows that a response is noisy, a reseed at the snapshot must show it too."""
     for place in (1, 2):  # responses between the two
-        if any(len(future) <= place for future in futures):
+        if any(len(future) <= place or _outcome(future[place]) != _outcome(futures[0][place]) for future in futures):
             break
-        if len({_outcome(step) for future in futures for step in future[place : place + 1]}) > 1:
-            break
-        snapshot.restore(keys[0])
-        snapshot.recorder.play(snapshot.responses[:place])
+        snapshot.branch(keys[0], responses=snapshot.responses[:place])
         later = snapshot.recorder.env.get_state()
         _compare_with_later(snapshot, keys, later, snapshot.responses[: place + 1], futures[0][place])
     # the same state, one unreadable response later
-    if snapshot.responses[0] == UNREADABLE or len({_outcome(future[0]) for future in futures}) > 1:
+    if snapshot.responses[0] == UNREADABLE or any(_outcome(future[0]) != _outcome(futures[0][0]) for future in futures):
         return
-    snapshot.restore(keys[0])
-    (step,) = snapshot.recorder.play([UNREADABLE])
+    (step,) = snapshot.branch(keys[0], responses=[UNREADABLE])
     if not step.done and step.after.state_key == snapshot.record.state_key:
         later = snapshot.recorder.env.get_state()
         _compare_with_later(snapshot, keys, later, snapshot.responses[:1], futures[0][0])
@@ -87,9 +79,9 @@ def _compare_with_later(
     outcomes = [_outcome(snapshot.branch(key, state=later, responses=responses[-1:])[-1]) for key in keys]
     if sum(outcome != _outcome(agreed) for outcome in outcomes) < EVIDENCE:
         return
-    for index in range(MANY):
-        if _outcome(snapshot.branch(snapshot.key("many", index), responses=responses)[-1]) != _outcome(agreed):
-            return
+    many = (snapshot.branch(snapshot.key("many", index), responses=responses)[-1] for index in range(MANY))
+    if any(_outcome(step) != _outcome(agreed) for step in many):
+        return
     snapshot.fail(
         "reseed",
         f"it has no effect here: {MANY} keys gave one outcome of {responses[-1]!r}, when {responses} were played, and "

@@ -1,19 +1,18 @@
 """Records of states and steps, and how two of them differ."""
 
 import copy
-import dataclasses
 import numbers
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.utils.env_checker import data_equivalence
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
-from tsr_lightning.envs.checker.factory import BranchabilityError
+from tsr_lightning.envs.base import Branchable, HasLegalActions
+from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
 from tsr_lightning.rng import Key
 
+FLAGS = ("success", "action_is_valid", "action_is_effective")  # of info
 UNREADABLE = "\t??\t"
 UNREADABLE_RATE = 0.15  # of random responses
 
@@ -30,8 +29,9 @@ class StateRecord:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """All that a step shows."""
+    """A response and all that its step shows; or what a reset shows, as a response of ""."""
 
+    response: str
     observation: str
     reward: float
     terminated: bool
@@ -44,33 +44,39 @@ class StepRecord:
         return self.terminated or self.truncated
 
 
+@dataclass
 class Recorder:
-    """Plays an environment and records it.
+    """Plays an environment and records it."""
 
-    Args:
-        env: the environment.
-        turns: the most that are played at a time.
-        name: of the environment, for error messages.
-        responses: what to play where it has no legal actions.
-    """
+    env: Branchable
+    factory: EnvFactory
+    turns: int  # the most that are played at a time
+    responses: tuple[str, ...]  # what to play where the environment has no legal actions
+    steps: int = 0  # of this environment
 
-    def __init__(self, env: Branchable, turns: int, name: str, responses: Sequence[str] = ()) -> None:
-        self.env, self.turns, self.name, self.responses = env, turns, name, tuple(responses)
-        self.lists_actions = env if isinstance(env, HasLegalActions) else None
-        self.steps = 0
-
-    def like(self, env: Branchable) -> "Recorder":
-        """A recorder of another environment that was made alike."""
-        return Recorder(env, self.turns, self.name, self.responses)
+    def twin(self) -> "Recorder | None":
+        """A recorder of another environment made alike; None if none can be made."""
+        make = self.factory.make
+        return None if make is None else Recorder(make(), self.factory, self.turns, self.responses)
 
     def legal(self) -> tuple[str, ...]:
-        return () if self.lists_actions is None else tuple(self.lists_actions.legal_actions())
+        return tuple(self.env.legal_actions()) if isinstance(self.env, HasLegalActions) else ()
 
     def record_state(self) -> StateRecord:
         record = StateRecord(self.env.score(), self.env.state_key(), self.env.remaining(), self.legal())
         if problem := _state_problem(record):
-            raise BranchabilityError(f"{problem} ({self.name})")
+            raise BranchabilityError(f"{problem} ({self.factory.name})")
         return record
+
+    def reset(self, seed: int) -> StepRecord:
+        observation, _ = self.env.reset(seed=seed)
+        return StepRecord("", observation, 0.0, False, False, {}, self.record_state())
+
+    def restore(self, state: Any, *keys: Key) -> None:
+        """Restores a state and reseeds it with one key after another."""
+        self.env.set_state(state)
+        for key in keys:
+            self.env.reseed(key)
 
     def step(self, response: str) -> StepRecord:
         self.steps += 1
@@ -80,47 +86,47 @@ class Recorder:
             info = copy.deepcopy(info)
         except Exception as error:
             raise BranchabilityError(
-                f"contract: info cannot be copied ({error}), at {response!r}: fill it with plain values ({self.name})"
+                f"contract: info cannot be copied ({error}), at {response!r}: fill it with plain values "
+                f"({self.factory.name})"
             ) from error
-        return StepRecord(observation, reward, terminated, truncated, info, self.record_state())
+        return StepRecord(response, observation, reward, terminated, truncated, info, self.record_state())
 
     def play(self, responses: Iterable[str]) -> list[StepRecord]:
-        """Responses that were played before, until the episode ends; an exception is recorded like an end."""
-        steps: list[StepRecord] = []
-        for response in responses:
-            try:
-                steps.append(self.step(response))
-            except BranchabilityError:
-                raise
-            except Exception as error:
-                steps.append(StepRecord(f"step() raised {error!r}", 0.0, False, True, {}, self.record_state()))
-            if steps[-1].done:
-                break
-        return steps
+        """Plays responses until the episode ends."""
+        return _until_done(map(self.step, responses))
 
-    def play_randomly(self, key: Key, turns: int | None = None) -> tuple[list[str], list[StepRecord]]:
+    def replay(self, responses: Iterable[str]) -> list[StepRecord]:
+        """Plays responses that were played before; an exception is recorded like an end."""
+        return _until_done(map(self._step_or_exception, responses))
+
+    def play_randomly(self, key: Key, turns: int | None = None) -> list[StepRecord]:
         """Random responses, most of them legal, until the episode ends."""
-        responses, steps = list[str](), list[StepRecord]()
-        for turn in range(self.turns if turns is None else turns):
-            responses.append(self._random_response(key.fold_in(turn)))
-            steps.append(self.step(responses[-1]))
-            if steps[-1].done:
-                break
-        return responses, steps
+        count = self.turns if turns is None else turns
+        return self.play(self._random_response(key.fold_in(turn)) for turn in range(count))
 
-    def play_oracle(self, oracle: HasOracle) -> tuple[list[str], list[StepRecord]]:
-        """The oracle's responses, until the episode ends."""
-        responses, steps = list[str](), list[StepRecord]()
-        while len(steps) < self.turns and not (steps and steps[-1].done):
-            responses.append(oracle.oracle())
-            steps.append(self.step(responses[-1]))
-        return responses, steps
+    def _step_or_exception(self, response: str) -> StepRecord:
+        try:
+            return self.step(response)
+        except BranchabilityError:
+            raise
+        except Exception as error:
+            raised = f"step() raised {error!r}"
+            return StepRecord(response, raised, 0.0, False, True, {}, self.record_state())
 
     def _random_response(self, key: Key) -> str:
         choices = self.legal() or self.responses
         if key.uniform(0) < UNREADABLE_RATE or not choices:
             return UNREADABLE
         return choices[int(key.uniform(1) * len(choices))]
+
+
+def _until_done(steps: Iterable[StepRecord]) -> list[StepRecord]:
+    played: list[StepRecord] = []
+    for step in steps:
+        played.append(step)
+        if step.done:
+            break
+    return played
 
 
 def _state_problem(record: StateRecord) -> str:
@@ -148,12 +154,12 @@ def _plain(key: object) -> bool:
 def differences(expected: StateRecord | StepRecord, got: StateRecord | StepRecord) -> dict[str, str]:
     """What differs, by name: "3 instead of 5"."""
     found: dict[str, str] = {}
-    for field in dataclasses.fields(expected):
-        before, now = getattr(expected, field.name), getattr(got, field.name)
+    for name, before in vars(expected).items():
+        now = vars(got)[name]
         if isinstance(before, StateRecord):
             found |= differences(before, now)
         elif not same(before, now):
-            found[field.name] = f"{now!r} instead of {before!r}"
+            found[name] = f"{now!r} instead of {before!r}"
     return found
 
 
@@ -170,15 +176,10 @@ def same(one: Any, other: Any) -> bool:
     """Equal in type and value; nan equals nan."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, str | int):
-        return bool(one == other)
-    if isinstance(one, float | np.floating):
-        return bool(one == other or (one != one and other != other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
-        alike = one.shape == other.shape and one.dtype == other.dtype
-        return alike and bool(np.all((one == other) | ((one != one) & (other != other))))
-    return bool(data_equivalence(one, other, exact=True))
+        return one.shape == other.shape and one.dtype == other.dtype and same(one.tolist(), other.tolist())
+    return bool(one == other or (one != one and other != other))

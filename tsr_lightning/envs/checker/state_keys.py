@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsr_lightning.envs.checker.recording import UNREADABLE, StateRecord, StepRecord
+from tsr_lightning.envs.checker.recording import FLAGS, UNREADABLE, StateRecord, StepRecord
 from tsr_lightning.envs.checker.snapshots import Snapshot
 
 BRANCHING = (6, 3)  # legal responses tried at the snapshot, and after each of them
@@ -41,14 +41,14 @@ def check_state_keys(snapshot: Snapshot) -> None:
             _compare(snapshot, first, other)
 
 
-def step_problem(before: StateRecord, response: str, step: StepRecord) -> tuple[str, str] | None:
+def effect_problem(before: StateRecord, step: StepRecord) -> tuple[str, str] | None:
     """A step without effect leaves the key as it is."""
     after = step.after.state_key
     if step.info["action_is_effective"] or after == before.state_key:
         return None
     return "state_key", (
-        f"it went from {before.state_key!r} to {after!r} at {response!r}, which info calls not effective: leave the "
-        "turn and the budget out of it"
+        f"it went from {before.state_key!r} to {after!r} at {step.response!r}, which info calls not effective: leave "
+        "the turn and the budget out of it"
     )
 
 
@@ -64,7 +64,7 @@ def _reached(snapshot: Snapshot) -> list[_Reached]:
             stride = max(1, len(choices) // count)
             for response in (*(choices[start:] + choices[:start])[::stride][:count], UNREADABLE):
                 (step,) = snapshot.branch(snapshot.key("reach", depth), state=node.state, responses=[response])
-                if "action_is_effective" in step.info and (problem := step_problem(node.record, response, step)):
+                if "action_is_effective" in step.info and (problem := effect_problem(node.record, step)):
                     snapshot.fail(*problem)
                 if not step.done:
                     state, gained = snapshot.recorder.env.get_state(), node.gained + step.reward
@@ -88,9 +88,9 @@ def _compare(snapshot: Snapshot, one: _Reached, other: _Reached) -> None:
     if one.record.score != other.record.score and math.isclose(one.gained, other.gained, abs_tol=1e-9):
         fail(f"the score is {one.record.score} and {other.record.score}")
     for script in range(SCRIPTS):
-        snapshot.recorder.env.set_state(one.state)
-        snapshot.recorder.env.reseed(snapshot.key("onward", 0))
-        responses, _ = snapshot.recorder.play_randomly(snapshot.key("script", script), LENGTH)
+        snapshot.recorder.restore(one.state, snapshot.key("onward", 0))
+        steps = snapshot.recorder.play_randomly(snapshot.key("script", script), LENGTH)
+        responses = [step.response for step in steps]
         difference = _first_difference(snapshot, one, other, responses)
         if difference and not _is_noise(snapshot, one, other, responses):
             fail(f"{difference}, when {responses} are played from there under one key")
@@ -121,10 +121,10 @@ def _is_noise(snapshot: Snapshot, one: _Reached, other: _Reached, responses: Seq
     return all(len(found) > 1 for found in outcomes) and bool(outcomes[0] & outcomes[1])
 
 
-_COMPARED = ("the reward", "terminated", "success", "action_is_valid", "action_is_effective", "the next key", "legal")
+_COMPARED = ("the reward", "terminated", *FLAGS, "the next key", "legal")
 
 
 def _outcome(step: StepRecord) -> tuple[Hashable, ...]:
-    info = [step.info.get(name) for name in ("success", "action_is_valid", "action_is_effective")]
+    flags = [step.info.get(name) for name in FLAGS]
     legal = () if step.done else tuple(sorted(step.after.legal))
-    return round(float(step.reward), 9), step.terminated, *info, step.after.state_key, legal
+    return round(float(step.reward), 9), step.terminated, *flags, step.after.state_key, legal

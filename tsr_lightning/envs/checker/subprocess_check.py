@@ -5,28 +5,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from types import FunctionType
 
+import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from tsr_lightning.envs.base import Branchable
-from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory, make_from_spec
-
-CHILD_SECONDS = 300
+from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory, resolve
+from tsr_lightning.envs.checker.recording import Recorder
 
 Trace = list[list[str]]  # by step, the reset first: observation, state_key, score
-
-
-def _trace(env: Branchable, seed: int, responses: Iterable[str]) -> Trace:
-    observation, _ = env.reset(seed=seed)
-    trace = [[observation, repr(env.state_key()), repr(env.score())]]
-    for response in responses:
-        observation, _, terminated, truncated, _ = env.step(response)
-        trace.append([observation, repr(env.state_key()), repr(env.score())])
-        if terminated or truncated:
-            break
-    return trace
 
 
 def check_in_subprocess(factory: EnvFactory, scripts: list[tuple[int, list[str]]]) -> list[str]:
@@ -42,14 +29,14 @@ def check_in_subprocess(factory: EnvFactory, scripts: list[tuple[int, list[str]]
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=CHILD_SECONDS,
+        timeout=300,  # seconds
         check=False,
     )
     if child.returncode:
         raise BranchabilityError(f"another process: {factory.name} cannot be played there:\n{child.stderr.strip()}")
     traces: list[Trace] = json.loads(child.stdout.splitlines()[-1])
     for (seed, responses), there in zip(scripts, traces, strict=True):
-        here = _trace(factory.env, seed, responses)
+        here = _trace(factory, seed, responses)
         for turn, steps in enumerate(zip(here, there, strict=False)):  # another length follows another observation
             for what, mine, theirs in zip(("observation", "state_key", "score"), *steps, strict=True):
                 if mine != theirs:
@@ -77,8 +64,14 @@ def _serialised(spec: EnvSpec | None) -> tuple[str, str]:
         return "", f"the spec cannot be written as JSON ({error})"
 
 
+def _trace(factory: EnvFactory, seed: int, responses: list[str]) -> Trace:
+    recorder = Recorder(factory.env, factory, len(responses), ())
+    records = [recorder.reset(seed), *recorder.play(responses)]
+    return [[record.observation, repr(record.after.state_key), repr(record.after.score)] for record in records]
+
+
 def _trace_stdin() -> None:
     """The child's part: reads scripts from stdin, writes their traces to stdout."""
     request = json.load(sys.stdin)
-    env = make_from_spec(EnvSpec.from_json(request["spec"]))
-    print(json.dumps([_trace(env, seed, responses) for seed, responses in request["scripts"]]))
+    factory = resolve(gymnasium.make(EnvSpec.from_json(request["spec"]), disable_env_checker=True), {})
+    print(json.dumps([_trace(factory, seed, responses) for seed, responses in request["scripts"]]))

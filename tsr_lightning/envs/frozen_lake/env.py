@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple, get_args
 
 from gymnasium.utils import seeding
 
-from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, dynamics, land, likeliest
+from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import ENDS, GOAL, Rows, given_lake, random_lake, start_cell
-from tsr_lightning.envs.frozen_lake.render import ObservationName, grid, rules, show, symbols
-from tsr_lightning.envs.frozen_lake.score import best_actions, chances
-from tsr_lightning.envs.text import Answer, PromptStyleName, format_answer, format_rules, parse_answer
+from tsr_lightning.envs.frozen_lake.render import LEGEND, grid, rules, show
+from tsr_lightning.envs.text import Answer, ObservationName, PromptStyleName, format_answer, format_rules, parse_answer
 from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
 from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
 from tsr_lightning.rng import Key
@@ -76,7 +75,7 @@ class TextFrozenLake(TextEnv[LakeState]):
         self.instructions = format_rules(
             self.prompt_style,
             rules=rules(observation, self.prompt_style, actions_per_turn, slippery=success_rate != 1),
-            symbols=symbols(observation),
+            symbols="" if observation == "coordinates" else LEGEND,
             actions=ACTIONS,
             limit=max_actions,
         )
@@ -102,8 +101,7 @@ class TextFrozenLake(TextEnv[LakeState]):
             cell = target
             if lake.letters[cell] in ENDS:
                 break
-        success = lake.letters[cell] == GOAL
-        ended = lake.letters[cell] in ENDS
+        success, ended = lake.letters[cell] == GOAL, lake.letters[cell] in ENDS
         return TurnResult(state._replace(cell=cell), float(success), played, effective, success, ended)
 
     def show(self, state: LakeState) -> str:
@@ -123,7 +121,6 @@ class TextFrozenLake(TextEnv[LakeState]):
         return (*dynamics(rows, self._success_rate).ground, cell)
 
     def legal_actions(self) -> list[str]:
-        """A response for each single action; none when the episode has ended."""
         return [] if self.has_ended() else [format_answer(self.prompt_style, [name]) for name in ACTIONS]
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:

@@ -13,22 +13,16 @@ Rows = tuple[str, ...]
 
 START, FROZEN, HOLE, GOAL = "SFHG"
 ENDS = frozenset({HOLE, GOAL})
-TRIES = 1_000  # misses a lake of probability 0.01 with probability 4e-5
+TRIES = 1_000  # lakes drawn before giving up: misses a lake of probability 0.01 with probability 4e-5
 
 
-def random_lake(key: Key, *, size: int, frozen: float, tries: int = TRIES) -> Rows:
+def random_lake(key: Key, *, size: int, frozen: float) -> Rows:
     """A square lake whose goal can be reached: each cell frozen with probability `frozen`, start and goal anywhere.
 
     The distribution is RAGEN's (size 4, frozen 0.9, random start and goal); the draws are the same in every process.
-
-    Args:
-        key: of this lake.
-        size: cells a side, at least 2.
-        frozen: probability that a cell is no hole, in [0, 1].
-        tries: lakes drawn before giving up.
     """
     cells = size * size
-    for attempt in range(tries):
+    for attempt in range(TRIES):
         tried = key.fold_in(attempt)
         letters = [FROZEN if tried.uniform(cell) < frozen else HOLE for cell in range(cells)]
         start = int(tried.uniform(cells) * cells)
@@ -40,7 +34,7 @@ def random_lake(key: Key, *, size: int, frozen: float, tries: int = TRIES) -> Ro
         if reachable(rows):
             return rows
     raise ConfigError(
-        f"TextFrozenLake.frozen is {frozen}: none of {tries} random lakes of size {size} had a path to the goal; "
+        f"TextFrozenLake.frozen is {frozen}: none of {TRIES} random lakes of size {size} had a path to the goal; "
         "raise it or lower size."
     )
 
@@ -66,16 +60,14 @@ def start_cell(rows: Rows) -> int:
 
 def reachable(rows: Rows) -> bool:
     """Whether a path leads from the start to a goal."""
-    letters, width = "".join(rows), len(rows[0])
-    frontier, seen = [start_cell(rows)], set[int]()
+    width = len(rows[0]) + 1
+    letters = "".join(row + HOLE for row in rows) + HOLE * width  # each edge leads to a hole, index -1 to the last one
+    frontier, seen = [letters.index(START)], set[int]()
     while frontier:
         cell = frontier.pop()
-        if cell in seen or letters[cell] == HOLE:
-            continue
         if letters[cell] == GOAL:
             return True
-        seen.add(cell)
-        column = cell % width
-        frontier += [cell - 1] * (column > 0) + [cell + 1] * (column < width - 1)
-        frontier += [cell - width] * (cell >= width) + [cell + width] * (cell + width < len(letters))
+        if letters[cell] != HOLE and cell not in seen:
+            seen.add(cell)
+            frontier += (cell - 1, cell + 1, cell - width, cell + width)
     return False

@@ -5,12 +5,9 @@ player is drawn over the start. Coordinates are (row, column) from the top left,
 """
 
 from functools import lru_cache
-from typing import Literal
 
 from tsr_lightning.envs.frozen_lake.maps import GOAL, HOLE, Rows
-from tsr_lightning.envs.text import PromptStyle, format_answer
-
-ObservationName = Literal["grid", "coordinates", "both"]
+from tsr_lightning.envs.text import ObservationName, PromptStyle, format_answer
 
 SYMBOLS = str.maketrans("SFHG", "__OG")
 PLAYER = {"S": "P", "F": "P", HOLE: "X", GOAL: "√"}
@@ -74,8 +71,3 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
         f"{slip} {_OBSERVED[observation]} Answer with a sequence of actions, such as "
         f"{format_answer(prompt_style, ['Left', 'Up'])}. A turn plays the first {actions_per_turn} of them."
     )
-
-
-def symbols(observation: ObservationName) -> str:
-    """The legend of the grid for the system message."""
-    return "" if observation == "coordinates" else LEGEND

@@ -7,7 +7,8 @@ leaves the grid.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import NamedTuple
 
 Boxes = tuple[int, ...]  # sorted, so that equal positions are equal tuples
@@ -44,6 +45,20 @@ class Board(NamedTuple):
 def floor(layout: Layout) -> tuple[int, ...]:
     """The cells without a wall, in reading order."""
     return tuple(cell for cell in range(layout.rows * layout.cols) if cell not in layout.walls)
+
+
+def waves(start: int, free: int, cols: int) -> Iterator[int]:
+    """The cells first reached after 0, 1, 2, … steps over the cells of `free`; all are bit masks, inside a border."""
+    reached = wave = start
+    while wave:
+        yield wave
+        wave = (wave << 1 | wave >> 1 | wave << cols | wave >> cols) & free & ~reached
+        reached |= wave
+
+
+def spread(start: int, free: int, cols: int) -> int:
+    """All cells that can be reached; see `waves`."""
+    return reduce(or_, waves(start, free, cols))
 
 
 def moved(boxes: Boxes, origin: int, destination: int) -> Boxes:

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from tsr_lightning.envs.sokoban.board import ACTIONS, Board, Boxes, Layout, act, legal
+from tsr_lightning.envs.sokoban.board import ACTIONS, Board, Boxes, act, legal
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import read_levels
-from tsr_lightning.envs.sokoban.render import ObservationName, grid, rules, show, symbols
+from tsr_lightning.envs.sokoban.render import LEGEND, grid, rules, show
 from tsr_lightning.envs.sokoban.score import score
 from tsr_lightning.envs.sokoban.solver import plan
-from tsr_lightning.envs.text import Answer, PromptStyleName, format_answer, format_rules, parse_answer
+from tsr_lightning.envs.text import Answer, ObservationName, PromptStyleName, format_answer, format_rules, parse_answer
 from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.errors import require
@@ -75,7 +75,7 @@ class SokobanEnv(TextEnv[Board]):
         self.instructions = format_rules(
             self.prompt_style,
             rules=rules(observation, self.prompt_style, actions_per_turn),
-            symbols=symbols(observation),
+            symbols="" if observation == "coordinates" else LEGEND,
             actions=ACTIONS,
             limit=max_actions,
         )
@@ -95,13 +95,14 @@ class SokobanEnv(TextEnv[Board]):
         for action in actions:
             played += 1
             earlier = player, boxes
-            player, boxes = act(layout, player, boxes, layout.steps[ACTIONS.index(action)])
+            step = layout.steps[ACTIONS.index(action)]
+            player, boxes = act(layout, player, boxes, step)
             reward += ACTION_REWARD
             if (player, boxes) == earlier:
                 continue
             effective = True
             if boxes != earlier[1]:
-                reward += BOX_REWARD * (_on_target(layout, boxes) - _on_target(layout, earlier[1]))
+                reward += BOX_REWARD * ((player + step in layout.targets) - (player in layout.targets))
                 if boxes == layout.targets:
                     reward += FINISH_REWARD
                     break
@@ -154,7 +155,3 @@ class SokobanEnv(TextEnv[Board]):
 def _options(board: Board) -> tuple[int, ...]:
     """The actions that change the board; all of them if none does, so that there is always something to play."""
     return legal(*board) or tuple(range(len(ACTIONS)))
-
-
-def _on_target(layout: Layout, boxes: Boxes) -> int:
-    return sum(box in layout.targets for box in boxes)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from tsr_lightning.envs.sokoban.board import MAX_BOXES, Board, Layout, State, before, endings
-from tsr_lightning.envs.sokoban.solver import solution_length
+from tsr_lightning.envs.sokoban.solver import plan
 from tsr_lightning.envs.text_env import Draws
 from tsr_lightning.envs.validate import whole
 from tsr_lightning.errors import ConfigError, require
@@ -41,19 +41,15 @@ _CHECK_BUDGET = 5_000  # states that the solver may open to check a length that 
 class Difficulty:
     """Size and difficulty of generated levels.
 
-    Args:
-        size: rows and columns, the outer wall included.
-        boxes: number of boxes and of targets.
-        min_solution: the fewest moves (walks and pushes) of a shortest solution.
-        max_solution: the most moves of a shortest solution. Lengths are spread evenly between the two, as far as rooms
-            allow. They are exact while no more than a thousand states share a length (one or two boxes on 6×6 always);
-            beyond, a level has a solution of at most this many moves, and min_solution holds where the solver can tell.
+    Solution lengths are spread evenly between the two bounds, as far as rooms allow. They are exact while no more than
+    a thousand states share a length (one or two boxes on 6×6 always); beyond, a level has a solution of at most
+    `max_solution` moves, and `min_solution` holds where the solver can tell.
     """
 
-    size: tuple[int, int] = (6, 6)
-    boxes: int = 1
-    min_solution: int = 2
-    max_solution: int = 10
+    size: tuple[int, int] = (6, 6)  # rows and columns, the outer wall included
+    boxes: int = 1  # and as many targets
+    min_solution: int = 2  # the fewest moves (walks and pushes) of a shortest solution
+    max_solution: int = 10  # the most
 
     def __post_init__(self) -> None:
         for side in self.size:
@@ -79,6 +75,7 @@ def generate(key: Key, difficulty: Difficulty) -> Board:
         ConfigError: if no room of a bounded number holds such a level.
     """
     draws = Draws(key)
+    rows, cols = difficulty.size
     shortest, longest = difficulty.min_solution, difficulty.max_solution
     wanted = shortest + draws.below(longest - shortest + 1)
     rooms = effort = 0
@@ -87,16 +84,17 @@ def generate(key: Key, difficulty: Difficulty) -> Board:
         rooms, effort = rooms + 1, effort + len(cells) + 2 * sum(difficulty.size)
         if len(cells) < 2 * difficulty.boxes + 1:
             continue
-        layout = _place_targets(cells, difficulty, draws)
+        targets = tuple(sorted(_choose(draws, cells, difficulty.boxes)))
+        layout = Layout(rows, cols, frozenset(range(rows * cols)) - frozenset(cells), targets)
         played = _play_in_reverse(layout, wanted, draws)
         effort += played.visited
         if played.length < (wanted if rooms <= _PATIENCE else shortest):
             continue
         apart = [state for state in played.states if not set(state[1]) & set(layout.targets)]
         board = Board(layout, *_choose(draws, apart or played.states, 1)[0])
-        if played.exact or _is_long_enough(board, shortest):
+        solution = None if played.exact else plan(*board, budget=_CHECK_BUDGET)
+        if solution is None or len(solution) >= shortest:
             return board
-    rows, cols = difficulty.size
     raise ConfigError(
         f"SokobanEnv.min_solution is {shortest}: none of {rooms} rooms of size {rows}×{cols} with {difficulty.boxes} "
         f"boxes had a solution of {shortest} to {longest} moves; raise size, or lower boxes or min_solution."
@@ -128,13 +126,6 @@ def _carve(size: tuple[int, int], draws: Draws) -> list[int]:
     return sorted(cells)
 
 
-def _place_targets(cells: list[int], difficulty: Difficulty, draws: Draws) -> Layout:
-    """The room with targets on random cells."""
-    rows, cols = difficulty.size
-    targets = tuple(sorted(_choose(draws, cells, difficulty.boxes)))
-    return Layout(rows, cols, frozenset(range(rows * cols)) - frozenset(cells), targets)
-
-
 class _ReversePlay(NamedTuple):
     states: list[State]  # found with a solution of `length` moves
     length: int
@@ -163,9 +154,3 @@ def _play_in_reverse(layout: Layout, wanted: int, draws: Draws) -> _ReversePlay:
             further, exact = _choose(draws, further, _LAYER), False
         layer = further
     return _ReversePlay(layer, wanted, exact, len(seen))
-
-
-def _is_long_enough(board: Board, shortest: int) -> bool:
-    """Whether no solution is shorter than `shortest`, as far as the solver can tell within its budget."""
-    length = solution_length(*board, budget=_CHECK_BUDGET)
-    return length is None or length >= shortest

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from tsr_lightning.envs.sokoban.board import MAX_BOXES, Board, Layout
+from tsr_lightning.envs.sokoban.board import MAX_BOXES, Board, Layout, spread
 from tsr_lightning.errors import ConfigError
 
 _WALL, _GOALS, _BOXES, _PLAYERS = "#", ".*+", "$*", "@+"
@@ -26,8 +26,7 @@ def read_levels(path: str | Path) -> tuple[Board, ...]:
     """
     path = Path(path)
     try:
-        changed = path.stat().st_mtime_ns
-        return _read(path, changed)
+        return _read(path, changed=path.stat().st_mtime_ns)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such level file; give SokobanEnv.levels the path of one.") from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
@@ -69,44 +68,31 @@ def parse_level(rows: Sequence[str], where: str) -> Board:
     Raises:
         ConfigError: if it cannot be played.
     """
-    unknown = sorted(set("".join(rows)) - _KNOWN)
-    if unknown:
-        raise ConfigError(f"{where}: unknown symbol {unknown[0]!r}; use # @ + $ * . and blanks.")
+
+    def demand(valid: bool, problem: str) -> None:
+        if not valid:
+            raise ConfigError(f"{where}: {problem}")
+
+    unknown = min(set("".join(rows)) - _KNOWN, default="")
+    demand(not unknown, f"unknown symbol {unknown!r}; use # @ + $ * . and blanks.")
     cols = max(len(row) for row in rows)
     text = "".join(row.ljust(cols) for row in rows)
 
     def cells(symbols: str) -> list[int]:
         return [cell for cell, symbol in enumerate(text) if symbol in symbols]
 
-    players, boxes, targets, walls = cells(_PLAYERS), cells(_BOXES), cells(_GOALS), cells(_WALL)
-    if len(players) != 1:
-        raise ConfigError(
-            f"{where}: has {len(players) or 'no'} player{'s' * (len(players) > 1)}; put one @ or + in it."
-        )
-    if not boxes:
-        raise ConfigError(f"{where}: has no box; put at least one $ and one . in it.")
-    if len(boxes) != len(targets):
-        raise ConfigError(f"{where}: has boxes {len(boxes)} and goals {len(targets)}; make them equal.")
-    if len(boxes) > MAX_BOXES:
-        raise ConfigError(f"{where}: has boxes {len(boxes)}; leave out levels with more than {MAX_BOXES}.")
-    if boxes == targets:
-        raise ConfigError(f"{where}: is solved from the start; move a box off its goal.")
-    inside = _inside(players[0], frozenset(walls), len(rows), cols, where)
-    if not inside.issuperset(boxes + targets):
-        raise ConfigError(f"{where}: walls keep the player from a box or a goal; open them or remove it.")
+    players, boxes, targets = cells(_PLAYERS), cells(_BOXES), cells(_GOALS)
+    demand(len(players) == 1, f"has {len(players) or 'no'} player{'s' * (len(players) > 1)}; put one @ or + in it.")
+    demand(bool(boxes), "has no box; put at least one $ and one . in it.")
+    demand(len(boxes) == len(targets), f"has boxes {len(boxes)} and goals {len(targets)}; make them equal.")
+    demand(len(boxes) <= MAX_BOXES, f"has boxes {len(boxes)}; leave out levels with more than {MAX_BOXES}.")
+    demand(boxes != targets, "is solved from the start; move a box off its goal.")
+    # cells that the player could not reach if there were no boxes count as walls
+    free = sum(1 << cell for cell, symbol in enumerate(text) if symbol != _WALL)
+    reached = spread(1 << players[0], free, cols)
+    inside = frozenset(cell for cell in range(len(text)) if reached >> cell & 1)
+    border = any(cell // cols in (0, len(rows) - 1) or cell % cols in (0, cols - 1) for cell in inside)
+    demand(not border, "is not closed; surround it with walls #.")
+    demand(inside.issuperset(boxes + targets), "walls keep the player from a box or a goal; open them or remove it.")
     layout = Layout(len(rows), cols, frozenset(range(len(text))) - inside, tuple(targets))
     return Board(layout, players[0], tuple(boxes))
-
-
-def _inside(player: int, walls: frozenset[int], rows: int, cols: int, where: str) -> frozenset[int]:
-    """The cells that the player could reach if there were no boxes; all others count as walls."""
-    inside, edge = {player}, [player]
-    while edge:
-        cell = edge.pop()
-        if cell // cols in (0, rows - 1) or cell % cols in (0, cols - 1):
-            raise ConfigError(f"{where}: is not closed; surround it with walls #.")
-        for step in (-cols, cols, -1, 1):
-            if cell + step not in walls and cell + step not in inside:
-                inside.add(cell + step)
-                edge.append(cell + step)
-    return frozenset(inside)

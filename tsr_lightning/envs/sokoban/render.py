@@ -5,22 +5,14 @@ utils.py); `brief` says the same in fewer tokens.
 """
 
 from functools import lru_cache
-from typing import Literal
 
 from tsr_lightning.envs.sokoban.board import Boxes, Layout
-from tsr_lightning.envs.text import PromptStyle
+from tsr_lightning.envs.text import ObservationName, PromptStyle
 
-ObservationName = Literal["grid", "coordinates", "both"]
-
-MEANINGS = {
-    "#": "wall",
-    "_": "empty",
-    "O": "target",
-    "√": "box on target",
-    "X": "box",
-    "P": "player",
-    "S": "player on target",
-}
+LEGEND = (
+    "The meaning of each symbol in the state is:\n"
+    "#: wall, _: empty, O: target, √: box on target, X: box, P: player, S: player on target"
+)
 
 
 @lru_cache(maxsize=1024)
@@ -97,10 +89,3 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
         "You cannot push a box through a wall, and you cannot pull a box.\n"
         "The answer should be a sequence of actions, like <answer>Right || Right || Up</answer>."
     )
-
-
-def symbols(observation: ObservationName) -> str:
-    """The legend of the grid for the system message."""
-    if observation == "coordinates":
-        return ""
-    return "The meaning of each symbol in the state is:\n" + ", ".join(f"{k}: {v}" for k, v in MEANINGS.items())

@@ -9,31 +9,24 @@ from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tsr_lightning.envs.sokoban.board import Boxes, Layout, floor
+from tsr_lightning.envs.sokoban.board import Boxes, Layout, floor, spread, waves
 
 WALK_WEIGHT = 0.01  # of a push; walks are clipped below 1 / WALK_WEIGHT steps, so a push outweighs any walk
 _LONGEST_WALK = 99
 
-# by region of the player (a bit mask of the cells that connect without moving the box): the pushes left from there
+# by region of the player (a bit mask of the cells that connect without moving the box), where the box can be pushed to
+# the target from: the fewest pushes
 Sides = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Distances:
-    """Push distances of a layout without boxes.
+    """Push distances of a layout without boxes."""
 
-    Attributes:
-        pushes: by target (in the layout's order), then by the box's cell: the player's regions from which the box
-            can be pushed to the target, and the fewest pushes from each.
-        dead: cells from which a box reaches no target.
-        span: above any sum of push distances and a walk, so that 1 - cost / span stays within (0, 1).
-        open_cells: the floor as a bit mask.
-    """
-
-    pushes: tuple[dict[int, Sides], ...]
-    dead: frozenset[int]
-    span: int
-    open_cells: int
+    pushes: tuple[dict[int, Sides], ...]  # by target (in the layout's order), then by the box's cell
+    dead: frozenset[int]  # cells from which a box reaches no target
+    span: int  # above any sum of push distances and a walk, so that 1 - cost / span stays within (0, 1)
+    open_cells: int  # the floor as a bit mask
 
 
 @lru_cache(maxsize=512)
@@ -44,21 +37,7 @@ def distances(layout: Layout) -> Distances:
     pushes = tuple(_pushes_to(layout, regions, target) for target in layout.targets)
     alive = {cell for table in pushes for cell in table}
     farthest = max((pushes for table in pushes for sides in table.values() for _, pushes in sides), default=0)
-    return Distances(
-        pushes=pushes,
-        dead=frozenset(floor(layout)) - alive,
-        span=1 + farthest * len(layout.targets),
-        open_cells=open_cells,
-    )
-
-
-def _spread(seed: int, free: int, cols: int) -> int:
-    """The cells of `free` that can be walked to from `seed`, both bit masks."""
-    reached, edge = seed, seed
-    while edge:
-        edge = (edge << 1 | edge >> 1 | edge << cols | edge >> cols) & free & ~reached
-        reached |= edge
-    return reached
+    return Distances(pushes, frozenset(floor(layout)) - alive, 1 + farthest * len(layout.targets), open_cells)
 
 
 def _regions(layout: Layout, open_cells: int, box: int) -> tuple[int, ...]:
@@ -68,7 +47,7 @@ def _regions(layout: Layout, open_cells: int, box: int) -> tuple[int, ...]:
     for step in layout.steps:
         seed = 1 << (box + step) & free
         if seed and not any(seed & region for region in found):
-            found.append(_spread(seed, free, layout.cols))
+            found.append(spread(seed, free, layout.cols))
     return tuple(found)
 
 
@@ -137,10 +116,11 @@ def _stuck(layout: Layout, dead: frozenset[int], boxes: Boxes, box: int, held: f
             return True
         return cell in boxes and _stuck(layout, dead, boxes, cell, held)
 
-    return all(
-        (box - step in dead and box + step in dead) or blocks(box - step) or blocks(box + step)
-        for step in (layout.cols, 1)
-    )
+    for step in (layout.cols, 1):
+        one, other = box - step, box + step
+        if not ((one in dead and other in dead) or blocks(one) or blocks(other)):
+            return False
+    return True
 
 
 def walk(layout: Layout, open_cells: int, player: int, boxes: Boxes, goals: int) -> int | None:
@@ -148,14 +128,9 @@ def walk(layout: Layout, open_cells: int, player: int, boxes: Boxes, goals: int)
     free = open_cells
     for box in boxes:
         free &= ~(1 << box)
-    reached = edge = 1 << player
-    steps = 0
-    while edge:
-        if edge & goals:
+    for steps, wave in enumerate(waves(1 << player, free, layout.cols)):
+        if wave & goals:
             return steps
-        edge = (edge << 1 | edge >> 1 | edge << layout.cols | edge >> layout.cols) & free & ~reached
-        reached |= edge
-        steps += 1
     return None
 
 

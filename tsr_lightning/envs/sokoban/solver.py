@@ -19,24 +19,10 @@ BUDGET = 20_000  # states that A* opens before it gives up, about a second
 
 def plan(layout: Layout, player: int, boxes: Boxes, budget: int = BUDGET) -> tuple[int, ...] | None:
     """A shortest solution as indices into `ACTIONS`; None if there is none, or none was found within the budget."""
-    if boxes == layout.targets:
-        return ()
-    if _states(layout) <= TABLE_STATES:
+    cells, count = len(floor(layout)), len(layout.targets)
+    if comb(cells, count) * (cells - count) <= TABLE_STATES:
         return _descend(layout, player, boxes)
     return _search(layout, player, boxes, budget)
-
-
-def solution_length(layout: Layout, player: int, boxes: Boxes, budget: int = BUDGET) -> int | None:
-    """Moves of a shortest solution; None as in `plan`."""
-    if _states(layout) <= TABLE_STATES:
-        return _table(layout).get((player, boxes))
-    found = plan(layout, player, boxes, budget)
-    return None if found is None else len(found)
-
-
-def _states(layout: Layout) -> int:
-    cells, boxes = len(floor(layout)), len(layout.targets)
-    return comb(cells, boxes) * (cells - boxes)
 
 
 @lru_cache(maxsize=256)
