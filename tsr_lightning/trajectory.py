@@ -1,18 +1,36 @@
 """Rollout types, immutable."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One message to the policy, as chat templates take it.
+
+    Calls of tools would be a further field, `tool_calls`, and the call that a tool's message answers `tool_call_id`.
+    """
+
+    role: str  # system, user, assistant or tool
+    content: str
+
+
+def to_messages(observation: str | Sequence[Message], instructions: str = "") -> tuple[Message, ...]:
+    """An observation as messages: a text is a user message. Instructions, if any, come first, in a system message."""
+    answered = (Message("user", observation),) if isinstance(observation, str) else tuple(observation)
+    return (Message("system", instructions), *answered) if instructions else answered
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """One observation, the policy's response to it, and the outcome."""
+    """Messages, the policy's response to them, and the outcome."""
 
     prompt: tuple[int, ...]  # [P] the full context that the response was sampled from
     response: tuple[int, ...]  # [R] the sampled ids; only these are trained on
     behaviour_logprobs: tuple[float, ...]  # [R] of the sampled ids at the sampling temperature; 0 in a demonstration
     finished: bool  # False: cut by a token limit; the context then closes it with an end token, not trained on
-    observation: str  # the text that the response answers
+    messages: tuple[Message, ...]  # that the response answers; the first turn's begin with the instructions
     text: str  # the response as the environment received it
     reward: float
     valid: bool
@@ -55,7 +73,7 @@ class Trajectory:
     succeeded: bool
     truncated: bool  # ended by a budget and not by the task
     final_prompt: tuple[int, ...]  # the context after the last turn, for bootstrapping; empty unless truncated
-    final_observation: str
+    final_messages: tuple[Message, ...]  # after the last turn
     siblings: tuple[tuple[Candidate, ...], ...] = ()  # [T][C] all candidates of each turn; empty unless asked for
 
     @property

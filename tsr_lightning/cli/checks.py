@@ -19,6 +19,7 @@ from tsr_lightning.search.strategies import Expert
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.plan_check import check_plan
+from tsr_lightning.trajectory import to_messages
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
@@ -100,7 +101,7 @@ def _check_context(agent: Agent, data: RolloutDataModule) -> None:
         )
     observation, _ = data.env.reset(seed=0)
     chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
-    prompt = len(chat.prompt(data.env.instructions, (), observation))
+    prompt = len(chat.prompt((), to_messages(observation, data.env.instructions)))
     if prompt >= limit:
         raise ConfigError(
             f"data.env is {data.env_id}, whose first prompt has {prompt} tokens, which leaves no room for a response "

@@ -137,7 +137,7 @@ class Driver:
             succeeded=leaf.succeeded,
             truncated=leaf.snapshot.truncated,
             final_prompt=self._simulator.final_prompt(leaf),
-            final_observation=leaf.snapshot.observation,
+            final_messages=leaf.snapshot.messages,
             siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
         )
 

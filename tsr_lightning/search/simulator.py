@@ -13,15 +13,15 @@ from tsr_lightning.envs.base import Branchable, HasOracle
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Message, Turn, to_messages
 
-_TEMPLATE_TOKENS = 64  # the most that a chat template is assumed to put around one turn
+_TEMPLATE_TOKENS = 64  # the most that a chat template is assumed to put around one message
 
 
 class ChatFormat(Protocol):
     """Text to token ids and back, for search, which knows no tokenizer."""
 
-    def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]: ...
+    def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]: ...
 
     def read(self, response: Sequence[int]) -> str: ...
 
@@ -62,7 +62,8 @@ class TurnSimulator:
     def root(self, instance: int, key: Key) -> Node:
         """The initial state of an instance."""
         observation, _ = self.env.reset(seed=instance)
-        snapshot = Snapshot(self.env.get_state(), observation, self.env.state_key(), self.env.remaining())
+        messages = to_messages(observation, self.env.instructions)  # after reset: they may be the instance's own
+        snapshot = Snapshot(self.env.get_state(), messages, self.env.state_key(), self.env.remaining())
         root: Node = Node(snapshot, DriverState(key))
         if self.token_budget(root) < 1:
             raise ConfigError(
@@ -74,8 +75,7 @@ class TurnSimulator:
     def prompt(self, node: Node) -> tuple[int, ...]:
         """The context of the next response, built on first use."""
         if node.driver.prompt is None:
-            observation = node.snapshot.observation
-            node.driver.prompt = self.chat_format.prompt(self.env.instructions, node.turns, observation)
+            node.driver.prompt = self.chat_format.prompt(node.turns, node.snapshot.messages)
         return node.driver.prompt
 
     def token_budget(self, node: Node) -> int:
@@ -132,7 +132,7 @@ class TurnSimulator:
             response=response.ids,
             behaviour_logprobs=response.logprobs,
             finished=response.finished,
-            observation=node.snapshot.observation,
+            messages=node.snapshot.messages,
             text=text,
             reward=float(reward),
             valid=bool(info["action_is_valid"]),
@@ -140,7 +140,7 @@ class TurnSimulator:
         )
         snapshot = Snapshot(
             state=self.env.get_state(),
-            observation=observation,
+            messages=to_messages(observation),
             state_key=self.env.state_key(),
             remaining=self.env.remaining(),
             done=terminated or truncated,
@@ -172,7 +172,7 @@ class TurnSimulator:
         The prompt is built only where a bound on its length leaves that open: every token is at least one byte of
         text, or one of the chat template's.
         """
-        grown = len(turn.response) + len(child.snapshot.observation.encode()) + _TEMPLATE_TOKENS
-        if len(self.prompt(parent)) + grown < self.limits.context and self.limits.episode is None:
+        added = sum(len(message.content.encode()) + _TEMPLATE_TOKENS for message in child.snapshot.messages)
+        if len(self.prompt(parent)) + len(turn.response) + added < self.limits.context and self.limits.episode is None:
             return True
         return self.token_budget(child) >= 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from tsr_lightning.rng import Key
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Message, Turn
 
 DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
 
@@ -19,7 +19,7 @@ class Snapshot:
     """What the environment reports of one state."""
 
     state: Any  # what `Branchable.set_state` takes
-    observation: str
+    messages: tuple[Message, ...]  # that the next response answers
     state_key: Hashable  # equal for equal situations
     remaining: int  # the environment's own budget
     done: bool = False
