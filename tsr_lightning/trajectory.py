@@ -49,12 +49,9 @@ class Origin(Enum):
 class Candidate:
     """One response that a search proposed for a turn, and its outcome in the search."""
 
-    prompt: tuple[int, ...]  # [P]
-    response: tuple[int, ...]  # [R]
-    behaviour_logprobs: tuple[float, ...]  # [R]
+    turn: Turn
     env_score: float | None  # of the state that it led to; None where the strategy has no scorer
     score: float  # by the strategy's scorer, or as the strategy changed it; 0 without either
-    reward: float
     episode_return: float  # up to and including this turn
     done: bool
     succeeded: bool

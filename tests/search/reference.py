@@ -263,12 +263,9 @@ class Reference:
 def candidate(point: Point, scorer: Scorer | None, kept: bool) -> Candidate:
     assert point.turn is not None
     return Candidate(
-        point.turn.prompt,
-        point.turn.response,
-        point.turn.behaviour_logprobs,
+        point.turn,
         point.env_score if scorer else None,
         value(scorer, point) if scorer else 0.0,
-        point.turn.reward,
         point.episode_return,
         point.done,
         point.succeeded,

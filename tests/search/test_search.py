@@ -196,7 +196,7 @@ def test_siblings_are_recorded_only_on_request_and_change_nothing(strategy: Stra
     for trajectory in recorded:
         assert len(trajectory.siblings) == len(trajectory.turns)
         for turn, candidates in zip(trajectory.turns, trajectory.siblings, strict=True):
-            kept = [candidate.response for candidate in candidates if candidate.kept]
+            kept = [candidate.turn.response for candidate in candidates if candidate.kept]
             assert kept == ([] if isinstance(strategy, Expert) else [turn.response])
 
 
@@ -208,9 +208,9 @@ def test_siblings_of_a_beam_are_all_its_candidates() -> None:
     assert len({candidate.score for candidate in candidates}) > 2
     assert all(candidate.score == candidate.env_score for candidate in candidates)
     assert all(
-        c.prompt == turn.prompt for turn, cs in zip(trajectory.turns, trajectory.siblings, strict=True) for c in cs
+        c.turn.prompt == turn.prompt for turn, cs in zip(trajectory.turns, trajectory.siblings, strict=True) for c in cs
     )
-    assert [c.reward for c in candidates if c.kept] == [turn.reward for turn in trajectory.turns]
+    assert tuple(c.turn for c in candidates if c.kept) == trajectory.turns
 
 
 # -- the strategy's view of a node -------------------------------------------------------------------------------------

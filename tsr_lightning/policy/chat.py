@@ -12,11 +12,11 @@ from functools import cache, lru_cache
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import require
-from tsr_lightning.policy.plain import PlainText
+from tsr_lightning.policy.plain import plain_encoder
 from tsr_lightning.policy.template import ChatTemplate
 from tsr_lightning.trajectory import Message, Turn
 
-_CACHED_TEXTS = 2**14
+_CACHED_TEXTS = 2**14  # a search shows the same observations thousands of times
 _RESPONSE = "response"  # role of a turn's response in a layout; an assistant's message has no sampled ids
 
 
@@ -76,14 +76,15 @@ class Chat:
         self._context = context
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
-        self._encode_plain = PlainText(tokenizer).encode
         self._end = self._find_end()
         eos = tokenizer.eos_token_id
         self.end_ids = frozenset({self._end} if eos is None else {self._end, eos})
         # caches of the instance, not of the class, so that they are freed with it
         self._layout = cache(self._make_layout)
-        cached = lru_cache(maxsize=_CACHED_TEXTS)
-        self._encode_content = cached(self._encode_trimmed) if self._template.trims_contents else self._encode_plain
+        cached, encode = lru_cache(maxsize=_CACHED_TEXTS), plain_encoder(tokenizer)
+        self._encode_plain = cached(encode)
+        trims = self._template.trims_contents
+        self._encode_content = cached(lambda text: encode(text.strip())) if trims else self._encode_plain
         self._encode_rewritten = cached(self._rewritten)
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
@@ -97,10 +98,11 @@ class Chat:
         skipped = len(turns) - self._context.visible_turns(len(turns))
         roles: list[str] = []
         contents: list[tuple[int, ...]] = []
-        for message in turns[0].messages if skipped else ():
-            if message.role == "system":
-                roles.append("system")
-                contents.append(encode(message.content))
+        if skipped:
+            for message in turns[0].messages:
+                if message.role == "system":
+                    roles.append("system")
+                    contents.append(encode(message.content))
         for turn in turns[skipped:]:
             for message in turn.messages:
                 roles.append(message.role)
@@ -129,9 +131,6 @@ class Chat:
         """The ids of a finished response with this text."""
         return (*self._encode_plain(text), self._end)
 
-    def _encode_trimmed(self, text: str) -> tuple[int, ...]:
-        return self._encode_plain(text.strip())
-
     def _rewritten(self, response: tuple[int, ...]) -> tuple[int, ...]:
         return self._encode_plain(self._template.rewritten(self.read(response)))
 
@@ -143,16 +142,15 @@ class Chat:
             if role == _RESPONSE and self._template.is_prefix_preserving:
                 # a response follows the prompt it was sampled from, and ends once
                 ids[index] = self._encode_template(self._template.fragments(names[:index])[-1])
-                ids[index + 1] = self._after_end(ids[index + 1])
+                after = ids[index + 1]
+                ids[index + 1] = after[after.index(self._end) + 1 :] if self._end in after else after
         return tuple(ids)
-
-    def _after_end(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        return ids[ids.index(self._end) + 1 :] if self._end in ids else ids
 
     def _find_end(self) -> int:
         """The token that ends a turn: the first control token after a response, or else the tokenizer's end token."""
         control = set(self._tokenizer.get_added_vocab().values())
-        ends = [index for index in self._encode_template(self._template.closing()) if index in control]
+        closing = self._template.fragments(["user", "assistant"], add_generation_prompt=False)[-1]
+        ends = [index for index in self._encode_template(closing) if index in control]
         ends += [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
         name = self._tokenizer.name_or_path
         require(bool(ends), "model.policy.model", name, "its tokenizer has no end token, so set its eos_token")

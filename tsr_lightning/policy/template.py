@@ -45,20 +45,25 @@ class ChatTemplate:
         self.trims_contents = padded not in self._render(["user"], [padded])
         self.is_prefix_preserving = self._preserves_prefixes()
 
-    def fragments(self, roles: Sequence[str]) -> list[str]:
-        """The text around the contents of a conversation of M messages, up to the next response: [M + 1].
+    def fragments(self, roles: Sequence[str], *, add_generation_prompt: bool = True) -> list[str]:
+        """The text around the contents of a conversation of M messages: [M + 1].
 
         Args:
             roles: [M] of the messages. A leading system message that the template does not take opens the user message
                 after it, or is one.
+            add_generation_prompt: whether the last fragment goes up to the next response.
         """
         contents = [_placeholder(index) for index in range(len(roles))]
-        return self._split(self._render(roles, contents), len(contents))
-
-    def closing(self) -> str:
-        """The text after the last response of a conversation."""
-        contents = [_placeholder(0), _placeholder(1)]
-        return self._split(self._render(["user", "assistant"], contents, add_generation_prompt=False), 2)[-1]
+        rendered = self._render(roles, contents, add_generation_prompt=add_generation_prompt)
+        parts = _PLACEHOLDER.split(rendered)
+        require(
+            parts[1::2] == [str(index) for index in range(len(roles))],
+            "model.policy.model",
+            self._tokenizer.name_or_path,
+            "its chat template drops, repeats or reorders messages, so give its tokenizer one that renders each "
+            "message once and in order",
+        )
+        return parts[::2]
 
     def rewritten(self, response: str) -> str:
         """A response as the template renders it in an earlier turn, before a user message."""
@@ -111,17 +116,6 @@ class ChatTemplate:
             ) from error
         assert isinstance(rendered, str)
         return rendered
-
-    def _split(self, rendered: str, placeholders: int) -> list[str]:
-        parts = _PLACEHOLDER.split(rendered)
-        require(
-            parts[1::2] == [str(index) for index in range(placeholders)],
-            "model.policy.model",
-            self._tokenizer.name_or_path,
-            "its chat template drops, repeats or reorders messages, so give its tokenizer one that renders each "
-            "message once and in order",
-        )
-        return parts[::2]
 
 
 def _placeholder(index: int) -> str:
