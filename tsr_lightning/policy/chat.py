@@ -22,7 +22,7 @@ _RESPONSE = "response"  # role of a turn's response in a layout; an assistant's 
 
 @dataclass(frozen=True)
 class Context(ABC):
-    """How many past turns a prompt shows. It always has the system message and the present observation."""
+    """How many past turns a prompt shows. It always has the first turn's system message and the present messages."""
 
     @abstractmethod
     def visible_turns(self, turns: int) -> int:

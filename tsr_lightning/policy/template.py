@@ -39,8 +39,11 @@ class ChatTemplate:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
         self._template = None if tokenizer.chat_template else DEFAULT_TEMPLATE
-        self._supports_system = True  # for the attempt to render one
-        self._supports_system = self._renders_system()
+        self._supports_system = True
+        try:
+            self.fragments(["system", "user"])
+        except ConfigError:
+            self._supports_system = False
         padded = f" {_placeholder(0)} "
         self.trims_contents = padded not in self._render(["user"], [padded])
         self.is_prefix_preserving = self._preserves_prefixes()
@@ -75,16 +78,9 @@ class ChatTemplate:
         fits = middle.startswith(opening) and middle.endswith(closing) and len(middle) >= len(opening) + len(closing)
         return middle[len(opening) : len(middle) - len(closing)] if fits else response
 
-    def _renders_system(self) -> bool:
-        try:
-            self.fragments(["system", "user"])
-        except ConfigError:
-            return False
-        return True
-
     def _preserves_prefixes(self) -> bool:
-        before = self._render(["user"], [_placeholder(0)])
         roles, contents = ["user"], [_placeholder(0)]
+        before = self._render(roles, contents)
         for turn in range(1, 4):
             response = _REASONING.format(_placeholder(100 * turn), _placeholder(100 * turn + 1))
             roles += ["assistant", "user"]

@@ -82,7 +82,7 @@ class TurnSimulator:
         """The most tokens that the next response may have."""
         room = self.limits.context - len(self.prompt(node))
         if self.limits.episode is not None:
-            room = min(room, self.limits.episode - node.driver.response_tokens)
+            room = min(room, self.limits.episode - sum(len(turn.response) for turn in node.turns))
         return min(room, self.sampling.max_response_tokens)
 
     def simulate(self, node: Node, number: int, response: Response, scored: bool) -> Node:
@@ -148,14 +148,9 @@ class TurnSimulator:
             truncated=truncated and not terminated,
             env_score=self.env.score() if scored else None,
         )
-        driver = DriverState(
-            key=key,
-            response_tokens=node.driver.response_tokens + len(response.ids),
-            generated_tokens=node.driver.generated_tokens,
-        )
         child: Node = Node(
             snapshot,
-            driver,
+            DriverState(key, generated_tokens=node.driver.generated_tokens),
             parent=node,
             turn=turn,
             depth=node.depth + 1,
@@ -172,7 +167,9 @@ class TurnSimulator:
         The prompt is built only where a bound on its length leaves that open: every token is at least one byte of
         text, or one of the chat template's.
         """
-        added = sum(len(message.content.encode()) + _TEMPLATE_TOKENS for message in child.snapshot.messages)
-        if len(self.prompt(parent)) + len(turn.response) + added < self.limits.context and self.limits.episode is None:
+        bound = len(self.prompt(parent)) + len(turn.response)
+        for message in child.snapshot.messages:
+            bound += len(message.content.encode()) + _TEMPLATE_TOKENS
+        if bound < self.limits.context and self.limits.episode is None:
             return True
         return self.token_budget(child) >= 1
