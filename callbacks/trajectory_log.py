@@ -1,6 +1,7 @@
 """Some trajectories as text in TensorBoard, to read what the policy does."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -9,7 +10,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from tsr_lightning.errors import require
 from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.training.lightning_compat import Position, epochs_at_rollout, position_at_validation
-from tsr_lightning.trajectory import Group, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Message, Trajectory, Turn
 
 
 class TrajectoryLog(Callback):
@@ -78,7 +79,7 @@ def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:
 
 
 def to_markdown(trajectory: Trajectory) -> str:
-    """With observations and responses in code blocks, so that a grid keeps its shape and a tag shows as written."""
+    """With messages and responses in code blocks, so that a grid keeps its shape and a tag shows as written."""
     end = "success" if trajectory.succeeded else "stopped by a limit" if trajectory.truncated else "failure"
     heading = (
         f"**{end}**, return {trajectory.episode_return:g}, {len(trajectory.turns)} turns, "
@@ -86,7 +87,7 @@ def to_markdown(trajectory: Trajectory) -> str:
         f"strategy {trajectory.strategy}, {trajectory.origin.value}"
     )
     turns = [_turn_to_markdown(number, turn) for number, turn in enumerate(trajectory.turns, start=1)]
-    return "\n\n".join([heading, *turns, "**end**", code_block(trajectory.final_observation)])
+    return "\n\n".join([heading, *turns, "**end**", *_messages_to_markdown(trajectory.final_messages)])
 
 
 def _turn_to_markdown(number: int, turn: Turn) -> str:
@@ -98,11 +99,15 @@ def _turn_to_markdown(number: int, turn: Turn) -> str:
     ]
     parts = [
         f"**turn {number}**",
-        code_block(turn.observation),
+        *_messages_to_markdown(turn.messages),
         f"response: {', '.join(remarks)}",
         code_block(turn.text),
     ]
     return "\n\n".join(parts)
+
+
+def _messages_to_markdown(messages: Sequence[Message]) -> list[str]:
+    return [part for message in messages for part in (f"{message.role}:", code_block(message.content))]
 
 
 def code_block(text: str) -> str:

@@ -14,7 +14,7 @@ from tsr_lightning.objectives import PPO
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd, OnRolloutWave, RolloutProgress
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
 
 SAMPLED = EvalProtocol("sampled", temperature=1.0, samples=1)
 GREEDY = EvalProtocol("greedy", temperature=0.0, samples=1)
@@ -34,7 +34,7 @@ def turn(
         response=tuple(range(tokens)),
         behaviour_logprobs=(0.0,) * tokens,
         finished=finished,
-        observation="####\n#P_#\n####",
+        messages=(Message("user", "####\n#P_#\n####"),),
         text=text,
         reward=reward,
         valid=valid,
@@ -52,7 +52,7 @@ def trajectory(instance: int, member: int = 0, *turns: Turn, succeeded: bool = F
         succeeded=succeeded,
         truncated=not succeeded,
         final_prompt=(1, 2, 3),
-        final_observation="####\n#_P#\n####",
+        final_messages=(Message("user", "####\n#_P#\n####"),),
     )
 
 

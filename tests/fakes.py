@@ -9,7 +9,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Message, Turn
 
 GOAL, TURNS = 9, 6
 MOVES = {"a": 1, "b": 2, "c": -1, "d": 0}
@@ -87,8 +87,8 @@ class Guided(Walk):
 class Letters:
     """A chat format with one token per letter."""
 
-    def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]:
-        text = system + "".join(turn.observation + self.read(turn.response) for turn in turns) + observation
+    def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
+        text = "".join(_join(turn.messages) + self.read(turn.response) for turn in turns) + _join(messages)
         return tuple(map(ord, text))
 
     def read(self, response: Sequence[int]) -> str:
@@ -96,6 +96,10 @@ class Letters:
 
     def write(self, text: str) -> tuple[int, ...]:
         return tuple(map(ord, text))
+
+
+def _join(messages: Sequence[Message]) -> str:
+    return "".join(message.content for message in messages)
 
 
 class Scripted(Engine):

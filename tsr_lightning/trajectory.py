@@ -1,18 +1,36 @@
 """Rollout types, immutable."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One message to the policy, as chat templates take it.
+
+    Calls of tools would be a further field, `tool_calls`, and the call that a tool's message answers `tool_call_id`.
+    """
+
+    role: str  # system, user, assistant or tool
+    content: str
+
+
+def to_messages(observation: str | Sequence[Message], instructions: str = "") -> tuple[Message, ...]:
+    """An observation as messages: a text is a user message. Instructions, if any, come first, in a system message."""
+    answered = (Message("user", observation),) if isinstance(observation, str) else tuple(observation)
+    return (Message("system", instructions), *answered) if instructions else answered
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """One observation, the policy's response to it, and the outcome."""
+    """Messages, the policy's response to them, and the outcome."""
 
     prompt: tuple[int, ...]  # [P] the full context that the response was sampled from
     response: tuple[int, ...]  # [R] the sampled ids; only these are trained on
     behaviour_logprobs: tuple[float, ...]  # [R] of the sampled ids at the sampling temperature; 0 in a demonstration
     finished: bool  # False: cut by a token limit; the context then closes it with an end token, not trained on
-    observation: str  # the text that the response answers
+    messages: tuple[Message, ...]  # that the response answers; the first turn's begin with the instructions
     text: str  # the response as the environment received it
     reward: float
     valid: bool
@@ -31,12 +49,9 @@ class Origin(Enum):
 class Candidate:
     """One response that a search proposed for a turn, and its outcome in the search."""
 
-    prompt: tuple[int, ...]  # [P]
-    response: tuple[int, ...]  # [R]
-    behaviour_logprobs: tuple[float, ...]  # [R]
+    turn: Turn
     env_score: float | None  # of the state that it led to; None where the strategy has no scorer
     score: float  # by the strategy's scorer, or as the strategy changed it; 0 without either
-    reward: float
     episode_return: float  # up to and including this turn
     done: bool
     succeeded: bool
@@ -55,7 +70,7 @@ class Trajectory:
     succeeded: bool
     truncated: bool  # ended by a budget and not by the task
     final_prompt: tuple[int, ...]  # the context after the last turn, for bootstrapping; empty unless truncated
-    final_observation: str
+    final_messages: tuple[Message, ...]  # after the last turn
     siblings: tuple[tuple[Candidate, ...], ...] = ()  # [T][C] all candidates of each turn; empty unless asked for
     env: int = 0  # index of the environment in the mixture
 

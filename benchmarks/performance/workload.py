@@ -23,7 +23,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Turn, to_messages
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MINIBATCHES = 2  # optimizer steps of a whole iteration, for all who update
@@ -222,8 +222,9 @@ def make_model(shape: ModelShape, folder: Path, longest: int) -> None:
 def _around() -> int:
     """Tokens that the template puts around a page, and the end of the response before it."""
     chat = Chat(make_vocabulary())
-    nothing = Turn((), (0,), (0.0,), False, "", "", 0.0, True, True)
-    return len(chat.prompt("", [nothing], "")) - len(chat.prompt("", [], "")) - len(nothing.response)
+    empty = to_messages("")
+    nothing = Turn((), (0,), (0.0,), False, empty, "", 0.0, True, True)
+    return len(chat.prompt([nothing], empty)) - len(chat.prompt([], empty)) - len(nothing.response)
 
 
 def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:

@@ -13,7 +13,7 @@ from tsr_lightning.batching.sequences import TrainingSequence, training_sequence
 from tsr_lightning.batching.tensors import Credit, Estimates, Targets
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
-from tsr_lightning.trajectory import Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Origin, Trajectory, Turn, to_messages
 
 # drops the thoughts of earlier turns
 REWRITES = CHATML.replace("message['content'] +", "message['content'].split('</think>')[-1] +")
@@ -48,10 +48,11 @@ def episode(chat: Chat, exchanges: Exchanges) -> Trajectory:
         last = next((i for i, token in enumerate(ids) if token in chat.end_ids), len(ids) - 1)
         response = tuple(ids[: last + 1])
         finished = response[-1] in chat.end_ids
-        prompt = chat.prompt("rules", turns, observation)
+        messages = to_messages(observation, "" if turns else "rules")
+        prompt = chat.prompt(turns, messages)
         text = chat.read(response)
-        turns.append(Turn(prompt, response, (-1.0,) * len(response), finished, observation, text, 0.0, True, True))
-    return Trajectory(0, 0, "Sample", Origin.SAMPLED, tuple(turns), False, False, (), "")
+        turns.append(Turn(prompt, response, (-1.0,) * len(response), finished, messages, text, 0.0, True, True))
+    return Trajectory(0, 0, "Sample", Origin.SAMPLED, tuple(turns), False, False, (), ())
 
 
 def contexts(sequence: TrainingSequence) -> list[tuple[int, ...]]:

@@ -32,6 +32,7 @@ from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.rng import Key
+from tsr_lightning.trajectory import to_messages
 
 TINY = Workload(
     shape=ModelShape(hidden=32, layers=2, heads=2, key_heads=2, intermediate=48),
@@ -91,7 +92,7 @@ def test_the_default_model_has_the_size_that_it_is_called_by(folder: Path) -> No
 def test_the_end_is_never_said(folder: Path) -> None:
     """Its probability is nothing after any other token, so that every response has the length asked for."""
     tokenizer = tokenizer_of(folder)
-    ids = torch.tensor([Chat(tokenizer).prompt(Pages.instructions, [], Pages(40, 1).reset(seed=3)[0])])
+    ids = torch.tensor([Chat(tokenizer).prompt((), to_messages(Pages(40, 1).reset(seed=3)[0], Pages.instructions))])
     with torch.no_grad():
         probabilities = generate.load_plain(folder, "float32")(ids).logits[0].softmax(dim=-1)
     probabilities = probabilities[ids[0] != tokenizer.eos_token_id]

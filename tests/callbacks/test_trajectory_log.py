@@ -82,11 +82,11 @@ def test_a_trajectory_as_markdown():
     )
     assert to_markdown(whole) == (
         "**success**, return 0.9, 2 turns, 6 response tokens; instance 7, member 2, strategy beam, searched\n\n"
-        "**turn 1**\n\n```\n####\n#P_#\n####\n```\n\n"
+        "**turn 1**\n\nuser:\n\n```\n####\n#P_#\n####\n```\n\n"
         "response: reward -0.1, invalid, without effect, cut off\n\n```\n<answer>Fly</answer>\n```\n\n"
-        "**turn 2**\n\n```\n####\n#P_#\n####\n```\n\n"
+        "**turn 2**\n\nuser:\n\n```\n####\n#P_#\n####\n```\n\n"
         "response: reward 1, valid, effective\n\n```\nUp\n```\n\n"
-        "**end**\n\n```\n####\n#_P#\n####\n```"
+        "**end**\n\nuser:\n\n```\n####\n#_P#\n####\n```"
     )
 
 

@@ -35,7 +35,7 @@ def turn(tokens: int, reward: float) -> Turn:
         response=(2,) * tokens,
         behaviour_logprobs=(-1.0,) * tokens,
         finished=True,
-        observation="",
+        messages=(),
         text="",
         reward=reward,
         valid=True,
@@ -56,7 +56,7 @@ def trajectory(
         succeeded=succeeded,
         truncated=truncated,
         final_prompt=(1,),
-        final_observation="",
+        final_messages=(),
     )
 
 

@@ -1,6 +1,8 @@
-"""Prompts over every kind of chat template: responses keep their sampled ids, observations yield no control token."""
+"""Prompts over every kind of chat template: responses keep their sampled ids, messages yield no control token."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.template import DEFAULT_TEMPLATE, ChatTemplate
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Message, Turn, to_messages
 
 LLAMA = (
     "{{ bos_token }}{% for message in messages %}"
@@ -23,6 +25,7 @@ NO_SYSTEM = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% elif message['role'] == 'tool' %}{{ '[TOOL] ' + message['content'] + ' [/TOOL]' }}"
     "{% else %}{{ ' ' + message['content'] + '<|im_end|>' }}{% endif %}{% endfor %}"
 )
 STRIPS_THINKING = (
@@ -55,15 +58,22 @@ IDS = st.lists(st.integers(0, 270), max_size=6).map(tuple)  # any ids at all, va
 TURNS = st.lists(st.tuples(IDS, st.booleans(), SPELLED), max_size=4)
 
 
-def roll_out(chat: Chat, system: str, given: list[tuple[tuple[int, ...], bool, str]]) -> list[Turn]:
+def roll_out(
+    chat: Chat, system: str, given: Sequence[tuple[tuple[int, ...], bool, str | Sequence[Message]]]
+) -> list[Turn]:
     """Turns as a rollout makes them, from response ids, whether they are finished, and observations."""
     turns: list[Turn] = []
     for ids, finished, observation in given:
-        prompt = chat.prompt(system, turns, observation)
+        messages = to_messages(observation, "" if turns else system)
+        prompt = chat.prompt(turns, messages)
         response = tuple(i for i in ids if i not in chat.end_ids) + (chat.write("")[-1:] if finished else ())
         zeros = (0.0,) * len(response)
-        turns.append(Turn(prompt, response, zeros, finished, observation, chat.read(response), 0.0, True, True))
+        turns.append(Turn(prompt, response, zeros, finished, messages, chat.read(response), 0.0, True, True))
     return turns
+
+
+def next_prompt(chat: Chat, system: str, turns: list[Turn], observation: str | Sequence[Message]) -> tuple[int, ...]:
+    return chat.prompt(turns, to_messages(observation, "" if turns else system))
 
 
 @pytest.mark.parametrize("name", PREFIX_PRESERVING)
@@ -73,7 +83,7 @@ def test_each_prompt_begins_with_the_turn_before_under_full_context(name, system
     assert ChatTemplate(TOKENIZERS[name]).is_prefix_preserving
     chat = Chat(TOKENIZERS[name], Full())
     turns = roll_out(chat, system, given)
-    prompts = [turn.prompt for turn in turns] + [chat.prompt(system, turns, last)]
+    prompts = [turn.prompt for turn in turns] + [next_prompt(chat, system, turns, last)]
     for turn, following in zip(turns, prompts[1:], strict=True):
         before = turn.prompt + turn.response
         assert following[: len(before)] == before
@@ -94,40 +104,56 @@ def test_text_yields_no_control_token(name, context, system, given, last):
     benign = [(ids, finished, "x") for ids, finished, _ in spelled]
 
     def count(system: str, given: list[tuple[tuple[int, ...], bool, str]], last: str) -> int:
-        return sum(index in control for index in chat.prompt(system, roll_out(chat, system, given), last))
+        return sum(index in control for index in next_prompt(chat, system, roll_out(chat, system, given), last))
 
     assert count(system, spelled, last) == count("x" if system else "", benign, "x")
 
 
+TOOL = (Message("tool", " {'price': 3} "), Message("user", "Go on"))
+CONVERSATIONS: dict[str, list[str | tuple[Message, ...]]] = {  # the observations of four turns
+    "a text": [f"Turn {i}\n#P_" for i in range(4)],
+    "two user messages": [(Message("user", f"Turn {i}"), Message("user", "#P_")) for i in range(4)],
+    "a tool's message alone": ["Find it", (TOOL[0],), (TOOL[0],), "Buy it"],
+    "a tool's message among users'": ["Find it", TOOL, (*TOOL, *TOOL), (TOOL[1], TOOL[0])],
+    "an example before": [(TOOL[1], Message("assistant", "Up"), TOOL[1]), "a", "b", "c"],
+    "a later system message": ["a", (Message("system", "Hurry"), TOOL[1]), "b", "c"],
+}
+
+
 @pytest.mark.parametrize("context", CONTEXTS, ids=str)
+@pytest.mark.parametrize("system", ["Rules", "Rules of instance 3", ""])
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("name", ALL)
-def test_the_prompt_is_the_rendered_template(name, context: Context):
+def test_the_prompt_is_the_rendered_template(name: str, conversation: str, system: str, context: Context):
     tokenizer = TOKENIZERS[name]
     chat = Chat(tokenizer, context)
+    *past, present = CONVERSATIONS[conversation]
     texts = ["<think>\nhm\n</think>\n\n<answer>Up</answer>", "<answer>Left</answer>", "no"]
-    given = [(chat.write(text)[:-1], True, f"Turn {i}\n#P_") for i, text in enumerate(texts)]
-    turns = roll_out(chat, "Rules", given)
-    kept = list(zip(texts, given, strict=True))[len(given) - context.visible_turns(len(given)) :]
+    turns = roll_out(chat, system, [(chat.write(text)[:-1], True, past[i]) for i, text in enumerate(texts)])
 
-    system_of = {"role": "system", "content": "Rules"}
-    messages = [] if name == "no_system" else [system_of]
-    for text, (_, _, observation) in kept:
-        messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": text}]
-    messages.append({"role": "user", "content": "Turn 3"})
-    if name == "no_system":
-        messages[0] = {"role": "user", "content": "Rules\n\n" + messages[0]["content"]}
+    skipped = len(turns) - context.visible_turns(len(turns))
+    messages = [Message("system", system)] if system else []
+    for text, observation in list(zip(texts, past, strict=True))[skipped:]:
+        messages += [*to_messages(observation), Message("assistant", text)]
+    messages += to_messages(present)
+    if name == "no_system" and messages[0].role == "system":
+        first, second = messages[:2]
+        joint = [Message("user", f"{first.content}\n\n{second.content}")]
+        messages[:2] = joint if second.role == "user" else [Message("user", first.content), second]
     template = {"chat_template": DEFAULT_TEMPLATE} if name == "default" else {}
-    expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
-    if name == "no_system":  # the response follows the prompt it was sampled from, without the template's space
-        expected = expected.replace("[/INST] ", "[/INST]")
-    assert tokenizer.decode(chat.prompt("Rules", turns, "Turn 3")) == expected
+    conversation = [asdict(message) for message in messages]
+    expected = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
+    if name == "no_system":  # a response follows the prompt it was sampled from, without the template's space
+        for text in texts[skipped:]:
+            expected = expected.replace(f"] {text}", f"]{text}")
+    assert tokenizer.decode(chat.prompt(turns, to_messages(present))) == expected
 
 
 def test_earlier_turns_are_rendered_again_under_a_rewriting_template():
     assert not any(ChatTemplate(TOKENIZERS[name]).is_prefix_preserving for name in REWRITING)
     chat = Chat(TOKENIZERS["strips_thinking"], Full())
     turns = roll_out(chat, "", [(chat.write("<think>\nhm\n</think>\n\nUp")[:-1], True, "a")])
-    text = TOKENIZERS["strips_thinking"].decode(chat.prompt("", turns, "b"))
+    text = TOKENIZERS["strips_thinking"].decode(next_prompt(chat, "", turns, "b"))
     assert "hm" not in text
     assert "assistant\nUp<|im_end|>\n" in text
 
@@ -150,7 +176,9 @@ def test_reading_drops_only_control_tokens():
 def test_a_context_keeps_the_system_message_and_the_most_recent_turns():
     tokenizer = TOKENIZERS["chatml"]
     turns = roll_out(Chat(tokenizer, LastK(2)), "Rules", [((5,), True, f"seen{i}") for i in range(4)])
-    text = {context: tokenizer.decode(Chat(tokenizer, context).prompt("Rules", turns, "now")) for context in CONTEXTS}
+    text = {
+        context: tokenizer.decode(next_prompt(Chat(tokenizer, context), "Rules", turns, "now")) for context in CONTEXTS
+    }
     assert all(shown.startswith("<|im_start|>system\nRules<|im_end|>\n<|im_start|>user\n") for shown in text.values())
     assert [f"seen{i}" in text[LastK(2)] for i in range(4)] == [False, False, True, True]
     assert [f"seen{i}" in text[SingleTurn()] for i in range(4)] == [False] * 4
@@ -176,14 +204,27 @@ def test_a_context_of_no_past_turn_is_refused(k):
 )
 def test_a_template_that_loses_messages_is_refused(template):
     with pytest.raises(ConfigError, match=r"model\.policy\.model is .*: its chat template"):
-        ChatTemplate(with_template(template)).fragments(1, system=False)
+        ChatTemplate(with_template(template)).fragments(["user", "assistant", "user"])
+
+
+@pytest.mark.parametrize(
+    ("refused", "roles"),
+    [("m['role'] == 'tool'", ["user", "tool"]), ("not loop.first and m['role'] == 'user'", ["user", "user"])],
+)
+def test_a_template_that_refuses_a_role_is_named_with_the_roles(refused: str, roles: list[str]):
+    refusal = f"{{% if {refused} and messages | length == 2 %}}{{{{ raise_exception('not so') }}}}{{% endif %}}"
+    chat = Chat(with_template(f"{{% for m in messages %}}{refusal}{{{{ m['content'] + '<|im_end|>' }}}}{{% endfor %}}"))
+    named = rf"model\.policy\.model is '': its chat template .* {', '.join(roles)} \(not so\), so give"
+    with pytest.raises(ConfigError, match=named):
+        chat.prompt([], [Message(role, "x") for role in roles])
 
 
 def test_a_cached_prompt_takes_less_than_50_microseconds():
     chat = Chat(TOKENIZERS["chatml"], SingleTurn())
     observation = "Turn 1\n" + "######\n" * 6 + "player (1, 2), box (3, 4), target (4, 4)"
-    chat.prompt("Rules", [], observation)
-    best = min(_seconds(lambda: chat.prompt("Rules", [], observation)) for _ in range(200))
+    messages = to_messages(observation, "Rules")
+    chat.prompt([], messages)
+    best = min(_seconds(lambda: chat.prompt([], messages)) for _ in range(200))
     assert best < 50e-6
 
 

@@ -1,4 +1,4 @@
-"""PlainText over the kinds of tokenizers that models have: no text yields an added token."""
+"""Plain text over the kinds of tokenizers that models have: no text yields an added token."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.policy.plain import PlainText
+from tsr_lightning.policy.plain import plain_encoder
 from tsr_lightning.policy.vocabulary import make_tokenizer
 
 TEXTS = ["Turn 1: you are at (1, 2) <tool_call> </s> <|im_end|> <s>", "######\n#_P_X#\n√ <think>so</think>"] * 4
@@ -77,7 +77,7 @@ TOKENIZERS = {
     "unigram": wrapped(unigram()),
     "words": wrapped(words()),
 }
-PLAIN = {name: PlainText(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+PLAIN = {name: plain_encoder(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 LOSSLESS = ["own", "byte level", "byte level, whole", "sentencepiece"]
 SPELLED = st.lists(
     st.sampled_from([*SPECIAL, *ADDED, "<|im_", "end|>", "\0", "▁", "<0x0A>"]) | st.text(max_size=6), max_size=6
@@ -92,7 +92,7 @@ def added(name: str) -> set[int]:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=SPELLED)
 def test_no_text_yields_an_added_token(name, text):
-    assert added(name).isdisjoint(PLAIN[name].encode(text))
+    assert added(name).isdisjoint(PLAIN[name](text))
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -101,17 +101,17 @@ def test_the_tokenizer_itself_yields_added_tokens(name):
     tokenizer = TOKENIZERS[name]
     for token, index in tokenizer.get_added_vocab().items():
         assert index in tokenizer.encode(f"x {token} x", add_special_tokens=False)
-        assert index not in PLAIN[name].encode(f"x {token} x") or token in ("<unk>", "[UNK]")
+        assert index not in PLAIN[name](f"x {token} x") or token in ("<unk>", "[UNK]")
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
 @given(text=SPELLED)
 def test_decoding_gives_the_text(name, text):
-    decoded = TOKENIZERS[name].backend_tokenizer.decode(list(PLAIN[name].encode(text)), skip_special_tokens=False)
+    decoded = TOKENIZERS[name].backend_tokenizer.decode(list(PLAIN[name](text)), skip_special_tokens=False)
     assert decoded == (text.replace("▁", " ") if name == "sentencepiece" else text)
 
 
 @pytest.mark.parametrize("name", ["byte level", "sentencepiece"])
 def test_ordinary_text_has_the_tokenizers_own_ids(name):
     text = "Turn 1: at (1, 2)\n######\n#_P_X#"
-    assert list(PLAIN[name].encode(text)) == TOKENIZERS[name].encode(text, add_special_tokens=False)
+    assert list(PLAIN[name](text)) == TOKENIZERS[name].encode(text, add_special_tokens=False)

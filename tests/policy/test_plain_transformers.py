@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Sample
+from tsr_lightning.trajectory import to_messages
 
 BUDGET = 12
 SCRIPT = """
@@ -78,8 +80,9 @@ def greedy_episodes(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: st
     driver = Driver([env], chat, engine, Sampling(0.0, BUDGET), TokenLimits(policy.context_length))
     tasks = [SearchTask(seed, 0, Sample(), Key(seed)) for seed in (1, 2, 3)]
     turns = [turn for trajectory in driver.run(tasks) for turn in trajectory.turns]
-    system = [{"role": "system", "content": env.instructions}] if env.instructions else []
-    conversations = [[*system, {"role": "user", "content": turn.observation}] for turn in turns]
+    system = to_messages((), env.instructions)
+    shown = [turn.messages if turn.messages[0].role == "system" else (*system, *turn.messages) for turn in turns]
+    conversations = [[asdict(message) for message in messages] for messages in shown]
     expected = [{"prompt": list(turn.prompt), "response": list(turn.response), "text": turn.text} for turn in turns]
     return conversations, expected
 

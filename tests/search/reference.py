@@ -14,7 +14,7 @@ from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
-from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Candidate, Message, Origin, Trajectory, Turn
 
 SCORERS: list[Scorer] = [
     EnvironmentScore(),
@@ -70,7 +70,7 @@ class Point:
     """A node of the reference."""
 
     state: object
-    observation: str
+    messages: tuple[Message, ...]
     key: Key
     place: object
     remaining: int
@@ -91,7 +91,7 @@ class Point:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return Letters().prompt("walk", self.turns, self.observation)
+        return Letters().prompt(self.turns, self.messages)
 
     @property
     def tie(self) -> float:
@@ -121,7 +121,8 @@ class Reference:
     def trajectory(self) -> Trajectory:
         env = Guided()
         observation, _ = env.reset(seed=self.task.instance)
-        self.root = Point(env.get_state(), observation, self.task.key, env.state_key(), env.remaining())
+        messages = (Message("system", "walk"), Message("user", observation))
+        self.root = Point(env.get_state(), messages, self.task.key, env.state_key(), env.remaining())
         end = self.end()
         final = end.ids if end.truncated and len(end.ids) <= (self.limits.model or self.limits.context) else ()
         strategy = self.task.strategy
@@ -135,7 +136,7 @@ class Reference:
             end.succeeded,
             end.truncated,
             final,
-            end.observation,
+            end.messages,
             siblings,
         )
 
@@ -232,13 +233,13 @@ class Reference:
         sampled = (point.ids, response.ids, response.logprobs, response.finished)
         child = Point(
             state=env.get_state(),
-            observation=observation,
+            messages=(Message("user", observation),),
             key=key,
             place=env.state_key(),
             remaining=env.remaining(),
             env_score=env.score(),
             parent=point,
-            turn=Turn(*sampled, point.observation, text, reward, valid, effective),
+            turn=Turn(*sampled, point.messages, text, reward, valid, effective),
             episode_return=point.episode_return + reward,
             done=terminated or truncated,
             succeeded=info["success"],
@@ -262,12 +263,9 @@ class Reference:
 def candidate(point: Point, scorer: Scorer | None, kept: bool) -> Candidate:
     assert point.turn is not None
     return Candidate(
-        point.turn.prompt,
-        point.turn.response,
-        point.turn.behaviour_logprobs,
+        point.turn,
         point.env_score if scorer else None,
         value(scorer, point) if scorer else 0.0,
-        point.turn.reward,
         point.episode_return,
         point.done,
         point.succeeded,

@@ -76,7 +76,7 @@ def test_visits_values_and_priors_add_up(puct: ModuleType) -> None:
 
 
 def test_the_selection_rule_by_hand(puct: ModuleType) -> None:
-    parent, fresh, visited = (Node(Snapshot(None, "", 0, 0), DriverState(Key(0))) for _ in range(3))
+    parent, fresh, visited = (Node(Snapshot(None, (), 0, 0), DriverState(Key(0))) for _ in range(3))
     parent.data = puct.Statistics(visits=16)
     fresh.data = puct.Statistics(prior=0.5)
     visited.data = puct.Statistics(prior=0.25, visits=3, value_sum=1.5)

@@ -6,6 +6,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tsr_lightning.search.scorers import CriticValue
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
 from tsr_lightning.search.tree import DriverState, Node, Snapshot, best, distinct
-from tsr_lightning.trajectory import Origin
+from tsr_lightning.trajectory import Message, Origin
 
 UNLIMITED = TokenLimits(1000)
 
@@ -85,9 +86,33 @@ def test_the_final_prompt_is_kept_up_to_the_limit_of_the_model(room: int) -> Non
     """A critic's value needs no room for a response, so the model's limit decides and not `context_tokens`."""
     cut = [t for t in driver(limits=TokenLimits(26, model=room)).run(tasks(Sample())) if t.truncated]
     letters = Letters()
-    contexts = [letters.prompt("walk", t.turns, t.final_observation) for t in cut]
+    contexts = [letters.prompt(t.turns, t.final_messages) for t in cut]
     assert [t.final_prompt for t in cut] == [ids if len(ids) <= room else () for ids in contexts]
     assert any(len(ids) > 26 for ids in contexts)  # or no limit was exceeded
+
+
+class Briefed(Walk):
+    """Its instructions are of the instance; an observation is the message of a tool and one of the user."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        self.instructions = f"walk from {self.place}"
+        return observation, info
+
+    def _observation(self) -> Any:
+        return [Message("tool", super()._observation()), Message("user", "?")]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_messages_and_instructions_of_the_instance_reach_the_prompt(workers: int) -> None:
+    searches = [SearchTask(instance, member, Sample(), Key(instance)) for instance in (1, 2, 7) for member in (0, 1)]
+    for played in driver(Briefed(), workers=[Briefed() for _ in range(workers)]).run(searches):
+        answered = [*(turn.messages for turn in played.turns), played.final_messages]
+        assert answered[0][0] == Message("system", f"walk from {played.instance % 4}")
+        assert [[m.role for m in messages[-2:]] for messages in answered] == [["tool", "user"]] * len(answered)
+        assert [len(messages) for messages in answered] == [3] + [2] * len(played.turns)
+        for number, turn in enumerate(played.turns):
+            assert turn.prompt == Letters().prompt(played.turns[:number], turn.messages)
 
 
 # -- invariance of draws -----------------------------------------------------------------------------------------------
@@ -116,7 +141,7 @@ def test_another_key_is_another_search() -> None:
 
 
 def node(score: float = 0.0, total: float = 0.0, place: int = 0, remaining: int = 0, tie: float = 0.0) -> Node:
-    snapshot = Snapshot(None, "", place, remaining)
+    snapshot = Snapshot(None, (), place, remaining)
     return Node(snapshot, DriverState(Key(0)), episode_return=total, score=score, tie=tie)
 
 
@@ -171,7 +196,7 @@ def test_siblings_are_recorded_only_on_request_and_change_nothing(strategy: Stra
     for trajectory in recorded:
         assert len(trajectory.siblings) == len(trajectory.turns)
         for turn, candidates in zip(trajectory.turns, trajectory.siblings, strict=True):
-            kept = [candidate.response for candidate in candidates if candidate.kept]
+            kept = [candidate.turn.response for candidate in candidates if candidate.kept]
             assert kept == ([] if isinstance(strategy, Expert) else [turn.response])
 
 
@@ -183,16 +208,16 @@ def test_siblings_of_a_beam_are_all_its_candidates() -> None:
     assert len({candidate.score for candidate in candidates}) > 2
     assert all(candidate.score == candidate.env_score for candidate in candidates)
     assert all(
-        c.prompt == turn.prompt for turn, cs in zip(trajectory.turns, trajectory.siblings, strict=True) for c in cs
+        c.turn.prompt == turn.prompt for turn, cs in zip(trajectory.turns, trajectory.siblings, strict=True) for c in cs
     )
-    assert [c.reward for c in candidates if c.kept] == [turn.reward for turn in trajectory.turns]
+    assert tuple(c.turn for c in candidates if c.kept) == trajectory.turns
 
 
 # -- the strategy's view of a node -------------------------------------------------------------------------------------
 
 
 def test_data_of_a_strategy_is_unset_until_it_sets_it() -> None:
-    fresh: Node[int] = Node(Snapshot(None, "", 0, 0), DriverState(Key(0)))
+    fresh: Node[int] = Node(Snapshot(None, (), 0, 0), DriverState(Key(0)))
     with pytest.raises(AttributeError):
         print(fresh.data)
     fresh.data = 3

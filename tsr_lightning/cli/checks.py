@@ -19,6 +19,7 @@ from tsr_lightning.search.strategies import Expert
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.plan_check import check_plan
+from tsr_lightning.trajectory import to_messages
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
@@ -103,7 +104,7 @@ def _check_context(agent: Agent, data: RolloutDataModule) -> None:
     chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
         observation, _ = env.reset(seed=0)
-        prompt = len(chat.prompt(env.instructions, (), observation))
+        prompt = len(chat.prompt((), to_messages(observation, env.instructions)))
         if prompt >= limit:
             raise ConfigError(
                 f"data.env is {entry.env}, whose first prompt has {prompt} tokens, which leaves no room for a response "

@@ -23,7 +23,7 @@ class Branchable(Protocol):
 
     @property
     def instructions(self) -> str:
-        """The system message."""
+        """The system message, read after `reset`: it may be the instance's own; "" for none."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -12,16 +12,17 @@ from functools import cache, lru_cache
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import require
-from tsr_lightning.policy.plain import PlainText
+from tsr_lightning.policy.plain import plain_encoder
 from tsr_lightning.policy.template import ChatTemplate
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Message, Turn
 
-_CACHED_RESPONSES = 2**14
+_CACHED_TEXTS = 2**14  # a search shows the same observations thousands of times
+_RESPONSE = "response"  # role of a turn's response in a layout; an assistant's message has no sampled ids
 
 
 @dataclass(frozen=True)
 class Context(ABC):
-    """How many past turns a prompt shows. It always has the system message and the present observation."""
+    """How many past turns a prompt shows. It always has the first turn's system message and the present messages."""
 
     @abstractmethod
     def visible_turns(self, turns: int) -> int:
@@ -61,15 +62,6 @@ class SingleTurn(Context):
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The template's own ids in a conversation with T past turns."""
-
-    before_system: tuple[int, ...]
-    before_observations: tuple[tuple[int, ...], ...]  # [T + 1]
-    before_responses: tuple[tuple[int, ...], ...]  # [T + 1], the next response included
-
-
 class Chat:
     """Builds prompts and decodes responses.
 
@@ -84,41 +76,50 @@ class Chat:
         self._context = context
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
-        self._encode_plain = PlainText(tokenizer).encode
         self._end = self._find_end()
         eos = tokenizer.eos_token_id
         self.end_ids = frozenset({self._end} if eos is None else {self._end, eos})
         # caches of the instance, not of the class, so that they are freed with it
         self._layout = cache(self._make_layout)
-        self._encode_history = lru_cache(maxsize=_CACHED_RESPONSES)(self._encode_rewritten)
+        cached, encode = lru_cache(maxsize=_CACHED_TEXTS), plain_encoder(tokenizer)
+        self._encode_plain = cached(encode)
+        trims = self._template.trims_contents
+        self._encode_content = cached(lambda text: encode(text.strip())) if trims else self._encode_plain
+        self._encode_rewritten = cached(self._rewritten)
 
-    def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]:
+    def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         """The prompt of the next response: [P] ids.
 
         Args:
-            system: the instructions; without any, what the template renders without a system message.
-            turns: all past turns, of which the context selects.
-            observation: the present one.
+            turns: all past turns, of which the context selects; the first one's system messages are always shown.
+            messages: the present ones, in any roles that the template takes.
         """
-        count = self._context.visible_turns(len(turns))
-        layout = self._layout(count, bool(system))
+        encode, is_prefix_preserving = self._encode_content, self._template.is_prefix_preserving
+        skipped = len(turns) - self._context.visible_turns(len(turns))
+        roles: list[str] = []
+        contents: list[tuple[int, ...]] = []
+        if skipped:
+            for message in turns[0].messages:
+                if message.role == "system":
+                    roles.append("system")
+                    contents.append(encode(message.content))
+        for turn in turns[skipped:]:
+            for message in turn.messages:
+                roles.append(message.role)
+                contents.append(encode(message.content))
+            roles.append(_RESPONSE)
+            if not is_prefix_preserving:
+                contents.append(self._encode_rewritten(turn.response))
+            else:
+                contents.append(turn.response if turn.finished else (*turn.response, self._end))
+        for message in messages:
+            roles.append(message.role)
+            contents.append(encode(message.content))
+        contents.append(())  # the response to come
         ids: list[int] = []
-        if system:
-            ids += layout.before_system
-            ids += self._encode_content(system)
-        for index, turn in enumerate(turns[len(turns) - count :]):
-            ids += layout.before_observations[index]
-            ids += self._encode_content(turn.observation)
-            ids += layout.before_responses[index]
-            if not self._template.is_prefix_preserving:
-                ids += self._encode_history(turn.response)
-                continue
-            ids += turn.response
-            if not turn.finished:
-                ids.append(self._end)
-        ids += layout.before_observations[count]
-        ids += self._encode_content(observation)
-        ids += layout.before_responses[count]
+        for before, content in zip(self._layout(tuple(roles)), contents, strict=True):
+            ids += before
+            ids += content
         return tuple(ids)
 
     def read(self, response: Sequence[int]) -> str:
@@ -130,31 +131,26 @@ class Chat:
         """The ids of a finished response with this text."""
         return (*self._encode_plain(text), self._end)
 
-    def _encode_content(self, text: str) -> tuple[int, ...]:
-        return self._encode_plain(text.strip() if self._template.trims_contents else text)
-
-    def _encode_rewritten(self, response: tuple[int, ...]) -> tuple[int, ...]:
+    def _rewritten(self, response: tuple[int, ...]) -> tuple[int, ...]:
         return self._encode_plain(self._template.rewritten(self.read(response)))
 
-    def _make_layout(self, turns: int, system: bool) -> _Layout:
-        fragments = [self._encode_template(text) for text in self._template.fragments(turns, system)]
-        before_system = fragments.pop(0) if system else ()
-        first, *later = fragments[::2]
-        before_responses = fragments[1::2]
-        if self._template.is_prefix_preserving:  # a response follows the prompt it was sampled from, and ends once
-            before_responses = [
-                self._encode_template(self._template.fragments(turn, system)[-1]) for turn in range(turns + 1)
-            ]
-            later = [self._after_end(ids) for ids in later]
-        return _Layout(before_system, (first, *later), tuple(before_responses))
-
-    def _after_end(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        return ids[ids.index(self._end) + 1 :] if self._end in ids else ids
+    def _make_layout(self, roles: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """The template's own ids before each of M contents, and before the next response: [M + 1]."""
+        names = ["assistant" if role == _RESPONSE else role for role in roles]
+        ids = [self._encode_template(text) for text in self._template.fragments(names)]
+        for index, role in enumerate(roles):
+            if role == _RESPONSE and self._template.is_prefix_preserving:
+                # a response follows the prompt it was sampled from, and ends once
+                ids[index] = self._encode_template(self._template.fragments(names[:index])[-1])
+                after = ids[index + 1]
+                ids[index + 1] = after[after.index(self._end) + 1 :] if self._end in after else after
+        return tuple(ids)
 
     def _find_end(self) -> int:
         """The token that ends a turn: the first control token after a response, or else the tokenizer's end token."""
         control = set(self._tokenizer.get_added_vocab().values())
-        ends = [index for index in self._encode_template(self._template.closing()) if index in control]
+        closing = self._template.fragments(["user", "assistant"], add_generation_prompt=False)[-1]
+        ends = [index for index in self._encode_template(closing) if index in control]
         ends += [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
         name = self._tokenizer.name_or_path
         require(bool(ends), "model.policy.model", name, "its tokenizer has no end token, so set its eos_token")

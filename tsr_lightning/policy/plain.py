@@ -1,42 +1,36 @@
 """Text that yields no control token, whatever it spells. Knows a tokenizer, and no conversation."""
 
 import json
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-_CACHED_TEXTS = 2**14  # a search shows the same observations thousands of times
 
-
-class PlainText:
-    """Tokenises text without its added tokens.
+def plain_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], tuple[int, ...]]:
+    """Tokenises text without the added tokens of `tokenizer`.
 
     `split_special_tokens=True` does not split tokens that were added but are not special, such as `<tool_call>`. So
     this is a second tokenizer that has no added token: neither as such, nor in the vocabulary, nor by a merge.
-
-    Args:
-        tokenizer: whose ids to use.
     """
+    config = json.loads(tokenizer.backend_tokenizer.to_str())
+    added = {token["content"]: token["id"] for token in config["added_tokens"]}
+    added.pop(_unknown_token(config["model"]), None)  # not a control token
+    config |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    config["model"] |= _without(config["model"], set(added))
+    backend = Tokenizer.from_str(json.dumps(config))
+    forbidden = frozenset(added.values())
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        config = json.loads(tokenizer.backend_tokenizer.to_str())
-        added = {token["content"]: token["id"] for token in config["added_tokens"]}
-        added.pop(_unknown_token(config["model"]), None)  # not a control token
-        config |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-        config["model"] |= _without(config["model"], set(added))
-        self._backend = Tokenizer.from_str(json.dumps(config))
-        self._forbidden = frozenset(added.values())
-        self.encode = lru_cache(maxsize=_CACHED_TEXTS)(self._encode)
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        ids = self._backend.encode(text, add_special_tokens=False).ids
-        if self._forbidden.isdisjoint(ids):
+    def encode(text: str) -> tuple[int, ...]:
+        ids = backend.encode(text, add_special_tokens=False).ids
+        if forbidden.isdisjoint(ids):
             return tuple(ids)
         # last resort: character by character, leaving out what is still forbidden
-        parts = (self._backend.encode(character, add_special_tokens=False).ids for character in text)
-        return tuple(index for part in parts for index in part if index not in self._forbidden)
+        parts = (backend.encode(character, add_special_tokens=False).ids for character in text)
+        return tuple(index for part in parts for index in part if index not in forbidden)
+
+    return encode
 
 
 def _unknown_token(model: dict[str, Any]) -> str | None:

@@ -7,7 +7,6 @@ their order changes any of them.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -17,7 +16,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.rng import Key, Stream
-from tsr_lightning.search.executors import EnvStep, PendingNodes, SerialExecutor, StepExecutor, threaded
+from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
@@ -40,13 +39,13 @@ class SearchTask:
 
 @dataclass(slots=True)
 class _ActiveSearch:
-    """A search in progress: its generator and the generator's last request."""
+    """A search in progress."""
 
     index: int
     task: SearchTask
     root: Node
-    search: Search
-    request: Request | None = None
+    generator: Search
+    request: Request = field(init=False)  # the generator's last
 
 
 @dataclass(slots=True)
@@ -101,9 +100,9 @@ class Driver:
         before = self.costs
         chosen: dict[int, Node] = {}
         waiting = deque(enumerate(tasks))
-        with self._executor() as executor:
-            cohorts = [_Cohort() for _ in range(executor.cohorts)]
-            size = max(1, min(self.concurrency // len(cohorts), -(-len(tasks) // len(cohorts))))
+        cohorts = [_Cohort() for _ in range(2 if self._workers else 1)]  # of two, one steps while the other generates
+        size = max(1, min(self.concurrency // len(cohorts), -(-len(tasks) // len(cohorts))))
+        with threaded(self._workers) if self._workers else serial(self._simulator) as executor:
             while waiting or any(cohort.searches for cohort in cohorts):
                 for cohort in cohorts:
                     finished_wave = bool(cohort.searches)
@@ -138,20 +137,17 @@ class Driver:
             succeeded=leaf.succeeded,
             truncated=leaf.snapshot.truncated,
             final_prompt=self._simulator.final_prompt(leaf),
-            final_observation=leaf.snapshot.observation,
+            final_messages=leaf.snapshot.messages,
             siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
             env=task.env,
         )
 
-    def _executor(self) -> AbstractContextManager[StepExecutor]:
-        return threaded(self._workers) if self._workers else nullcontext(SerialExecutor(self._simulator))
-
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:
         """Samples the responses of a wave and starts its environment steps."""
-        responses = self._sample(cohort.searches)
-        steps = [step for search in cohort.searches for step in _steps(search, responses.get(search.index, []))]
+        responses = iter(self._sample([search.request for search in cohort.searches]))
+        steps = [step for search in cohort.searches for step in _steps(search, responses)]
         started = time.perf_counter()
-        cohort.pending = executor.start(steps)
+        cohort.pending = executor(steps)
         self.costs += Costs(env_steps=len(steps), seconds_environment=time.perf_counter() - started)
 
     def _finish_wave(self, cohort: _Cohort, chosen: dict[int, Node]) -> None:
@@ -166,23 +162,16 @@ class Driver:
             _advance(search, answer, cohort, chosen)
         self.costs += self.engine.take_costs()
 
-    def _sample(self, wave: Sequence[_ActiveSearch]) -> dict[int, list[list[Response]]]:
-        """One engine call for every `Expand` of the wave: search index -> responses, grouped by node."""
-        prompts: list[Prompt] = []
-        owners: list[int] = []
-        for search in wave:
-            if isinstance(search.request, Expand):
-                prompts += [self._prompt(node, search.request.count) for node in search.request.nodes]
-                owners += [search.index] * len(search.request.nodes)
+    def _sample(self, wave: Sequence[Request]) -> list[list[Response]]:
+        """One engine call for every `Expand` of the wave: the responses to each of their nodes, in order."""
+        expands = [request for request in wave if isinstance(request, Expand)]
+        prompts = [self._prompt(node, expand.count) for expand in expands for node in expand.nodes]
         if not prompts:
-            return {}
+            return []
         started = time.perf_counter()
         groups = self.engine.generate(prompts, self.temperature)
         self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
-        responses: dict[int, list[list[Response]]] = {}
-        for owner, group in zip(owners, groups, strict=True):
-            responses.setdefault(owner, []).append(group)
-        return responses
+        return groups
 
     def _prompt(self, node: Node, count: int) -> Prompt:
         keys = [node.driver.key.fold_in(node.driver.children + i) for i in range(count)]
@@ -218,28 +207,26 @@ class Driver:
 def _advance(search: _ActiveSearch, answer: Any, cohort: _Cohort, chosen: dict[int, Node]) -> None:
     """Sends a search the answer to its request; it goes on in the cohort, or returns its leaf."""
     try:
-        search.request = search.search.send(answer)
+        search.request = search.generator.send(answer)
         cohort.searches.append(search)
     except StopIteration as stop:
         chosen[search.index] = stop.value
 
 
-def _steps(search: _ActiveSearch, responses: Sequence[Sequence[Response]]) -> list[EnvStep]:
-    """The environment steps of a search's request."""
+def _steps(search: _ActiveSearch, responses: Iterator[Sequence[Response]]) -> list[EnvStep]:
+    """The environment steps of a search's request; an `Expand` takes the responses to its nodes."""
     match search.request:
-        case Expand(nodes=nodes):
+        case Expand(nodes):
             scored = search.task.strategy.scored_by is not None
             return [
                 partial(TurnSimulator.simulate, node=node, number=_next_child(node), response=response, scored=scored)
-                for node, group in zip(nodes, responses, strict=True)
-                for response in group
+                for node in nodes
+                for response in next(responses)
             ]
-        case Commit(node=node):
+        case Commit(node):
             return [partial(TurnSimulator.commit, root=search.root, simulated=node)]
-        case Demonstrate(node=node, noise=noise):
+        case Demonstrate(node, noise):
             return [partial(TurnSimulator.expert_step, node=node, number=_next_child(node), noise=noise)]
-        case None:
-            raise ValueError("a search without a request has no steps")
 
 
 def _next_child(node: Node) -> int:
@@ -254,17 +241,14 @@ def _siblings(node: Node) -> tuple[Candidate, ...]:
     proposed = node.parent.driver.candidates if node.parent is not None else []
     return tuple(
         Candidate(
-            prompt=turn.prompt,
-            response=turn.response,
-            behaviour_logprobs=turn.behaviour_logprobs,
+            turn=candidate.turn,
             env_score=candidate.snapshot.env_score,
             score=candidate.score,
-            reward=turn.reward,
             episode_return=candidate.episode_return,
             done=candidate.done,
             succeeded=candidate.succeeded,
             kept=candidate is kept,
         )
         for candidate in proposed
-        if (turn := candidate.turn) is not None
+        if candidate.turn is not None
     )

@@ -42,14 +42,12 @@ class ReturnSoFar(Scorer):
 class CriticValue(Scorer):
     """The return so far plus, where the episode goes on, the critic's value."""
 
+    needs_critic = True
+
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         open_nodes = [node for node in nodes if not node.done]
         rest = dict(zip(map(id, open_nodes), critic(open_nodes), strict=True)) if open_nodes else {}
         return [node.episode_return + rest.get(id(node), 0.0) for node in nodes]
-
-    @property
-    def needs_critic(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)

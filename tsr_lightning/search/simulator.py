@@ -13,15 +13,15 @@ from tsr_lightning.envs.base import Branchable, HasOracle
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Message, Turn, to_messages
 
-_TEMPLATE_TOKENS = 64  # the most that a chat template is assumed to put around one turn
+_TEMPLATE_TOKENS = 64  # the most that a chat template is assumed to put around one message
 
 
 class ChatFormat(Protocol):
     """Text to token ids and back, for search, which knows no tokenizer."""
 
-    def prompt(self, system: str, turns: Sequence[Turn], observation: str) -> tuple[int, ...]: ...
+    def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]: ...
 
     def read(self, response: Sequence[int]) -> str: ...
 
@@ -63,7 +63,8 @@ class TurnSimulator:
         """The initial state of an instance of the environment with this index."""
         env = self.envs[index]
         observation, _ = env.reset(seed=instance)
-        snapshot = Snapshot(env.get_state(), observation, env.state_key(), env.remaining())
+        messages = to_messages(observation, env.instructions)  # after reset: they may be the instance's own
+        snapshot = Snapshot(env.get_state(), messages, env.state_key(), env.remaining())
         root: Node = Node(snapshot, DriverState(key, env=index))
         if self.token_budget(root) < 1:
             raise ConfigError(
@@ -75,16 +76,14 @@ class TurnSimulator:
     def prompt(self, node: Node) -> tuple[int, ...]:
         """The context of the next response, built on first use."""
         if node.driver.prompt is None:
-            observation = node.snapshot.observation
-            instructions = self.envs[node.driver.env].instructions
-            node.driver.prompt = self.chat_format.prompt(instructions, node.turns, observation)
+            node.driver.prompt = self.chat_format.prompt(node.turns, node.snapshot.messages)
         return node.driver.prompt
 
     def token_budget(self, node: Node) -> int:
         """The most tokens that the next response may have."""
         room = self.limits.context - len(self.prompt(node))
         if self.limits.episode is not None:
-            room = min(room, self.limits.episode - node.driver.response_tokens)
+            room = min(room, self.limits.episode - sum(len(turn.response) for turn in node.turns))
         return min(room, self.sampling.max_response_tokens)
 
     def simulate(self, node: Node, number: int, response: Response, scored: bool) -> Node:
@@ -136,7 +135,7 @@ class TurnSimulator:
             response=response.ids,
             behaviour_logprobs=response.logprobs,
             finished=response.finished,
-            observation=node.snapshot.observation,
+            messages=node.snapshot.messages,
             text=text,
             reward=float(reward),
             valid=bool(info["action_is_valid"]),
@@ -144,7 +143,7 @@ class TurnSimulator:
         )
         snapshot = Snapshot(
             state=env.get_state(),
-            observation=observation,
+            messages=to_messages(observation),
             state_key=env.state_key(),
             remaining=env.remaining(),
             done=terminated or truncated,
@@ -152,15 +151,9 @@ class TurnSimulator:
             truncated=truncated and not terminated,
             env_score=env.score() if scored else None,
         )
-        driver = DriverState(
-            key=key,
-            response_tokens=node.driver.response_tokens + len(response.ids),
-            generated_tokens=node.driver.generated_tokens,
-            env=node.driver.env,
-        )
         child: Node = Node(
             snapshot,
-            driver,
+            DriverState(key, generated_tokens=node.driver.generated_tokens, env=node.driver.env),
             parent=node,
             turn=turn,
             depth=node.depth + 1,
@@ -177,7 +170,9 @@ class TurnSimulator:
         The prompt is built only where a bound on its length leaves that open: every token is at least one byte of
         text, or one of the chat template's.
         """
-        grown = len(turn.response) + len(child.snapshot.observation.encode()) + _TEMPLATE_TOKENS
-        if len(self.prompt(parent)) + grown < self.limits.context and self.limits.episode is None:
+        bound = len(self.prompt(parent)) + len(turn.response)
+        for message in child.snapshot.messages:
+            bound += len(message.content.encode()) + _TEMPLATE_TOKENS
+        if bound < self.limits.context and self.limits.episode is None:
             return True
         return self.token_budget(child) >= 1

@@ -55,15 +55,13 @@ class Strategy(ABC, Generic[DataT]):
 class Sample(Strategy):
     """Plain trajectory sampling: the baseline."""
 
+    origin = Origin.SAMPLED
+
     def __call__(self, root: Node) -> Search:
         node = root
         while not node.done:
             [[node]] = yield Expand([node], 1)
         return node
-
-    @property
-    def origin(self) -> Origin:
-        return Origin.SAMPLED
 
 
 @dataclass(frozen=True)
@@ -206,6 +204,7 @@ class Expert(Strategy):
     """
 
     noise: float = 0.0
+    origin = Origin.DEMONSTRATED
 
     def __post_init__(self) -> None:
         require(0 <= self.noise <= 1, "Expert.noise", self.noise, "give a probability between 0 and 1")
@@ -215,10 +214,6 @@ class Expert(Strategy):
         while not node.done:
             node = yield Demonstrate(node, self.noise)
         return node
-
-    @property
-    def origin(self) -> Origin:
-        return Origin.DEMONSTRATED
 
 
 def _committed(plan: Callable[[Node], Search], root: Node, commit: CommitMode) -> Search:

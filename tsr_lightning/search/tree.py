@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from tsr_lightning.rng import Key
-from tsr_lightning.trajectory import Turn
+from tsr_lightning.trajectory import Message, Turn
 
 DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
 
@@ -19,7 +19,7 @@ class Snapshot:
     """What the environment reports of one state."""
 
     state: Any  # what `Branchable.set_state` takes
-    observation: str
+    messages: tuple[Message, ...]  # that the next response answers
     state_key: Hashable  # equal for equal situations
     remaining: int  # the environment's own budget
     done: bool = False
@@ -34,8 +34,7 @@ class DriverState:
 
     key: Key  # names every draw made from the node
     prompt: tuple[int, ...] | None = None  # [P] the context of the next response, once it has been built
-    response_tokens: int = 0  # in all responses of the path
-    generated_tokens: int = 0  # of these, sampled from the policy rather than demonstrated
+    generated_tokens: int = 0  # of the path's responses, those sampled from the policy rather than demonstrated
     children: int = 0  # proposed so far; the next child's key is derived from this number
     candidates: list["Node[Any]"] = field(default_factory=list)  # the proposed children, where the driver keeps them
     committed: "Node[Any] | None" = None  # the simulated node whose response `Commit` played
@@ -90,7 +89,7 @@ class Node(Generic[DataT]):
     @property
     def turns(self) -> tuple[Turn, ...]:
         """From the root to here."""
-        return tuple(node.turn for node in self.path if node.turn is not None)
+        return tuple([node.turn for node in self.path if node.turn is not None])
 
 
 @dataclass(frozen=True, slots=True)
