@@ -82,7 +82,7 @@ def test_an_empty_trie_of_many_slots_takes_no_memory() -> None:
     trie = Trie(11_000_000)
     for epoch in range(2):
         for token in range(1000):
-            assert trie.reserve(1)
+            trie.reserve(1)
             assert trie.add(ROOT, token, 0) == token, epoch  # the same slots first
         trie.clear()
     assert resident() - before < 20 * MIB
