@@ -3,8 +3,10 @@
 import argparse
 from pathlib import Path
 
+from benchmarks.curves import write_curves
+from benchmarks.objectives import OBJECTIVES
 from benchmarks.report import STUDY, WEBSHOP_STUDY, write_report
-from benchmarks.stability import STABILITY, write_stability
+from benchmarks.stability import STABILITY
 from benchmarks.study import FULL, SHORT, WEBSHOP, finished_runs, run_study
 
 
@@ -16,16 +18,19 @@ def main() -> None:
     which.add_argument(
         "--stability", action="store_true", help="does a run ever end below its start: docs/stability.md"
     )
-    parser.add_argument("--report", action="store_true", help="with --stability: write what is finished, run nothing")
+    which.add_argument("--objectives", action="store_true", help="every objective as shipped: docs/objectives_study.md")
+    report_help = "with --stability or --objectives: write what is finished, run nothing"
+    parser.add_argument("--report", action="store_true", help=report_help)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, each on one thread")
     parser.add_argument("--runs", type=Path, default=Path("runs/study"), help="where runs lie; finished ones are kept")
     parser.add_argument("--out", type=Path, default=None, help="folder of the table; docs/ for the published ones")
     args = parser.parse_args()
-    if args.stability:
-        runs = args.runs / "stability"
-        finished = finished_runs(STABILITY, runs) if args.report else run_study(STABILITY, runs, args.jobs)
-        write_stability(finished, runs, args.out or Path("docs"))
-        return
+    for chosen, curves in ((args.stability, STABILITY), (args.objectives, OBJECTIVES)):
+        if chosen:
+            runs = args.runs / curves.name
+            finished = finished_runs(curves.cells, runs) if args.report else run_study(curves.cells, runs, args.jobs)
+            write_curves(curves, finished, runs, args.out or Path("docs"))
+            return
     name, cells, report = "short", SHORT, STUDY
     if args.full:
         name, cells = "full", FULL

@@ -16,7 +16,7 @@ def test_the_readme_has_an_example_of_each_kind():
         "guess.py",
         "stubborn.py",
         "valid_actions.py",
-        "reinforce.py",
+        "median.py",
         "skip_solved.py",
     ]
 

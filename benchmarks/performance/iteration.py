@@ -17,6 +17,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.objectives.surrogates import Clipped
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.training.agent import Agent, Optimizer
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -84,7 +85,7 @@ def data_of(work: Workload) -> RolloutDataModule:
 
 
 def agent_of(work: Workload, folder: Path) -> Agent:
-    objective = GRPO(clip_high=0.2, entropy_coefficient=0.0)
+    objective = GRPO(surrogate=Clipped(0.2, 0.2), entropy_coefficient=0.0)
     return Agent(spec_of(work, folder), objective, Optimizer(learning_rate=LEARNING_RATE))
 
 

@@ -25,8 +25,8 @@ def credited(lengths: list[tuple[int, int]]) -> list[TrainingSequence]:
         mask = torch.arange(prompt + response) >= prompt
         column = torch.full((response,), float(index))
         weights = torch.full((response,), 0.5 + index % 3)
-        targets = Targets(column, column, column, column, column, weights, 2 * weights)
-        sequences.append(TrainingSequence(ids, mask, targets, normalizers=weights.clone()))
+        targets = Targets(column, column, column, column, column, weights, 2 * weights, 3 * weights, column)
+        sequences.append(TrainingSequence(ids, mask, column, targets, normalizers=weights.clone()))
     return sequences
 
 

@@ -117,7 +117,7 @@ def test_credit_stays_on_its_token(context: Context, exchanges: Exchanges) -> No
     trajectory = episode(CHATS["chatml", context], exchanges)
     number = torch.arange(trajectory.trained_tokens, dtype=torch.float32)
     estimates = Estimates(number, number + 100, number + 200, 0.0)
-    credit = Credit(number + 300, number + 400, number + 500, number + 600, number + 700)
+    credit = Credit(*(number + 100 * c for c in range(3, 9)))
     credited = with_credit(training_sequences(trajectory), estimates, credit)
     expected = {
         "old_logprobs": 0,
@@ -127,11 +127,14 @@ def test_credit_stays_on_its_token(context: Context, exchanges: Exchanges) -> No
         "value_targets": 400,
         "weights": 500,
         "value_weights": 700,
+        "supervised_weights": 800,
     }
-    assert {f.name for f in fields(Targets)} == set(expected)
+    assert {f.name for f in fields(Targets)} == {*expected, "turn_starts"}
     for name, offset in expected.items():
         assert torch.equal(torch.cat([getattr(sequence.targets, name) for sequence in credited]), number + offset)
     assert torch.equal(torch.cat([s.normalizers for s in credited if s.normalizers is not None]), number + 600)
+    starts = [float(place == 0) for turn in trajectory.turns for place in range(len(turn.response))]
+    assert torch.cat([s.targets.turn_starts for s in credited if s.targets is not None]).tolist() == starts
     sampled = torch.tensor([token for turn in trajectory.turns for token in turn.response])
     batch = collate(credited)  # the order of the batch's tokens is the order of its targets
     assert torch.equal(batch.packed.target_ids[batch.packed.target_index], sampled)
@@ -139,10 +142,14 @@ def test_credit_stays_on_its_token(context: Context, exchanges: Exchanges) -> No
 
 
 def test_sequences_without_weight_are_left_out() -> None:
-    """Of three sequences of two tokens: one has policy weight, one none, one value weight alone."""
-    sequences = [TrainingSequence(torch.tensor([1, n, n]), torch.tensor([False, True, True])) for n in (2, 3, 4)]
-    zeros = torch.zeros(6)
-    credit = Credit(zeros, zeros, torch.tensor([0, 1, 0, 0, 0, 0.0]), zeros, torch.tensor([0, 0, 0, 0, 1, 0.0]))
+    """Of four sequences of two tokens: one has policy weight, one none, one value weight, one supervised weight."""
+    sequences = [
+        TrainingSequence(torch.tensor([1, n, n]), torch.tensor([False, True, True]), torch.tensor([1.0, 0.0]))
+        for n in (2, 3, 4, 5)
+    ]
+    zeros = torch.zeros(8)
+    policy, value, supervised = (torch.eye(8)[place] for place in (1, 4, 7))
+    credit = Credit(zeros, zeros, policy, zeros, value, supervised)
     kept = with_credit(sequences, Estimates(zeros, zeros, zeros, 0.0), credit)
-    assert [sequence.ids[1].item() for sequence in kept] == [2, 4]
-    assert [sequence.targets.weights.tolist() for sequence in kept if sequence.targets] == [[0, 1], [0, 0]]
+    assert [sequence.ids[1].item() for sequence in kept] == [2, 4, 5]
+    assert [sequence.targets.weights.tolist() for sequence in kept if sequence.targets] == [[0, 1], [0, 0], [0, 0]]

@@ -86,7 +86,7 @@ CASES = {
     "level file with no player": Case(
         ("--data.env_kwargs.levels", "levels.txt"), r"levels\.txt.*player", {"levels.txt": "####\n#.$#\n#  #\n####\n"}
     ),
-    "negative clip": Case(("--model.objective.init_args.clip_low", "-0.2"), r"clip_low is -0\.2.*use e\.g\."),
+    "negative clip": Case(("--model.objective.init_args.surrogate.init_args.low", "-0.2"), r"low is -0\.2.*use e\.g\."),
     "context longer than the model's": Case(("--data.context_tokens", "9000"), "context_tokens is 9000.*2048 or less"),
     "prompt longer than the context": Case(("--data.context_tokens", "20"), r"prompt has \d+ tokens.*20.*longer"),
     "Expert without an oracle": Case(
@@ -132,7 +132,7 @@ CASES = {
         MINE, r"data\.instancs is no key.*did you mean data\.instances\?", overlay(data={"instancs": 3})
     ),
     "misspelt argument": Case(
-        ("--model.objective.init_args.clip_lo", "3"), r"model\.objective.*GRPO.*clip_lo\b.*did you mean clip_low\?"
+        ("--model.objective.init_args.whitten", "3"), r"model\.objective.*GRPO.*whitten\b.*did you mean whiten\?"
     ),
     "misspelt argument in a file": Case(
         MINE,
@@ -203,7 +203,7 @@ OLD_CLASSES = {  # by the key whose class it was
     "AsSampled": "model.objective.init_args.searched",
     "SuccessesOnly": "model.objective.init_args.searched",
 }
-OLD_ARGUMENTS = {"PPO.lam": "model.objective"}
+OLD_ARGUMENTS = {old: "model.objective" for old in RENAMED if old.startswith(("GRPO.", "PPO.", "RAFT."))}
 OLD_FILES = ["objective/likelihood.yaml"]
 OLD_MODULES = [old for old in RENAMED if old.startswith("tsr_lightning.") and old.islower()]
 

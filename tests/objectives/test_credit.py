@@ -9,24 +9,30 @@ from torch import Tensor
 
 from tsr_lightning.objectives import (
     GRPO,
+    K3,
     PPO,
     RAFT,
     SFT,
+    AdvantageEstimator,
     Constant,
     Credit,
     Estimates,
+    GroupNormalised,
     ImitateSuccesses,
-    Loss,
     Needs,
     Objective,
+    PolicyGradient,
     SequenceMean,
+    TokenGAE,
     TokenMean,
+    TurnGAE,
     Unchanged,
+    outcome_advantages,
 )
-from tsr_lightning.objectives.credit import outcome_credit
 from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
-ARRAYS = ("advantages", "value_targets", "weights", "normalizers", "value_weights")
+CENTRED = GroupNormalised(divide_by_std=False)
+ARRAYS = tuple(field.name for field in dataclasses.fields(Credit))
 
 
 def turn(tokens: int, reward: float) -> Turn:
@@ -118,7 +124,7 @@ def test_ppo_by_hand():
     close(own.weights, [1.0, 1.0, 1.0])
     close(own.value_weights, [1.0, 1.0, 1.0])
     # Per turn: 1 + 10 - 1 = 10 and 10 - 3 = 7, shared by their tokens.
-    ((shared,),) = PPO(whiten=False, gae="turn").credit([group(one)], [[estimates(one, [1.0, 2.0, 3.0])]])
+    ((shared,),) = PPO(whiten=False, advantage=TurnGAE()).credit([group(one)], [[estimates(one, [1.0, 2.0, 3.0])]])
     close(shared.advantages, [10.0, 10.0, 7.0])
     close(shared.value_targets, [11.0, 11.0, 10.0])
 
@@ -131,7 +137,7 @@ def test_bootstraps_only_truncated_trajectories_and_only_if_configured(
     bootstrap: bool, truncated: bool, expected: float
 ):
     one = trajectory((1, 1.0), truncated=truncated)
-    objective = PPO(whiten=False, gamma=0.5, bootstrap_truncated=bootstrap)
+    objective = PPO(whiten=False, advantage=TokenGAE(gamma=0.5, bootstrap_truncated=bootstrap))
     ((own,),) = objective.credit([group(one)], [[estimates(one, final_value=6.0)]])
     close(own.value_targets, [expected])
 
@@ -160,14 +166,14 @@ def test_grpo_by_hand():
     close(a.advantages, [-1.0, -1.0])
     close(b.advantages, [0.0, 0.0, 0.0])
     close(c.advantages, [1.0])
-    ((a, b, c),) = credit(GRPO(normalise_std=False), three)
+    ((a, b, c),) = credit(GRPO(advantage=CENTRED), three)
     close(torch.cat([a.advantages, b.advantages, c.advantages]), [-2.0, -2.0, 0.0, 0.0, 0.0, 2.0])
     close(b.value_weights, [0.0, 0.0, 0.0])
 
 
 def test_grpo_compares_within_a_group():
     (low, high) = credit(
-        GRPO(normalise_std=False),
+        GRPO(advantage=CENTRED),
         group(trajectory((1, 0.0)), trajectory((1, 1.0))),
         group(trajectory((1, 100.0)), trajectory((1, 102.0))),
     )
@@ -177,7 +183,7 @@ def test_grpo_compares_within_a_group():
 
 def test_unchanged_compares_searched_trajectories_too():
     # Returns 1, 3, 50, -50: mean 1.
-    (mixed,) = credit(GRPO(normalise_std=False, aggregation=TokenMean(), searched=Unchanged()), MIXED)
+    (mixed,) = credit(GRPO(advantage=CENTRED, aggregation=TokenMean(), searched=Unchanged()), MIXED)
     close(torch.stack([each.advantages[0] for each in mixed]), [0.0, 2.0, 49.0, -51.0])
     assert all(each.weights.min() == 1 for each in mixed)
 
@@ -185,7 +191,8 @@ def test_unchanged_compares_searched_trajectories_too():
 def test_imitate_successes_with_grpo():
     # The sampled ones are compared with each other alone: 1 and 3 around 2.
     ((a, b, success, failure),) = credit(
-        GRPO(normalise_std=False, searched=ImitateSuccesses(), aggregation=SequenceMean()), MIXED
+        GRPO(advantage=CENTRED, searched=ImitateSuccesses(), aggregation=SequenceMean()),
+        MIXED,
     )
     close(a.advantages, [-1.0, -1.0])
     close(b.advantages, [1.0, 1.0, 1.0])
@@ -276,7 +283,7 @@ def test_sft_weights_every_trajectory_alike():
         assert (each.value_weights == 0).all()
 
 
-@pytest.mark.parametrize("objective", [PPO(), PPO(gae="turn"), PPO(whiten=False), GRPO(), RAFT(), SFT()])
+@pytest.mark.parametrize("objective", [PPO(), PPO(advantage=TurnGAE()), PPO(whiten=False), GRPO(), RAFT(), SFT()])
 def test_shapes_and_types(objective: Objective):
     groups = [MIXED, group(trajectory((3, 1.0)), trajectory((0, 1.0)))]
     given = credit(objective, *groups)
@@ -292,40 +299,38 @@ def test_shapes_and_types(objective: Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reinforce(Objective):
+class FixedBaseline(AdvantageEstimator):
     baseline: float = 0.0
 
-    def credit(self, groups, estimates):
-        return outcome_credit(groups, lambda returns: returns - self.baseline)
-
-    def loss(self, targets, outputs):
-        total = -(targets.weights * targets.advantages * outputs.logprobs).sum()
-        return Loss(total, targets.weights.sum(), {"policy_loss": total.detach()})
+    def __call__(self, groups):
+        return outcome_advantages(groups, lambda returns: returns - self.baseline)
 
 
 def test_an_objective_made_of_parts():
     # Returns 1 and 3 of the samples, 50 and -50 of the searched ones, minus 2; a demonstration is left out.
     demonstration = trajectory((1, 9.0), origin=Origin.DEMONSTRATED, succeeded=True)
-    ((a, b, success, failure, left_out),) = credit(Reinforce(2.0), group(*MIXED.trajectories, demonstration))
+    ((a, b, success, failure, left_out),) = credit(
+        PolicyGradient(advantage=FixedBaseline(2.0)), group(*MIXED.trajectories, demonstration)
+    )
     close(
         torch.cat([each.advantages for each in (a, b, success, failure)]), [-1.0] * 2 + [1.0] * 3 + [48.0] * 2 + [-52]
     )
     assert left_out.weights.item() == left_out.normalizers.item() == 0
-    assert Reinforce().needs == Needs()
+    assert PolicyGradient(advantage=FixedBaseline()).needs == Needs()
 
 
 def test_needs():
     assert PPO().needs == Needs(values=True)
-    assert PPO(bootstrap_truncated=True).needs == Needs(values=True, final_values=True)
-    assert PPO(kl_coefficient=0.1).needs == Needs(values=True, reference=True)
+    assert PPO(advantage=TokenGAE(bootstrap_truncated=True)).needs == Needs(values=True, final_values=True)
+    assert PPO(kl=K3(0.1)).needs == Needs(values=True, reference=True)
     assert GRPO().needs == Needs()
-    assert GRPO(kl_coefficient=0.1).needs == Needs(reference=True)
+    assert GRPO(kl=K3(0.1)).needs == Needs(reference=True)
     assert RAFT().needs == Needs()
-    assert RAFT(kl_coefficient=0.1).needs == Needs(reference=True)
+    assert RAFT(kl=K3(0.1)).needs == Needs(reference=True)
     assert SFT().needs == Needs(logprobs=False)
     assert [objective.minimum_compared for objective in (PPO(), GRPO(), RAFT(), SFT())] == [1, 2, 1, 1]
 
 
 def test_an_objective_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        PPO().clip_low = 0.3  # type: ignore[misc]
+        PPO().whiten = 0.3  # type: ignore[misc]

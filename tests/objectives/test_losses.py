@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torchrl.modules import ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 
-from tsr_lightning.objectives import GRPO, PPO, SFT, Objective, Outputs, Targets
+from tsr_lightning.objectives import GRPO, K3, PPO, SFT, Objective, Outputs, Targets, ValueLoss
 from tsr_lightning.objectives.terms import clipped_surrogate, clipped_value_loss, k3, log_ratio
 
 OBJECTIVES = [
-    PPO(kl_coefficient=0.1, entropy_coefficient=0.03, value_coefficient=0.7),
-    PPO(value_clip=None),
-    GRPO(kl_coefficient=0.1, entropy_coefficient=0.03),
+    PPO(kl=K3(0.1), entropy_coefficient=0.03, critic=ValueLoss(coefficient=0.7)),
+    PPO(critic=ValueLoss(clip=None)),
+    GRPO(kl=K3(0.1), entropy_coefficient=0.03),
     SFT(),
 ]
 
@@ -46,6 +46,8 @@ def random_batch(n: int, seed: int = 0) -> tuple[Targets, Tensor, Tensor]:
         value_targets=torch.randn(n, generator=generator),
         weights=torch.rand(n, generator=generator).softmax(0),
         value_weights=torch.rand(n, generator=generator).softmax(0),
+        supervised_weights=torch.rand(n, generator=generator).softmax(0),
+        turn_starts=(torch.arange(n) % 3 == 0).float(),
     )
     now = (old + 0.4 * torch.randn(n, generator=generator)).requires_grad_()
     return targets, now, torch.randn(n, generator=generator).requires_grad_()
@@ -130,7 +132,7 @@ def test_ppo_by_hand():
         weights=torch.tensor([0.25, 0.75]),
         value_weights=torch.tensor([0.5, 0.5]),
     )
-    ppo = PPO(value_clip=0.5, value_coefficient=0.5, entropy_coefficient=0.1, kl_coefficient=2.0)
+    ppo = PPO(critic=ValueLoss(0.5, 0.5), entropy_coefficient=0.1, kl=K3(2.0))
     loss = ppo.loss(targets, outputs_of(now, torch.tensor([1.0, 2.0]), torch.tensor([1.0, -1.0])))
     assert loss.total.item() == pytest.approx(1.4946764, abs=1e-6)
     assert loss.policy_weight.item() == pytest.approx(1.0)
@@ -146,7 +148,7 @@ def test_ppo_by_hand():
         "value_clip_fraction": 0.5,
     }
     assert {name: stat.item() for name, stat in loss.stats.items()} == pytest.approx(expected, abs=1e-6)
-    grpo = GRPO(entropy_coefficient=0.1, kl_coefficient=2.0).loss(targets, outputs_of(now, torch.tensor([1.0, 2.0])))
+    grpo = GRPO(entropy_coefficient=0.1, kl=K3(2.0)).loss(targets, outputs_of(now, torch.tensor([1.0, 2.0])))
     # The same without the critic: 1.4946764 - 1.40625.
     assert grpo.total.item() == pytest.approx(0.0884264, abs=1e-6)
     assert list(grpo.stats) == list(expected)[:6]
@@ -181,7 +183,7 @@ def test_the_entropy_term_rewards_entropy(objective: Objective):
     torch.testing.assert_close(entropies.grad, torch.full((4,), -0.5 / 4))
 
 
-@pytest.mark.parametrize("objective", [PPO(kl_coefficient=1.0), GRPO(kl_coefficient=1.0)])
+@pytest.mark.parametrize("objective", [PPO(kl=K3(1.0)), GRPO(kl=K3(1.0))])
 def test_the_kl_term_pulls_towards_the_reference(objective: Objective):
     # d k3 / d log pi = 1 - ref / pi: above 0 where the policy is likelier than the reference, below where it is not.
     now = torch.tensor([0.0, -2.0], requires_grad=True)
@@ -290,7 +292,7 @@ def test_ppo_matches_torchrl():
     expected = torch.autograd.grad(total, list(theirs.parameters()))
 
     # Their value loss is the squared error, ours half of it, so our coefficient is twice theirs.
-    ours = PPO(value_clip=0.5, value_coefficient=1.0, entropy_coefficient=0.03).loss(
+    ours = PPO(critic=ValueLoss(0.5, 1.0), entropy_coefficient=0.03).loss(
         targets_of(
             n,
             old_logprobs=batch["action_log_prob"],

@@ -79,7 +79,7 @@ def base(tiny_model) -> Path:
 def args(base: Path) -> tuple[object, ...]:
     overlays = ("sokoban.yaml", "objective/ppo.yaml", "model/embedded_nf4.yaml")
     files = [part for name in overlays for part in ("--config", name)]
-    reference = ("--model.objective.init_args.kl_coefficient", "0.01")
+    reference = ("--model.objective.init_args.kl", "K3", "--model.objective.init_args.kl.coefficient", "0.01")
     return (*files, *QUICK, "--model.policy.model", base, *reference, "--model.optimizer.learning_rate", "0.003")
 
 

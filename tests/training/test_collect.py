@@ -68,7 +68,14 @@ class Numbered(GRPO):
     @staticmethod
     def _one(tokens: int, number: int) -> Credit:
         zeros, ones = torch.zeros(tokens), torch.ones(tokens)
-        return Credit(number * ones, value_targets=zeros, weights=ones, normalizers=ones, value_weights=zeros)
+        return Credit(
+            number * ones,
+            value_targets=zeros,
+            weights=ones,
+            normalizers=ones,
+            value_weights=zeros,
+            supervised_weights=zeros,
+        )
 
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:

@@ -101,11 +101,18 @@ def _minibatches(count: int, minibatches: int, key: Key) -> list[list[int]]:
 
 def _normalised(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
     """Weights divided so that they sum to (at most) 1 over the optimizer step, as the aggregation defines it."""
+    targets = [_targets(sequence) for sequence in sequences]
     divisor = sum(float(s.normalizers.sum()) for s in sequences if s.normalizers is not None)
-    value_divisor = sum(float(_targets(s).value_weights.sum()) for s in sequences)
+    value_divisor = sum(float(each.value_weights.sum()) for each in targets)
+    supervised_divisor = sum(float(each.supervised_weights.sum()) for each in targets)
     return [
-        _reweighted(s, _targets(s).weights / (divisor or 1.0), _targets(s).value_weights / (value_divisor or 1.0))
-        for s in sequences
+        _reweighted(
+            sequence,
+            each.weights / (divisor or 1.0),
+            each.value_weights / (value_divisor or 1.0),
+            each.supervised_weights / (supervised_divisor or 1.0),
+        )
+        for sequence, each in zip(sequences, targets, strict=True)
     ]
 
 
@@ -143,11 +150,12 @@ def _batches(packs: Sequence[Sequence[TrainingSequence]]) -> list[Batch]:
 def _dummy(sequence: TrainingSequence) -> TrainingSequence:
     """The same sequence without weight: it is computed and trains nothing."""
     zeros = torch.zeros_like(_targets(sequence).weights)
-    return _reweighted(sequence, zeros, zeros)
+    return _reweighted(sequence, zeros, zeros, zeros)
 
 
-def _reweighted(sequence: TrainingSequence, weights: Tensor, value_weights: Tensor) -> TrainingSequence:
-    return replace(sequence, targets=replace(_targets(sequence), weights=weights, value_weights=value_weights))
+def _reweighted(sequence: TrainingSequence, weights: Tensor, value: Tensor, supervised: Tensor) -> TrainingSequence:
+    targets = replace(_targets(sequence), weights=weights, value_weights=value, supervised_weights=supervised)
+    return replace(sequence, targets=targets)
 
 
 def _targets(sequence: TrainingSequence) -> Targets:

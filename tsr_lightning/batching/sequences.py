@@ -25,6 +25,7 @@ class TrainingSequence:
 
     ids: Tensor  # [L] int64
     mask: Tensor  # [L] bool, true at the N sampled ids
+    turn_starts: Tensor  # [N] float, 1 at the first sampled id of each turn
     targets: Targets | None = None  # [N]; None before credit
     normalizers: Tensor | None = None  # [N] what each token adds to the divisor of its optimizer step
 
@@ -43,15 +44,19 @@ class TrainingSequence:
 
 def training_sequences(trajectory: Trajectory) -> list[TrainingSequence]:
     """The sequences of a trajectory; their masks, one after the other, cover its sampled ids in order."""
-    parts: list[tuple[list[int], list[bool]]] = []
+    parts: list[tuple[list[int], list[bool], list[float]]] = []
     for turn in trajectory.turns:
         if not parts or turn.prompt[: len(parts[-1][0])] != tuple(parts[-1][0]):
-            parts.append(([], []))
-        ids, mask = parts[-1]
+            parts.append(([], [], []))
+        ids, mask, turn_starts = parts[-1]
         added = turn.prompt[len(ids) :]
         ids += [*added, *turn.response]
         mask += [False] * len(added) + [True] * len(turn.response)
-    return [TrainingSequence(torch.tensor(ids), torch.tensor(mask)) for ids, mask in parts]
+        turn_starts += [float(i == 0) for i in range(len(turn.response))]
+    return [
+        TrainingSequence(torch.tensor(ids), torch.tensor(mask), torch.tensor(turn_starts))
+        for ids, mask, turn_starts in parts
+    ]
 
 
 def with_credit(sequences: Sequence[TrainingSequence], estimates: Estimates, credit: Credit) -> list[TrainingSequence]:
@@ -64,6 +69,8 @@ def with_credit(sequences: Sequence[TrainingSequence], estimates: Estimates, cre
         value_targets=credit.value_targets,
         weights=credit.weights,
         value_weights=credit.value_weights,
+        supervised_weights=credit.supervised_weights,
+        turn_starts=torch.cat([sequence.turn_starts for sequence in sequences]),
     )
     credited = []
     start = 0
@@ -71,6 +78,6 @@ def with_credit(sequences: Sequence[TrainingSequence], estimates: Estimates, cre
         span = slice(start, start + sequence.trained_tokens)
         start = span.stop
         part = targets.map(itemgetter(span))
-        if part.weights.any() or part.value_weights.any():
+        if any(weights.any() for weights in (part.weights, part.value_weights, part.supervised_weights)):
             credited.append(replace(sequence, targets=part, normalizers=credit.normalizers[span]))
     return credited

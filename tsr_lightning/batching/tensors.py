@@ -29,14 +29,15 @@ class Credit:
     weights: Tensor  # of the policy loss
     normalizers: Tensor  # an optimizer step divides the policy loss by the sum of these over its tokens
     value_weights: Tensor  # of the value loss; a step divides it by their own sum
+    supervised_weights: Tensor  # of the supervised loss; a step divides it by their own sum
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     """What the loss compares the model's outputs with. All [N], float32.
 
-    In a micro-batch, `weights` and `value_weights` are already divided: each sums to (at most) 1 over the optimizer
-    step, micro-batches and ranks included.
+    In a micro-batch, the three weights are already divided: each sums to (at most) 1 over the optimizer step,
+    micro-batches and ranks included.
     """
 
     old_logprobs: Tensor  # before the updates
@@ -46,6 +47,8 @@ class Targets:
     value_targets: Tensor
     weights: Tensor
     value_weights: Tensor
+    supervised_weights: Tensor
+    turn_starts: Tensor  # 1 at the first trained token of each turn, 0 at the others; no turn is split
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Targets":
         return Targets(*(function(getattr(self, field.name)) for field in fields(Targets)))

@@ -3,29 +3,54 @@
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
+from tsr_lightning.objectives.estimators import (
+    AdvantageEstimator,
+    GroupNormalised,
+    ShapedTrajectory,
+    outcome_advantages,
+)
+from tsr_lightning.objectives.gae import TokenGAE, TurnGAE
 from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.objectives.kl import K3, KL
+from tsr_lightning.objectives.losses import ValueLoss
+from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT
 from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
+from tsr_lightning.objectives.shaping import RewardShaping
+from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 
 __all__ = [
     "GRPO",
+    "K3",
+    "KL",
     "PPO",
     "RAFT",
     "SFT",
+    "AdvantageEstimator",
     "Aggregation",
+    "Clipped",
     "Constant",
     "Credit",
     "Estimates",
+    "GroupNormalised",
     "ImitateSuccesses",
     "Loss",
     "Needs",
     "Objective",
     "Outputs",
+    "PolicyGradient",
+    "RewardShaping",
     "SearchedCredit",
     "SequenceMean",
+    "ShapedTrajectory",
+    "Surrogate",
     "Targets",
+    "TokenGAE",
     "TokenMean",
+    "TurnGAE",
     "Unchanged",
+    "ValueLoss",
+    "outcome_advantages",
 ]

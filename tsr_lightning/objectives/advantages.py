@@ -51,6 +51,7 @@ def token_gae(
     gamma: float,
     gae_lambda: float,
     final_value: float = 0.0,
+    penalties: Tensor | None = None,  # [N] taken off the tokens' rewards
 ) -> Advantages:
     """`gae` with one step per token; a turn's reward falls on its last trained token, every other token has 0.
 
@@ -61,6 +62,8 @@ def token_gae(
     per_token = torch.zeros(sum(turns.lengths), dtype=torch.float64)
     for end, reward in zip(accumulate(turns.lengths), turns.rewards, strict=True):
         per_token[end - 1] = reward
+    if penalties is not None:
+        per_token -= penalties
     return gae(per_token, values, gamma=gamma, gae_lambda=gae_lambda, final_value=final_value)
 
 

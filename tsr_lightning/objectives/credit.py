@@ -4,43 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.objectives.advantages import Advantages, whiten
-from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
-from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit, Unchanged
+from tsr_lightning.objectives.aggregation import Aggregation
+from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride
 from tsr_lightning.trajectory import Group, Trajectory
-
-
-def outcome_credit(
-    groups: Sequence[Group],
-    advantages_of: Callable[[Tensor], Tensor],
-    searched: SearchedCredit = Unchanged(),  # noqa: B008  (frozen)
-    aggregation: Aggregation = TokenMean(),  # noqa: B008  (frozen)
-) -> list[list[Credit]]:
-    """Credit without a critic: the tokens of a trajectory share one advantage, computed from its group's returns.
-
-    Args:
-        groups: Whose trajectories are credited.
-        advantages_of: From the compared returns of a group, float64 [C], to their advantages [C].
-        searched: How trajectories that search selected are credited.
-        aggregation: How the tokens of a step are averaged.
-    """
-
-    def credit(group: Group) -> list[Credit]:
-        overrides = [searched.override(trajectory) for trajectory in group.trajectories]
-        pairs = list(zip(group.trajectories, overrides, strict=True))
-        returns = [trajectory.episode_return for trajectory, override in pairs if override is None]
-        advantages = iter(advantages_of(torch.tensor(returns, dtype=torch.float64)).tolist())
-        return [
-            apply_override(
-                uniform_credit(trajectory, next(advantages) if override is None else 0.0, aggregation), override
-            )
-            for trajectory, override in pairs
-        ]
-
-    return [credit(group) for group in groups]
 
 
 def imitation_credit(
@@ -71,6 +40,7 @@ def weighted(estimate: Advantages, aggregation: Aggregation) -> Credit:
         weights=weights,
         normalizers=torch.full((tokens,), normalizer),
         value_weights=weights,
+        supervised_weights=torch.zeros(tokens),
     )
 
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
-from tsr_lightning.objectives.checks import require_policy_loss_arguments
+from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.credit import imitation_credit
-from tsr_lightning.objectives.terms import policy_loss
+from tsr_lightning.objectives.kl import KL
+from tsr_lightning.objectives.losses import policy_loss
+from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
@@ -25,31 +27,25 @@ class RAFT(Objective):
     number of successes per instance is not fixed.
 
     Args:
-        clip_high: The importance ratio is clipped at 1 + clip_high. No advantage is negative, so there is no lower
-            clip.
-        kl_coefficient: The weight of the KL divergence from the reference; 0 needs no reference.
+        surrogate: The loss of a token. No advantage is negative, so a lower clip does nothing.
+        kl: The term that keeps the policy near the reference; null computes no reference.
         entropy_coefficient: The weight of the entropy bonus.
         aggregation: How the tokens of a step are averaged.
     """
 
-    clip_high: float = 0.28
-    kl_coefficient: float = 0.0
+    surrogate: Surrogate = field(default_factory=Clipped)
+    kl: KL | None = None
     entropy_coefficient: float = 0.001
     aggregation: Aggregation = field(default_factory=SequenceMean)
 
     takes_demonstrations = True
 
     def __post_init__(self) -> None:
-        require_policy_loss_arguments(self)
-
-    @property
-    def clip_low(self) -> float:
-        """For negative advantages, of which there are none."""
-        return self.clip_high
+        require_coefficient("RAFT.entropy_coefficient", self.entropy_coefficient)
 
     @property
     def needs(self) -> Needs:
-        return Needs(reference=self.kl_coefficient > 0)
+        return Needs(reference=self.kl is not None)
 
     def compares(self, origin: Origin) -> bool:
         return False
@@ -61,4 +57,4 @@ class RAFT(Objective):
         return imitation_credit(groups, self.imitates, self.aggregation)
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:
-        return policy_loss(targets, outputs, self)
+        return policy_loss(targets, outputs, self.surrogate, self.kl, self.entropy_coefficient)

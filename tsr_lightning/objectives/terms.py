@@ -1,12 +1,9 @@
-"""The terms of a loss as pure functions. All tensors are [N] unless stated."""
+"""The terms of a loss as pure functions of tensors [N]."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from tsr_lightning.batching.tensors import Outputs, Targets
-from tsr_lightning.objectives.base import Loss
 
 # e^20 is finite in float32, and far outside any clip. A token beyond it has no gradient through the ratio.
 LOG_RATIO_LIMIT = 20.0
@@ -17,19 +14,6 @@ class ClippedLoss(NamedTuple):
 
     losses: Tensor  # [N]
     is_clipped: Tensor  # [N] bool: the clip is active, so there is no gradient
-
-
-class PolicyLossArguments(Protocol):
-    """The arguments of an objective that `policy_loss` reads."""
-
-    @property
-    def clip_low(self) -> float: ...
-    @property
-    def clip_high(self) -> float: ...
-    @property
-    def entropy_coefficient(self) -> float: ...
-    @property
-    def kl_coefficient(self) -> float: ...
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
@@ -71,45 +55,3 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, value_targets: Tensor
     clipped = (old_values + change.clamp(-clip, clip) - value_targets).square()
     # Rounding makes `clipped` differ from `unclipped` even where no clip is active, so their order alone is not enough.
     return ClippedLoss(torch.maximum(unclipped, clipped) / 2, (change.abs() > clip) & (clipped > unclipped))
-
-
-def policy_loss(targets: Targets, outputs: Outputs, arguments: PolicyLossArguments) -> Loss:
-    """The clipped surrogate, minus the entropy, plus k3 to the reference: each a weighted sum over tokens.
-
-    The KL term is as in GRPO (equation 4 of https://arxiv.org/abs/2402.03300): differentiated as it stands, without
-    importance ratio. At coefficient 0, the KL term with its statistic and the gradient through the entropies are left
-    out.
-    """
-    weights = targets.weights
-    log_ratios = log_ratio(outputs.logprobs, targets.old_logprobs)
-    surrogate = clipped_surrogate(log_ratios, targets.advantages, low=arguments.clip_low, high=arguments.clip_high)
-    entropies = outputs.entropies if arguments.entropy_coefficient else outputs.entropies.detach()
-    surrogate_loss = (weights * surrogate.losses).sum()
-    entropy = (weights * entropies).sum()
-    total = surrogate_loss - arguments.entropy_coefficient * entropy
-    detached = log_ratios.detach()
-    stats = {
-        "policy_loss": surrogate_loss.detach(),
-        "entropy": entropy.detach(),
-        "approx_kl": (weights * k3(detached)).sum(),
-        "clip_fraction": (weights * surrogate.is_clipped).sum(),
-        "ratio_deviation": (weights * torch.expm1(detached).abs()).sum(),
-    }
-    if arguments.kl_coefficient:
-        kl = (weights * k3(log_ratio(targets.reference_logprobs, outputs.logprobs))).sum()
-        total = total + arguments.kl_coefficient * kl
-        stats["kl_reference"] = kl.detach()
-    return Loss(total, weights.sum(), stats)
-
-
-def value_loss(targets: Targets, outputs: Outputs, *, clip: float | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """The critic's loss [], weighted by `value_weights`, and its statistics."""
-    weights = targets.value_weights
-    value = clipped_value_loss(outputs.values, targets.old_values, targets.value_targets, clip=clip)
-    total = (weights * value.losses).sum()
-    stats = {
-        "value_loss": total.detach(),
-        "value_weight": weights.sum(),
-        "value_clip_fraction": (weights * value.is_clipped).sum(),
-    }
-    return total, stats

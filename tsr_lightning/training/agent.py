@@ -330,7 +330,7 @@ def _zero_outputs(sequence: TrainingSequence) -> Outputs:
 def _final_context(trajectory: Trajectory) -> TrainingSequence:
     """A sequence whose one value is the critic's after the last turn: where the next id would have been sampled."""
     ids = torch.tensor([*trajectory.final_prompt, 0])
-    return TrainingSequence(ids, torch.arange(len(ids)) == len(ids) - 1)
+    return TrainingSequence(ids, torch.arange(len(ids)) == len(ids) - 1, torch.ones(1))
 
 
 def _digest(tokenizer: PreTrainedTokenizerFast) -> str:

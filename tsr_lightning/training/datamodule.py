@@ -264,7 +264,7 @@ class RolloutDataModule(LightningDataModule):
             if missing:
                 rank_zero_info(
                     f"epoch {epoch}: {missing} truncated trajectories end in a context longer than the model sees, so "
-                    "PPO.bootstrap_truncated takes 0 for its value"
+                    "bootstrap_truncated takes 0 for its value"
                 )
         compat.log_figures(trainer, figures | {"cost/rollout_peak_mib": memory.highest_mib}, epoch)
         return groups

@@ -1,0 +1,125 @@
+"""Each objective solves a two-turn task from random weights in seconds, and none does with a fault in its credit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch import seed_everything
+
+import tsr_lightning.objectives as objectives
+from callbacks import Evaluation
+from tsr_lightning.batching.sequences import TrainingSequence, training_sequences
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.objectives import GRPO, SFT, Credit, Objective, PolicyGradient
+from tsr_lightning.policy.spec import PolicySpec, Scratch
+from tsr_lightning.search.plan import Uniform
+from tsr_lightning.search.strategies import Expert, Sample
+from tsr_lightning.training import collect
+from tsr_lightning.training.agent import Agent, Optimizer
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.evaluation import EvalProtocol
+from tsr_lightning.training.instances import HeldOut
+from tsr_lightning.trajectory import Trajectory
+
+EPOCHS = 30
+KINDS = [
+    kind
+    for name in objectives.__all__
+    if isinstance(kind := getattr(objectives, name), type)
+    and issubclass(kind, Objective)
+    and kind not in (Objective, PolicyGradient)
+]
+
+
+def success_rate(kind: type[Objective]) -> float:
+    """Of sampled play after training, from a policy of random weights that has about 0.25."""
+    seed_everything(1)
+    model = Scratch(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=256,
+    )
+    agent = Agent(PolicySpec(model), kind(), Optimizer(learning_rate=0.01, critic_learning_rate=0.01))
+    data = RolloutDataModule(
+        "two_turns:TwoTurns-v0",
+        plan=Uniform(Expert() if kind is SFT else Sample(), 8),
+        instances=16,
+        held_out=HeldOut(32),
+        sampling=Sampling(1.0, 2),
+        evaluations=[EvalProtocol("sampled", 1.0, 8)],
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=EPOCHS,
+        check_val_every_n_epoch=EPOCHS,
+        gradient_clip_val=1.0,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        callbacks=[Evaluation()],
+    )
+    trainer.fit(agent, data)
+    return float(trainer.callback_metrics["val/sampled/success_rate"])
+
+
+def scaled(factor: float) -> Callable[[pytest.MonkeyPatch, type[Objective]], None]:
+    """Multiplies all advantages; where a loss has no advantage, the weights."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None:
+        def credit(self: Objective, *args: Sequence[object]) -> list[list[Credit]]:
+            field = "weights" if kind is SFT else "advantages"
+            return [
+                [replace(own, **{field: factor * getattr(own, field)}) for own in group]
+                for group in original(self, *args)
+            ]
+
+        original = kind.credit
+        monkeypatch.setattr(kind, "credit", credit)
+
+    return patch
+
+
+def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None:
+    """Trains the token after each sampled one."""
+
+    def shifted(trajectory: Trajectory) -> list[TrainingSequence]:
+        return [
+            replace(each, ids=torch.cat([each.ids, each.ids[-1:]]), mask=torch.cat([torch.tensor([False]), each.mask]))
+            for each in training_sequences(trajectory)
+        ]
+
+    monkeypatch.setattr(collect, "training_sequences", shifted)
+
+
+FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted mask": shifted_mask}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_success_rises_above_0_9(kind: type[Objective]):
+    assert success_rate(kind) > 0.9
+
+
+def check_fault(fault: str, kind: type[Objective], monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[fault](monkeypatch, kind)
+    assert success_rate(kind) < 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_grpo_with_a_fault_does_not_learn(fault: str, monkeypatch: pytest.MonkeyPatch):
+    check_fault(fault, GRPO, monkeypatch)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind is not objectives.GRPO], ids=lambda kind: kind.__name__
+)
+def test_with_a_fault_none_learns(fault: str, kind: type[Objective], monkeypatch: pytest.MonkeyPatch):
+    check_fault(fault, kind, monkeypatch)

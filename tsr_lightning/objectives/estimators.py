@@ -1,0 +1,101 @@
+"""Advantage estimators: what makes the tokens of a trajectory better or worse than expected.
+
+T is the turns of a trajectory, N its trained tokens, C the compared trajectories of a group.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tsr_lightning.batching.tensors import Estimates
+from tsr_lightning.objectives.advantages import Advantages, group_normalised
+from tsr_lightning.objectives.base import Needs
+from tsr_lightning.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedTrajectory:
+    """A trajectory with the rewards that it is credited for."""
+
+    trajectory: Trajectory
+    estimates: Estimates
+    rewards: tuple[float, ...]  # [T] after reward shaping
+    kl_penalties: Tensor  # [N] what the KL term takes off each token's reward; zeros without one
+    compared: bool  # False where the credit is overridden: it then belongs to no baseline
+
+    @property
+    def lengths(self) -> list[int]:
+        """[T] trained tokens of each turn."""
+        return [len(turn.response) for turn in self.trajectory.turns]
+
+    @property
+    def episode_return(self) -> float:
+        return sum(self.rewards) - float(self.kl_penalties.sum())
+
+    @property
+    def turn_rewards(self) -> list[float]:
+        """[T] the rewards, with the KL penalties of each turn's tokens taken off."""
+        parts = self.kl_penalties.split(self.lengths)
+        return [reward - float(part.sum()) for reward, part in zip(self.rewards, parts, strict=True)]
+
+
+class AdvantageEstimator(ABC):
+    """From the trajectories of a rollout to the advantages of their tokens."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
+
+    @property
+    def minimum_compared(self) -> int:
+        """The fewest compared trajectories per group for which it is defined."""
+        return 1
+
+    @abstractmethod
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        """One result per trajectory, indexed as `groups[i][j]`. What it says of trajectories that are not compared is
+        not used, but for a critic's value targets."""
+
+
+def outcome_advantages(
+    groups: Sequence[Sequence[ShapedTrajectory]], advantages_of: Callable[[Tensor], Tensor]
+) -> list[list[Advantages]]:
+    """The tokens of a trajectory share one advantage, computed from the returns of its group.
+
+    Args:
+        groups: of a rollout.
+        advantages_of: from the compared returns of a group, float64 [C], to their advantages [C].
+    """
+
+    def of(group: Sequence[ShapedTrajectory]) -> list[Advantages]:
+        returns = torch.tensor([each.episode_return for each in group if each.compared], dtype=torch.float64)
+        advantages = iter(advantages_of(returns).tolist())
+        return [uniform(each, next(advantages) if each.compared else 0.0) for each in group]
+
+    return [of(group) for group in groups]
+
+
+def uniform(shaped: ShapedTrajectory, advantage: float) -> Advantages:
+    """The same advantage for every token, and no value targets."""
+    zeros = torch.zeros(shaped.trajectory.trained_tokens)
+    return Advantages(torch.full_like(zeros, advantage), zeros)
+
+
+@dataclass(frozen=True)
+class GroupNormalised(AdvantageEstimator):
+    """A trajectory's return relative to its group: GRPO's advantage, https://arxiv.org/abs/2402.03300.
+
+    Args:
+        divide_by_std: divide by the standard deviation of the group's returns. Without it (Dr. GRPO,
+            https://arxiv.org/abs/2503.20783), groups of little spread are not amplified.
+    """
+
+    divide_by_std: bool = True
+
+    minimum_compared = 2
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        return outcome_advantages(groups, lambda returns: group_normalised(returns, normalise_std=self.divide_by_std))

@@ -1,0 +1,90 @@
+"""Generalised advantage estimation as advantage estimators: they need a critic."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tsr_lightning.objectives.advantages import Advantages, token_gae, turn_gae
+from tsr_lightning.objectives.base import Needs
+from tsr_lightning.objectives.checks import require_fraction
+from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory
+
+
+@dataclass(frozen=True)
+class TokenGAE(AdvantageEstimator):
+    """A step is a token; a turn's reward falls on its last one. See `advantages.token_gae`.
+
+    Args:
+        gamma: the discount per token.
+        gae_lambda: 1 is Monte Carlo, smaller values rely more on the critic.
+        bootstrap_truncated: whether the critic's value continues a trajectory that a limit truncated. Off by default:
+            the limits are shown in the observation, so they are part of the task (https://arxiv.org/abs/1712.00378).
+    """
+
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    bootstrap_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(values=True, final_values=self.bootstrap_truncated)
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        def of(shaped: ShapedTrajectory) -> Advantages:
+            return token_gae(
+                shaped.lengths,
+                shaped.rewards,
+                shaped.estimates.values,
+                gamma=self.gamma,
+                gae_lambda=self.gae_lambda,
+                final_value=_final_value(shaped, self.bootstrap_truncated),
+                penalties=shaped.kl_penalties,
+            )
+
+        return [[of(shaped) for shaped in group] for group in groups]
+
+
+@dataclass(frozen=True)
+class TurnGAE(AdvantageEstimator):
+    """A step is a turn, whose tokens share one advantage. See `advantages.turn_gae`.
+
+    Args:
+        gamma: the discount per turn.
+        gae_lambda: 1 is Monte Carlo, smaller values rely more on the critic.
+        bootstrap_truncated: as in `TokenGAE`.
+    """
+
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    bootstrap_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(values=True, final_values=self.bootstrap_truncated)
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        def of(shaped: ShapedTrajectory) -> Advantages:
+            return turn_gae(
+                shaped.lengths,
+                shaped.turn_rewards,
+                shaped.estimates.values,
+                gamma=self.gamma,
+                gae_lambda=self.gae_lambda,
+                final_value=_final_value(shaped, self.bootstrap_truncated),
+            )
+
+        return [[of(shaped) for shaped in group] for group in groups]
+
+
+def _final_value(shaped: ShapedTrajectory, bootstrap_truncated: bool) -> float:
+    return shaped.estimates.final_value if bootstrap_truncated and shaped.trajectory.truncated else 0.0
+
+
+def _check(estimator: TokenGAE | TurnGAE) -> None:
+    require_fraction(f"{type(estimator).__name__}.gamma", estimator.gamma)
+    require_fraction(f"{type(estimator).__name__}.gae_lambda", estimator.gae_lambda)

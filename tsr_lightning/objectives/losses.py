@@ -1,0 +1,73 @@
+"""The losses of a micro-batch: sums over its tokens, weighted by the aggregation, with their statistics."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tsr_lightning.batching.tensors import Outputs, Targets
+from tsr_lightning.errors import require
+from tsr_lightning.objectives.base import Loss
+from tsr_lightning.objectives.checks import require_coefficient
+from tsr_lightning.objectives.kl import KL
+from tsr_lightning.objectives.surrogates import Surrogate
+from tsr_lightning.objectives.terms import clipped_value_loss, k3, log_ratio
+
+
+def policy_loss(
+    targets: Targets, outputs: Outputs, surrogate: Surrogate, kl: KL | None, entropy_coefficient: float
+) -> Loss:
+    """The surrogate, minus the entropy, plus the KL term. A term without a coefficient has no gradient."""
+    weights = targets.weights
+    log_ratios = log_ratio(outputs.logprobs, targets.old_logprobs)
+    policy = surrogate(outputs.logprobs, log_ratios, targets)
+    entropies = outputs.entropies if entropy_coefficient else outputs.entropies.detach()
+    surrogate_loss = (weights * policy.losses).sum()
+    entropy = (weights * entropies).sum()
+    total = surrogate_loss - entropy_coefficient * entropy
+    detached = log_ratios.detach()
+    stats = {
+        "policy_loss": surrogate_loss.detach(),
+        "entropy": entropy.detach(),
+        "approx_kl": (weights * k3(detached)).sum(),
+        "clip_fraction": (weights * policy.is_clipped).sum(),
+        "ratio_deviation": (weights * torch.expm1(detached).abs()).sum(),
+    }
+    if kl is not None:
+        stats["kl_reference"] = (weights * k3(log_ratio(targets.reference_logprobs, outputs.logprobs.detach()))).sum()
+        losses = kl.loss(outputs.logprobs, targets.reference_logprobs)
+        if losses is not None:
+            total = total + kl.coefficient * (weights * losses).sum()
+    return Loss(total, weights.sum(), stats)
+
+
+@dataclass(frozen=True)
+class ValueLoss:
+    """The critic's loss, half the squared error. See `terms.clipped_value_loss`.
+
+    Args:
+        clip: how far a value may move from its old one before the loss is clipped; null is off.
+        coefficient: the term's weight. The critic has its own parameters, clipping norm and learning rate, and AdamW
+            divides by a gradient's scale, so it matters little.
+    """
+
+    clip: float | None = 0.5
+    coefficient: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.clip is not None:
+            remedy = "a value moves by a positive width; use e.g. 0.5, or null for no clip"
+            require(self.clip > 0, "ValueLoss.clip", self.clip, remedy)
+        require_coefficient("ValueLoss.coefficient", self.coefficient)
+
+
+def with_value_loss(policy: Loss, targets: Targets, outputs: Outputs, critic: ValueLoss) -> Loss:
+    """The loss of the policy plus that of the critic, weighted by `value_weights`."""
+    weights = targets.value_weights
+    value = clipped_value_loss(outputs.values, targets.old_values, targets.value_targets, clip=critic.clip)
+    total = (weights * value.losses).sum()
+    stats = {
+        "value_loss": total.detach(),
+        "value_weight": weights.sum(),
+        "value_clip_fraction": (weights * value.is_clipped).sum(),
+    }
+    return Loss(policy.total + critic.coefficient * total, policy.policy_weight, policy.stats | stats)
