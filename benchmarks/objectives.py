@@ -34,8 +34,8 @@ _CELLS = [
 _PREFACE = """# The objectives side by side
 
 Made by `python -m benchmarks --objectives` from `configs/sokoban.yaml`, `configs/search/sample.yaml` and one overlay of
-`configs/objective/` each; `objectives_study.json` holds the same figures. Sokoban levels whose shortest solution has 6 to 10
-moves, the embedded policy, plain samples, 60 epochs of 16 instances x 8, half of the groups kept. Judged on 256
+`configs/objective/` each; `objectives_study.json` holds the same figures. Sokoban levels whose shortest solution has 6
+to 10 moves, the embedded policy, plain samples, 60 epochs of 16 instances x 8, half of the groups kept. Judged on 256
 held-out levels without search: sampled at temperature 1 (two episodes each) and greedily. One thread a run, two runs
 side by side; seconds are of training, evaluation apart. The interval is of the paired difference between end and start
 over instances, seeds pooled. The standard error of one figure is about 0.02 sampled and 0.03 greedy.
