@@ -12,7 +12,7 @@ from benchmarks.report import PROTOCOLS, by_cell, pooled
 from benchmarks.study import Cell, Finished
 from callbacks.statistics import paired_difference
 
-Row = dict[str, Any]  # the figures of one cell, judged by one protocol
+CellFigures = dict[str, Any]  # the figures of one cell, judged by one protocol
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class CurveStudy:
     name: str
     preface: str
     cells: Sequence[Cell]
-    order: Callable[[Row], Any]
-    draw: Callable[[Sequence[Row], Path], None]
+    order: Callable[[CellFigures], Any]
+    draw: Callable[[Sequence[CellFigures], Path], None]
 
 
 def write_curves(study: CurveStudy, finished: Sequence[Finished], runs: Path, folder: Path) -> None:
@@ -56,7 +56,7 @@ def write_curves(study: CurveStudy, finished: Sequence[Finished], runs: Path, fo
     print(text)
 
 
-def _row(runs: Sequence[Finished], start: Finished, protocol: str, folder: Path) -> Row:
+def _row(runs: Sequence[Finished], start: Finished, protocol: str, folder: Path) -> CellFigures:
     """Figures of one cell. All of a range start with the same policy on the same levels, which one run measured."""
     cell = runs[0].cell
     before = start.results["evaluations"][protocol]["before"]
@@ -85,12 +85,12 @@ def _row(runs: Sequence[Finished], start: Finished, protocol: str, folder: Path)
     }
 
 
-def _gains(row: Row) -> list[float]:
+def _gains(row: CellFigures) -> list[float]:
     """By seed, the end less the start."""
     return [curve[-1] - curve[0] for curve in row["curves"]]
 
 
-def _verdict(rows: Sequence[Row], cells: int) -> str:
+def _verdict(rows: Sequence[CellFigures], cells: int) -> str:
     """What a reader wants to know first: how many cells, and how many single runs, end below their start."""
     gains = [(gain, row) for row in rows for gain in _gains(row)]
     below = [row for row in rows if fmean(_gains(row)) < 0]
@@ -106,15 +106,15 @@ def _verdict(rows: Sequence[Row], cells: int) -> str:
     )
 
 
-def _name(row: Row) -> str:
+def _name(row: CellFigures) -> str:
     return f"{row['levels']}, {row['objective']}, {row['search']}, {row['protocol']}"
 
 
-def _named(rows: Sequence[Row]) -> str:
+def _named(rows: Sequence[CellFigures]) -> str:
     return f" ({'; '.join(map(_name, rows))})" if rows else ""
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[CellFigures]) -> str:
     *on_the_way, end = rows[0]["epochs"]
     head = (
         f"| levels | objective | search | judged | {' | '.join(map(str, on_the_way))} | {end} epochs (each seed) "
@@ -123,7 +123,7 @@ def _table(rows: Sequence[Row]) -> str:
     return head + "".join(map(_line, rows))
 
 
-def _line(row: Row) -> str:
+def _line(row: CellFigures) -> str:
     *on_the_way, end = [fmean(point) for point in zip(*row["curves"], strict=True)]
     seeds = ", ".join(f"{curve[-1]:.3f}" for curve in row["curves"])
     low, high = row["difference_interval"]

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import matplotlib
 
-from benchmarks.curves import CurveStudy, Row
+from benchmarks.curves import CellFigures, CurveStudy
 from benchmarks.report import PROTOCOLS
 from benchmarks.stability import EPOCHS, EVERY, HARD
 from benchmarks.study import CONFIGS, SEEDS, Cell
@@ -46,7 +46,7 @@ tuned for this table, so it says that each trains as shipped, and not which is b
 """
 
 
-def _draw(rows: Sequence[Row], path: Path) -> None:
+def _draw(rows: Sequence[CellFigures], path: Path) -> None:
     """A panel per way of playing; a line per objective, the mean of its seeds."""
     from matplotlib import pyplot
 

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import matplotlib
 
-from benchmarks.curves import CurveStudy, Row
+from benchmarks.curves import CellFigures, CurveStudy
 from benchmarks.report import PROTOCOLS
 from benchmarks.study import SEEDS, Cell, Levels
 
@@ -54,7 +54,7 @@ got two unfinished trials.
 """
 
 
-def _draw(rows: Sequence[Row], path: Path) -> None:
+def _draw(rows: Sequence[CellFigures], path: Path) -> None:
     """A panel per range and way of playing; a line per objective and search, the seeds' range as a band."""
     from matplotlib import pyplot
 
