@@ -139,6 +139,7 @@ class Driver:
             final_prompt=self._simulator.final_prompt(leaf),
             final_observation=leaf.snapshot.observation,
             siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
+            out_of_tokens=leaf.snapshot.out_of_tokens,
         )
 
     def _executor(self) -> AbstractContextManager[StepExecutor]:

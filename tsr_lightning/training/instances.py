@@ -68,12 +68,12 @@ class Instances:
         """The seeds of the held-out instances."""
         return tuple(self._held_out_states().values())
 
-    def training(self, epoch: int, count: int) -> TrainingInstances:
-        """The training instances of an epoch."""
+    def training(self, epoch: int, count: int, first: int = 0) -> TrainingInstances:
+        """The training instances of an epoch, from the place `first` on."""
         held_out = self._held_out_states()
         seeds = []
         skipped = 0
-        for place in range(count):
+        for place in range(first, first + count):
             seed, initial, attempts = self._draw(
                 held_out, "no initial state is left for training", self._key, Stream.INSTANCE, epoch, place
             )
