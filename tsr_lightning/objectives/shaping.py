@@ -23,7 +23,7 @@ class RewardShaping(ABC):
 
 @dataclass(frozen=True)
 class ReturnAtEnd(RewardShaping):
-    """The last turn earns the whole return and the others nothing, as in RAGEN's code, on which the TSR paper builds.
+    """The last turn earns the whole return and the others nothing, as in the code released with the TSR paper.
 
     The return stays the same, so an estimator that compares returns does not notice; GAE does, where a discount or a
     lambda below 1 makes a late reward count less for an early turn.
