@@ -55,8 +55,8 @@ class DynamicSampling:
             that has begun is finished.
     """
 
-    groups: int
-    max_tokens: int
+    groups: int = 16
+    max_tokens: int = 100_000
 
     def __post_init__(self) -> None:
         require(self.groups >= 1, "DynamicSampling.groups", self.groups, "give 1 or more, e.g. data.instances")
