@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, Trainer
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
+from tsr_lightning.objectives.signal import MINIMUM_STD, compared_returns, compared_std, has_signal
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.lightning_compat import epochs_at_rollout, log_figures
 from tsr_lightning.trajectory import Group
@@ -16,8 +17,10 @@ class InstanceFilter(Callback):
     """Keeps the groups whose compared returns vary most, by the standard deviation within the group.
 
     U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
-    in the paper. A group is uniform, and ranks last, where these returns are all equal and no member is imitated. Ties
-    are broken by the deviation of all returns, then by order. A group in which nothing is compared (searched members
+    in the paper. Returns are those that the baseline compares, so after reward shaping; a KL penalty on the rewards is
+    not known yet, and a format penalty apart from the return is not in them. A group is uniform, and ranks last, where
+    it has no signal (`objectives/signal.py`): these returns are all equal and no member is imitated. Ties are broken by
+    the deviation of all returns, then by order. A group in which nothing is compared (searched members
     alone, under `ImitateSuccesses`) is not ranked: it is kept where a member is imitated, and uniform otherwise,
     however its returns differ.
 
@@ -29,7 +32,7 @@ class InstanceFilter(Callback):
         minimum_std: up to this standard deviation returns count as equal; above 0, since they may differ by rounding.
     """
 
-    def __init__(self, keep: float = 0.25, drop_uniform: bool = True, minimum_std: float = 1e-6) -> None:
+    def __init__(self, keep: float = 0.25, drop_uniform: bool = True, minimum_std: float = MINIMUM_STD) -> None:
         super().__init__()
         require(0 < keep <= 1, "InstanceFilter.keep", keep, "give more than 0 and at most 1 (1.0 keeps all groups)")
         require(minimum_std >= 0, "InstanceFilter.minimum_std", minimum_std, "give 0 or more")
@@ -47,7 +50,7 @@ class InstanceFilter(Callback):
         """The kept groups, in their order; of equals the earlier is kept."""
         uniform = [self.is_uniform(group, objective) for group in groups]
         compared = [compared_std(group, objective) for group in groups]
-        overall = [pstdev(group.returns) for group in groups]
+        overall = [pstdev(map(objective.return_of, group.trajectories)) for group in groups]
         unranked = {i for i, group in enumerate(groups) if not compared_returns(group, objective)}
         candidates = [i for i in range(len(groups)) if i not in unranked]
         quota = max(1, floor(self.keep * len(candidates) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
@@ -57,8 +60,7 @@ class InstanceFilter(Callback):
 
     def is_uniform(self, group: Group, objective: Objective) -> bool:
         """Whether the objective's policy terms can learn nothing from a group."""
-        imitated = any(objective.imitates(trajectory) for trajectory in group.trajectories)
-        return not imitated and compared_std(group, objective) <= self.minimum_std
+        return not has_signal(group, objective, self.minimum_std)
 
     def figures(self, groups: list[Group], kept: list[Group], objective: Objective) -> dict[str, float]:
         """Of all groups, and of the kept ones where there are any."""
@@ -77,14 +79,3 @@ class InstanceFilter(Callback):
             "rollout/filter/return": fmean(value for group in groups for value in group.returns),
             **of_kept,
         }
-
-
-def compared_returns(group: Group, objective: Objective) -> list[float]:
-    """The returns that the objective compares with one another."""
-    return [trajectory.episode_return for trajectory in group.trajectories if objective.compares(trajectory.origin)]
-
-
-def compared_std(group: Group, objective: Objective) -> float:
-    """The population standard deviation of the compared returns: 0 where there are fewer than two."""
-    returns = compared_returns(group, objective)
-    return pstdev(returns) if returns else 0.0

@@ -26,7 +26,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
     "cli": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives", "training"),
-    "callbacks": (*COMMON, "training", "batching", "objectives.base"),
+    "callbacks": (*COMMON, "training", "batching", "objectives.base", "objectives.signal"),
     "__main__": ("cli",),
 }
 # Libraries that a room may not import.

@@ -73,11 +73,17 @@ class Trajectory:
     final_messages: tuple[Message, ...]  # after the last turn
     siblings: tuple[tuple[Candidate, ...], ...] = ()  # [T][C] all candidates of each turn; empty unless asked for
     env: int = 0  # index of the environment in the mixture
+    out_of_tokens: bool = False  # truncated, because a token limit left no room for another turn
 
     @property
     def episode_return(self) -> float:
         """The undiscounted sum of rewards."""
         return sum(turn.reward for turn in self.turns)
+
+    @property
+    def overlong(self) -> bool:
+        """Whether a token limit ended it: its last response was cut, or no further one had room."""
+        return self.out_of_tokens or not self.turns[-1].finished
 
     @property
     def trained_tokens(self) -> int:

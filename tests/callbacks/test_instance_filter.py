@@ -7,7 +7,7 @@ from callback_support import Agent, Data, events, points, returns, trainer, traj
 
 from callbacks import InstanceFilter
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses
+from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, OverlongPenalty
 from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutWave
 from tsr_lightning.trajectory import Group, Origin
 
@@ -102,6 +102,20 @@ def test_a_group_of_one_search_is_kept_if_it_succeeded(objective):
     assert kept(groups, objective, keep=0.25, drop_uniform=False) == [0, 1, 2, 3]
     ranked = [*groups, returns(4, 0.0, 1.0), returns(5, 0.0, 2.0)]
     assert kept(ranked, objective, keep=0.5) == [1, 3, *([] if objective == RAFT() else [5])]
+
+
+def test_it_ranks_by_the_returns_after_shaping():
+    """A penalty of 2 for 9 tokens, of which 4 are free."""
+    short, long = turn(1.0, tokens=3), turn(1.0, tokens=9)
+    equal = Group(0, (trajectory(0, 0, short), trajectory(0, 1, long)))
+    shaped = GRPO(shaping=[OverlongPenalty(8, 4, 2.0)])
+    assert kept([equal, returns(1, 0.0, 1.0)], GRPO(), keep=0.5) == [1]
+    assert kept([equal, returns(1, 0.0, 1.0)], shaped, keep=0.5) == [0]
+
+
+def test_a_format_penalty_apart_from_the_return_moves_no_rank():
+    unreadable = Group(0, (trajectory(0, 0, turn(1.0, valid=False)), trajectory(0, 1, turn(1.0))))
+    assert kept([unreadable], GRPO(format_penalty=5.0), keep=1.0) == []
 
 
 def test_sft_keeps_all_demonstrations():

@@ -118,6 +118,24 @@ CASES = {
         ("--trainer.callbacks", '{"class_path": "callbacks.InstanceFilter", "init_args": {"keep": 2}}'),
         r"InstanceFilter\.keep is 2\.0: give",
     ),
+    "dynamic sampling of no groups": Case(
+        ("--data.dynamic_sampling", '{"groups": 0, "max_tokens": 1000}'),
+        r"DynamicSampling\.groups is 0: give 1 or more",
+    ),
+    "dynamic sampling without a budget": Case(
+        ("--data.dynamic_sampling", '{"groups": 4, "max_tokens": 0}'), r"DynamicSampling\.max_tokens is 0: give"
+    ),
+    "dynamic sampling of more groups than its budget pays": Case(
+        ("--data.dynamic_sampling", '{"groups": 200, "max_tokens": 1000}'),
+        r"data\.dynamic_sampling\.groups is 200: in groups of 8.*max_tokens, which is 1000; want fewer groups",
+    ),
+    "dynamic sampling of demonstrations": Case(
+        (
+            *("--config", "search/expert.yaml", "--config", "objective/sft.yaml"),
+            *("--data.dynamic_sampling", '{"groups": 4, "max_tokens": 1000}'),
+        ),
+        r"data\.dynamic_sampling is .*samples nothing.*use null",
+    ),
     "unknown accelerator": Case(("--trainer.accelerator", "gpuu"), "trainer.*gpuu.*cpu"),
     "missing checkpoint": Case(("--ckpt_path", "absent.ckpt"), r"absent\.ckpt.*no such file"),
     "checkpoint that is a text file": Case(

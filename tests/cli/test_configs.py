@@ -4,6 +4,7 @@ import re
 import shlex
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,9 +13,9 @@ from commands import QUICK, ROOT, tsr
 CONFIGS = ROOT / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml"))
 PARTS = {
-    "search": ("data", ("plan", "instances")),
-    "objective": ("model", ("objective",)),
-    "model": ("model", ("policy",)),
+    "search": ("data.plan", "data.instances"),
+    "objective": ("model.objective", "data.dynamic_sampling"),
+    "model": ("model.policy",),
 }
 OVERLAYS = [name for name in FILES if Path(name).parts[0] in PARTS]
 PAIRS = [pair for pair in permutations(OVERLAYS, 2) if Path(pair[0]).parent == Path(pair[1]).parent]
@@ -106,6 +107,12 @@ def test_an_overlay_replaces_any_other_of_its_kind(first: str, second: str, reso
     assert resolve(capsys, BASE, first, second) == resolve(capsys, BASE, second)
 
 
+def part(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """What a configuration says of the part that an overlay replaces, which is removed from it."""
+    keys = [key.split(".") for key in PARTS[Path(name).parts[0]]]
+    return {f"{top}.{key}": config[top].pop(key) for top, key in keys}
+
+
 def paths(node: object, above: str = "") -> set[str]:
     """The paths of nested mappings; `--print_config` prints only the name of a class without arguments."""
     if not isinstance(node, dict):
@@ -116,18 +123,16 @@ def paths(node: object, above: str = "") -> set[str]:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_an_overlay_sets_every_key_of_its_part(name: str, resolve, capsys, empty_folder):
     """So that it replaces a user's overlay too."""
-    top, keys = PARTS[Path(name).parts[0]]
-    stated = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))[top]
-    laid = yaml.safe_load(resolve(capsys, BASE, name))[top]
-    assert paths({key: laid[key] for key in keys}) == paths(stated)
+    stated = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))
+    laid = yaml.safe_load(resolve(capsys, BASE, name))
+    assert paths(part(laid, name)) == paths(part(stated, name))
+    assert not any(stated.values())  # and nothing else
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_an_overlay_changes_its_own_part_alone(name: str, resolve, capsys, empty_folder):
     base, laid = (yaml.safe_load(resolve(capsys, *names)) for names in ([BASE], [BASE, name]))
-    top, keys = PARTS[Path(name).parts[0]]
-    for key in keys:
-        base[top].pop(key), laid[top].pop(key)
+    part(base, name), part(laid, name)
     assert base == laid
 
 

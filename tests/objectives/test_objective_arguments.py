@@ -8,6 +8,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
+    DAPO,
     GRPO,
     K3,
     PPO,
@@ -15,8 +16,14 @@ from tsr_lightning.objectives import (
     SFT,
     Clipped,
     Constant,
+    Discount,
+    GroupNormalised,
     ImitateSuccesses,
     Objective,
+    OverlongPenalty,
+    ReturnAtEnd,
+    RolloutScaled,
+    Scale,
     SequenceMean,
     TokenGAE,
     TurnGAE,
@@ -44,6 +51,14 @@ NAN = float("nan")
         (lambda: PPO(critic=None), "PPO.critic", None),
         (lambda: GRPO(critic=ValueLoss()), "GRPO.critic", ValueLoss()),
         (lambda: Constant(0), "Constant.tokens", 0),
+        (lambda: GRPO(format_penalty=-0.1), "GRPO.format_penalty", -0.1),
+        (lambda: PPO(format_penalty=NAN), "PPO.format_penalty", NAN),
+        (lambda: Discount(1.1), "Discount.gamma", 1.1),
+        (lambda: Scale(0.0), "Scale.factor", 0.0),
+        (lambda: OverlongPenalty(0, 1), "OverlongPenalty.limit", 0),
+        (lambda: OverlongPenalty(8, 9), "OverlongPenalty.buffer", 9),
+        (lambda: OverlongPenalty(8, 0), "OverlongPenalty.buffer", 0),
+        (lambda: OverlongPenalty(8, 4, -1.0), "OverlongPenalty.penalty", -1.0),
         (lambda: ImitateSuccesses(advantage=0.0), "ImitateSuccesses.advantage", 0.0),
     ],
 )
@@ -71,7 +86,7 @@ def parsed(*arguments: str) -> Objective:
     return parser.instantiate(parser.parse_args(list(arguments))).objective
 
 
-@pytest.mark.parametrize("kind", [PPO, GRPO, RAFT, SFT])
+@pytest.mark.parametrize("kind", [DAPO, PPO, GRPO, RAFT, SFT])
 def test_a_short_name_alone_gives_the_defaults(kind: type[Objective]):
     assert parsed("--objective", kind.__name__) == kind()
 
@@ -105,6 +120,29 @@ def test_a_file_overridden_key_by_key_and_by_class(tmp_path: Path):
     )
     assert parsed(*base, "--objective.aggregation", "SequenceMean") == GRPO(
         surrogate=Clipped(high=0.4), aggregation=SequenceMean(), searched=ImitateSuccesses(0.5)
+    )
+
+
+def test_shaping_is_a_list_of_steps(tmp_path: Path):
+    path = tmp_path / "dapo.yaml"
+    path.write_text(
+        """
+        objective:
+          class_path: DAPO
+          init_args:
+            advantage:
+              class_path: RolloutScaled
+              init_args: {estimator: {class_path: GroupNormalised, init_args: {divide_by_std: true}}}
+            format_penalty: 0.1
+            shaping:
+              - class_path: ReturnAtEnd
+              - {class_path: OverlongPenalty, init_args: {limit: 60, buffer: 20}}
+        """
+    )
+    assert parsed("--config", str(path)) == DAPO(
+        advantage=RolloutScaled(GroupNormalised(divide_by_std=True)),
+        format_penalty=0.1,
+        shaping=[ReturnAtEnd(), OverlongPenalty(60, 20, 1.0)],
     )
 
 

@@ -81,6 +81,7 @@ class Point:
     done: bool = False
     succeeded: bool = False
     truncated: bool = False
+    out_of_tokens: bool = False
     proposals: list["Point"] = field(default_factory=list)
     children: int = 0  # proposals, and turns of the oracle
     simulated: "Point | None" = None  # whose response a real turn played
@@ -138,6 +139,7 @@ class Reference:
             final,
             end.messages,
             siblings,
+            out_of_tokens=end.out_of_tokens,
         )
 
     def end(self) -> Point:
@@ -246,7 +248,7 @@ class Reference:
             truncated=truncated,
         )
         if not child.done and self.room(child) < 1:
-            child.done = child.truncated = True
+            child.done = child.truncated = child.out_of_tokens = True
         return child
 
     def room(self, point: Point) -> int:

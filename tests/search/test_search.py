@@ -46,6 +46,7 @@ def test_a_token_limit_cuts_where_the_reference_cuts(strategy: Strategy, limits:
     assert played == [Reference(task, limits, 2).trajectory() for task in searches]
     cut = [t for t in played if t.truncated and len(t.turns) < TURNS]
     assert cut, "no limit was reached"
+    assert cut == [t for t in played if t.out_of_tokens]  # and those that the turns ended are not
     if not isinstance(strategy, Expert):
         assert all(len(turn.response) <= 2 for t in played for turn in t.turns)
         assert any(not turn.finished for t in played for turn in t.turns)

@@ -47,6 +47,14 @@ def test_no_held_out_state_is_trained_on(
     assert sum(part.skipped for part in drawn) >= least_skipped
 
 
+def test_rounds_go_on_with_the_stream_of_the_epoch() -> None:
+    whole = instances().training(3, 24)
+    source = instances()
+    rounds = [source.training(3, 8, first=first) for first in (0, 8, 16)]
+    assert sum((part.instances for part in rounds), ()) == whole.instances
+    assert sum(part.skipped for part in rounds) == whole.skipped
+
+
 def test_only_held_out_states_are_skipped() -> None:
     """Without a held-out set the draws are the same, except those that fell on one of its states."""
     free = instances(count=0).training(0, 500)

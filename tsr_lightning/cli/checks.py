@@ -86,6 +86,8 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
             if isinstance(strategy, Expert) and not isinstance(env, HasOracle):
                 raise ConfigError(f"data.plan uses Expert, but {entry.env} has no oracle: choose another strategy")
     check_plan(agent.objective, data.plan)
+    if data.dynamic_sampling is not None:
+        data.dynamic_sampling.check(data.plan)
 
 
 def _check_context(agent: Agent, data: RolloutDataModule) -> None:

@@ -3,6 +3,7 @@
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
+from tsr_lightning.objectives.dapo import DAPO
 from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
     GroupNormalised,
@@ -16,12 +17,14 @@ from tsr_lightning.objectives.losses import ValueLoss
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT
+from tsr_lightning.objectives.rollout_scaled import RolloutScaled
 from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
-from tsr_lightning.objectives.shaping import RewardShaping
+from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 
 __all__ = [
+    "DAPO",
     "GRPO",
     "K3",
     "KL",
@@ -33,6 +36,7 @@ __all__ = [
     "Clipped",
     "Constant",
     "Credit",
+    "Discount",
     "Estimates",
     "GroupNormalised",
     "ImitateSuccesses",
@@ -40,8 +44,12 @@ __all__ = [
     "Needs",
     "Objective",
     "Outputs",
+    "OverlongPenalty",
     "PolicyGradient",
+    "ReturnAtEnd",
     "RewardShaping",
+    "RolloutScaled",
+    "Scale",
     "SearchedCredit",
     "SequenceMean",
     "ShapedTrajectory",

@@ -71,6 +71,14 @@ class Objective(ABC):
         """Whether a trajectory that is not compared is made more likely."""
         return False
 
+    def return_of(self, trajectory: Trajectory) -> float:
+        """The return that is compared, as far as it is known before the policy's estimates: rewards after shaping."""
+        return trajectory.episode_return
+
+    def masks(self, trajectory: Trajectory) -> bool:
+        """Whether a compared trajectory stays out of the policy loss, though its return counts in the baseline."""
+        return False
+
     @abstractmethod
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         """Credit of whole trajectories, after filtering; `estimates` and the result are indexed as

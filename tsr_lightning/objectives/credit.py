@@ -56,6 +56,14 @@ def apply_override(credit: Credit, override: CreditOverride | None) -> Credit:
     )
 
 
+def penalise_format(credit: Credit, trajectory: Trajectory, penalty: float) -> Credit:
+    """Takes the penalty off the advantages of the tokens of turns whose text could not be read."""
+    if not penalty:
+        return credit
+    invalid = [float(not turn.valid) for turn in trajectory.turns for _ in turn.response]  # [N]
+    return replace(credit, advantages=credit.advantages - penalty * torch.tensor(invalid))
+
+
 def whitened(credits: Sequence[Credit], included: Sequence[bool]) -> list[Credit]:
     """Advantages whitened over the tokens of all trajectories together, as the loss weights them.
 

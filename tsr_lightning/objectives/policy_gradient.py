@@ -10,11 +10,11 @@ from tsr_lightning.errors import require
 from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.checks import require_coefficient
-from tsr_lightning.objectives.credit import apply_override, regroup, weighted, whitened
+from tsr_lightning.objectives.credit import apply_override, penalise_format, regroup, weighted, whitened
 from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, ShapedTrajectory
 from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import ValueLoss, policy_loss, with_value_loss
-from tsr_lightning.objectives.searched import SearchedCredit, Unchanged
+from tsr_lightning.objectives.searched import LEFT_OUT, SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import RewardShaping
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 from tsr_lightning.trajectory import Group, Origin, Trajectory
@@ -31,6 +31,13 @@ class PolicyGradient(Objective):
         searched: how trajectories that search selected are credited.
         shaping: steps from the environment's rewards to those that are credited, in order.
         whiten: whether advantages are scaled to mean 0 and variance 1 over the rollout.
+        format_penalty: taken off the advantage of every token of a turn whose text could not be read, after baseline,
+            whitening and `searched`, so that it moves none of them, nor the critic, the instance filter and dynamic
+            sampling. The environment's own format_penalty, a part of its rewards, is then set to 0.
+        mask_truncated: whether trajectories that a token limit ended (`Trajectory.overlong`) stay out of the policy
+            loss, with its entropy and KL terms and normalizers: DAPO's overlong filtering, TRL's
+            mask_truncated_completions. Their returns stay in baseline and whitening, and the critic trains on them.
+            The environment's own limit of turns masks nothing: it is part of the task, and most failures end by it.
         kl: the term that keeps the policy near the reference; null computes no reference.
         entropy_coefficient: the weight of the entropy bonus.
         critic: the critic's loss, where the estimator needs one.
@@ -42,6 +49,8 @@ class PolicyGradient(Objective):
     searched: SearchedCredit = field(default_factory=Unchanged)
     shaping: list[RewardShaping] = field(default_factory=list)
     whiten: bool = False
+    format_penalty: float = 0.0
+    mask_truncated: bool = False
     kl: KL | None = None
     entropy_coefficient: float = 0.001
     critic: ValueLoss | None = None
@@ -49,6 +58,7 @@ class PolicyGradient(Objective):
     def __post_init__(self) -> None:
         name = type(self).__name__
         require_coefficient(f"{name}.entropy_coefficient", self.entropy_coefficient)
+        require_coefficient(f"{name}.format_penalty", self.format_penalty)
         needed, given = self.advantage.needs.values, self.critic is not None
         estimator = type(self.advantage).__name__
         remedy = f"use ValueLoss, since {estimator} needs one" if needed else f"use null, since {estimator} needs none"
@@ -66,7 +76,13 @@ class PolicyGradient(Objective):
         return self.searched.compares(origin)
 
     def imitates(self, trajectory: Trajectory) -> bool:
-        return self.searched.imitates(trajectory)
+        return self.searched.imitates(trajectory) and not self.masks(trajectory)
+
+    def return_of(self, trajectory: Trajectory) -> float:
+        return sum(self._rewards(trajectory))
+
+    def masks(self, trajectory: Trajectory) -> bool:
+        return self.mask_truncated and trajectory.overlong
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         shaped = [
@@ -78,20 +94,29 @@ class PolicyGradient(Objective):
             credits = [replace(credit, value_weights=torch.zeros_like(credit.weights)) for credit in credits]
         if self.whiten:
             credits = whitened(credits, [each.compared for group in shaped for each in group])
-        overrides = [self.searched.override(trajectory) for group in groups for trajectory in group.trajectories]
-        return regroup(map(apply_override, credits, overrides), groups)
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        return regroup(map(self._finished, credits, trajectories), groups)
 
-    def _shaped(self, trajectory: Trajectory, estimates: Estimates) -> ShapedTrajectory:
+    def _finished(self, credit: Credit, trajectory: Trajectory) -> Credit:
+        """The credit with all that neither baseline nor whitening sees."""
+        override = LEFT_OUT if self.masks(trajectory) else self.searched.override(trajectory)
+        return penalise_format(apply_override(credit, override), trajectory, self.format_penalty)
+
+    def _rewards(self, trajectory: Trajectory) -> Sequence[float]:
+        """[T] after shaping."""
         rewards: Sequence[float] = [turn.reward for turn in trajectory.turns]
         for step in self.shaping:
             rewards = step(rewards, trajectory)
+        return rewards
+
+    def _shaped(self, trajectory: Trajectory, estimates: Estimates) -> ShapedTrajectory:
         penalties = torch.zeros_like(estimates.logprobs)
         if self.kl is not None:
             penalties = self.kl.reward_penalty(estimates.logprobs, estimates.reference_logprobs)
         return ShapedTrajectory(
             trajectory,
             estimates,
-            rewards=tuple(rewards),
+            rewards=tuple(self._rewards(trajectory)),
             kl_penalties=penalties,
             compared=self.searched.override(trajectory) is None,
         )

@@ -140,6 +140,7 @@ class Driver:
             final_messages=leaf.snapshot.messages,
             siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
             env=task.env,
+            out_of_tokens=leaf.snapshot.out_of_tokens,
         )
 
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:

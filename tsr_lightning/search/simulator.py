@@ -161,7 +161,7 @@ class TurnSimulator:
             tie=key.fold_in(Stream.TIES).uniform(),
         )
         if not child.done and not self._has_room(node, turn, child):
-            child.snapshot = replace(snapshot, done=True, truncated=True)
+            child.snapshot = replace(snapshot, done=True, truncated=True, out_of_tokens=True)
         return child
 
     def _has_room(self, parent: Node, turn: Turn, child: Node) -> bool:

@@ -25,6 +25,7 @@ class Snapshot:
     done: bool = False
     succeeded: bool = False
     truncated: bool = False  # ended by a budget: the environment's, or that of tokens
+    out_of_tokens: bool = False  # by that of tokens
     env_score: float | None = None  # the environment's score; None where the strategy has no scorer
 
 

@@ -4,6 +4,7 @@ Plain functions, which know no Trainer and no data module. Under several ranks e
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
@@ -21,26 +22,51 @@ from tsr_lightning.trajectory import Group, Trajectory
 EstimateFn = Callable[[Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]], list[Estimates]]
 
 
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The groups of an epoch and what they cost, of all ranks."""
+
+    groups: list[Group]  # in the order of their instances
+    costs: Costs
+    skipped: int = 0  # draws of training instances that fell on a held-out state
+    rounds: int = 1  # in which the instances were drawn
+
+    def __add__(self, other: "Rollout") -> "Rollout":
+        return Rollout(
+            self.groups + other.groups,
+            self.costs + other.costs,
+            self.skipped + other.skipped,
+            self.rounds + other.rounds,
+        )
+
+
 def epoch_tasks(
-    instances: Sequence[Instance], entries: Sequence[PlanEntry], key: Key, epoch: int
+    instances: Sequence[Instance], entries: Sequence[PlanEntry], key: Key, epoch: int, first: int = 0
 ) -> list[list[SearchTask]]:
-    """The searches of an epoch, one list per group. `key` is the run's, and `entries` are the plan's for this epoch."""
+    """The searches of an epoch, one list per group.
+
+    Args:
+        instances: of one round.
+        entries: the plan's, for this epoch.
+        key: the run's.
+        epoch: names the draws.
+        first: place of the first instance in the epoch.
+    """
     strategies = [entry.strategy for entry in entries for _ in range(entry.count)]
     return [
         [
             SearchTask(seed, member, strategy, key.fold_in("epoch", epoch, "instance", place, "member", member), env)
             for member, strategy in enumerate(strategies)
         ]
-        for place, (env, seed) in enumerate(instances)
+        for place, (env, seed) in enumerate(instances, start=first)
     ]
 
 
-def roll_out(
-    driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks
-) -> tuple[list[Group], Costs]:
-    """Runs this rank's groups on a new driver. Returns those of all ranks, in the order of `tasks`, and their costs."""
+def roll_out(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks) -> Rollout:
+    """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`."""
+    before = driver.costs
     groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress))
-    return groups, sum(ranks.gather([driver.costs]), Costs())
+    return Rollout(groups, sum(ranks.gather([driver.costs - before]), Costs()))
 
 
 def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn) -> list[Group]:

@@ -9,6 +9,7 @@ training.
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
@@ -23,6 +24,7 @@ from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.objectives.signal import has_signal
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver
@@ -30,8 +32,9 @@ from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.collect import credited_sequences, epoch_tasks, roll_out
+from tsr_lightning.training.collect import Rollout, credited_sequences, epoch_tasks, roll_out
 from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
 from tsr_lightning.training.instances import HeldOut, Instances
@@ -75,7 +78,8 @@ class RolloutDataModule(LightningDataModule):
         env_kwargs: arguments of the environment; an overlay's keys are merged into these, unless it names another
             environment.
         plan: which strategies roll out the trajectories of an instance.
-        instances: training instances per epoch.
+        instances: training instances per epoch; with dynamic sampling, per round of it.
+        dynamic_sampling: draws further rounds of instances until enough groups have signal; null draws one.
         held_out: the instances that are evaluated on and kept from training.
         evaluations: the protocols of evaluation.
         context: what of the episode the policy sees at each turn.
@@ -96,6 +100,7 @@ class RolloutDataModule(LightningDataModule):
         env_kwargs: dict[str, Any] | None = None,
         plan: Plan = Uniform(),  # noqa: B008  (frozen)
         instances: int = 16,
+        dynamic_sampling: DynamicSampling | None = None,
         held_out: HeldOut = HeldOut(),  # noqa: B008  (frozen)
         evaluations: list[EvalProtocol] | None = None,
         context: Context = SingleTurn(),  # noqa: B008  (frozen)
@@ -113,6 +118,7 @@ class RolloutDataModule(LightningDataModule):
         self.mixture = mixture_of(env, env_kwargs)
         self.plan = plan
         self.instances_per_epoch = instances
+        self.dynamic_sampling = dynamic_sampling
         self.held_out = held_out
         self.evaluations = [EvalProtocol()] if evaluations is None else evaluations
         self.context = context
@@ -136,6 +142,8 @@ class RolloutDataModule(LightningDataModule):
             return
         # For use without `tsr`, which checks the plan earlier and sets the temperature
         check_plan(self.agent.objective, self.plan)
+        if self.dynamic_sampling is not None:
+            self.dynamic_sampling.check(self.plan)
         require(
             self.agent.temperature == self.sampling.temperature,
             "model.temperature",
@@ -211,14 +219,12 @@ class RolloutDataModule(LightningDataModule):
         to train on."""
         trainer, agent = self._trainer, self.agent
         ranks, epoch = Ranks.of(trainer), compat.epochs_at_rollout(trainer)
-        groups = self._rollout(epoch)
+        drawn, groups = self._rollout(epoch)
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
         sequences = credited_sequences(groups, agent.objective, estimate, ranks)
         if not sequences:
-            rank_zero_info(
-                f"epoch {epoch}: no update, because none of the {self.instances_per_epoch} groups was left to train on"
-            )
+            rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)
             yield None
             return
@@ -238,27 +244,32 @@ class RolloutDataModule(LightningDataModule):
                 return
             yield from step
 
-    def _rollout(self, epoch: int) -> list[Group]:
-        """The groups of an epoch, of all ranks, that the callbacks leave."""
-        trainer, agent = self._trainer, self.agent
+    def _rollout(self, epoch: int) -> tuple[int, list[Group]]:
+        """How many groups were drawn in an epoch, by all ranks, and those of them that are trained on."""
+        trainer, agent, sampling = self._trainer, self.agent, self.dynamic_sampling
         started = time.perf_counter()
         with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
-            instances = self.instances.training(epoch, self.instances_per_epoch)
             driver = self.driver(self.sampling.temperature, keep_siblings=agent.objective.needs.siblings)
             agent.begin_rollout()
-            rolled_out, costs = roll_out(
-                driver,
-                epoch_tasks(instances.instances, self.plan.entries(epoch), self.key, epoch),
-                self._monitor.start(trainer, TRAINING_ROLLOUT),
-                Ranks.of(trainer),
-            )
+            draw = partial(self._round, driver, epoch)
+            rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, agent.objective)
         seconds = time.perf_counter() - started
-        self._monitor.finish(TRAINING_ROLLOUT, rolled_out)
-        groups = rolled_out
+        groups = rollout.groups
+        self._monitor.finish(TRAINING_ROLLOUT, groups)
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutEnd):
                 groups = callback.on_rollout_end(trainer, agent, groups)
-        figures = rollout_metrics(rolled_out, groups, costs, seconds, instances.skipped)
+        figures: dict[str, float] = {}
+        if sampling is not None:
+            with_signal = sum(has_signal(group, agent.objective) for group in rollout.groups)
+            figures = {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": with_signal}
+            groups = sampling.select(groups, agent.objective)
+            if with_signal < sampling.groups:
+                rank_zero_info(
+                    f"epoch {epoch}: data.dynamic_sampling.max_tokens is spent: {rollout.costs.tokens_generated:,} "
+                    f"tokens in {rollout.rounds} rounds gave {with_signal} of the {sampling.groups} groups with signal"
+                )
+        figures |= rollout_metrics(rollout.groups, groups, rollout.costs, seconds, rollout.skipped)
         if agent.objective.needs.final_values:
             missing = figures["rollout/truncated_without_value"] = truncated_without_value(groups)
             if missing:
@@ -267,7 +278,15 @@ class RolloutDataModule(LightningDataModule):
                     "bootstrap_truncated takes 0 for its value"
                 )
         compat.log_figures(trainer, figures | {"cost/rollout_peak_mib": memory.highest_mib}, epoch)
-        return groups
+        return len(rollout.groups), groups
+
+    def _round(self, driver: Driver, epoch: int, number: int) -> Rollout:
+        """The rollout of one round of an epoch's instances, of all ranks."""
+        trainer, count = self._trainer, self.instances_per_epoch
+        instances = self.instances.training(epoch, count, first=number * count)
+        tasks = epoch_tasks(instances.instances, self.plan.entries(epoch), self.key, epoch, first=number * count)
+        rollout = roll_out(driver, tasks, self._monitor.start(trainer, TRAINING_ROLLOUT), Ranks.of(trainer))
+        return replace(rollout, skipped=instances.skipped)
 
     # -- validation -------------------------------------------------------------------------------------------------
 

@@ -77,11 +77,11 @@ class Instances:
         """Of the first environment, then of the next; each has those that it has without the others."""
         return tuple((env, seed) for (env, _), seed in self._held_out.items())
 
-    def training(self, epoch: int, count: int) -> TrainingInstances:
-        """The training instances of an epoch."""
+    def training(self, epoch: int, count: int, first: int = 0) -> TrainingInstances:
+        """The training instances of an epoch, from the place `first` on."""
         instances = []
         skipped = 0
-        for place in range(count):
+        for place in range(first, first + count):
             key = self._key.fold_in(Stream.INSTANCE, epoch, place, "environment")
             env = choose(self._weights, key)
             problem = "no initial state is left for training"

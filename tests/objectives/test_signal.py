@@ -1,0 +1,65 @@
+"""Which groups have signal: those on which the objective's policy loss has a gradient."""
+
+import pytest
+import torch
+from ragged import group_of, ragged_groups, trajectory_of, zero_estimates
+
+from tsr_lightning.objectives import (
+    DAPO,
+    GRPO,
+    RAFT,
+    SFT,
+    Discount,
+    GroupNormalised,
+    ImitateSuccesses,
+    Objective,
+    OverlongPenalty,
+)
+from tsr_lightning.objectives.signal import compared_returns, compared_std, has_signal
+
+OBJECTIVES = [
+    GRPO(),
+    GRPO(searched=ImitateSuccesses()),
+    GRPO(advantage=GroupNormalised(divide_by_std=False), shaping=[OverlongPenalty(10, 5)]),
+    DAPO(),
+    DAPO(searched=ImitateSuccesses()),
+    RAFT(),
+    SFT(),
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_a_group_has_signal_where_an_advantage_with_weight_is_not_zero(objective: Objective):
+    groups = [group for seed in range(20) for group in ragged_groups(seed, searched=True, size=3)]
+    found = []
+    for group in groups:
+        (credits,) = objective.credit([group], [[zero_estimates(t) for t in group.trajectories]])
+        has_gradient = any((credit.weights * credit.advantages).abs().max() > 1e-5 for credit in credits)
+        found.append(has_signal(group, objective))
+        assert found[-1] == has_gradient
+    assert found.count(True) > 5
+    assert found.count(False) > 2 or objective == SFT()
+
+
+def test_returns_are_compared_after_shaping():
+    short, long = trajectory_of([(2, 1.0)]), trajectory_of([(9, 1.0)])
+    group = group_of(short, long)
+    assert not has_signal(group, GRPO())
+    shaped = GRPO(shaping=[OverlongPenalty(10, 4)])
+    assert compared_returns(group, shaped) == [1.0, 0.25]
+    assert compared_std(group, shaped) == 0.375
+    assert has_signal(group, shaped)
+
+    early, late = trajectory_of([(1, 1.0), (1, 0.0)]), trajectory_of([(1, 0.0), (1, 1.0)])
+    assert not has_signal(group_of(early, late), GRPO())
+    assert has_signal(group_of(early, late), GRPO(shaping=[Discount(0.9)]))
+
+
+def test_a_group_of_which_all_are_masked_has_no_signal():
+    whole, cut = trajectory_of([(1, 1.0)]), trajectory_of([(1, 0.0)], out_of_tokens=True)
+    assert has_signal(group_of(whole, cut), DAPO())
+    other = trajectory_of([(1, 1.0)], out_of_tokens=True)
+    assert not has_signal(group_of(other, cut), DAPO())
+    assert has_signal(group_of(other, cut), GRPO())
+    (credits,) = DAPO().credit([group_of(other, cut)], [[zero_estimates(other), zero_estimates(cut)]])
+    assert torch.cat([credit.weights for credit in credits]).tolist() == [0.0, 0.0]

@@ -1,0 +1,32 @@
+"""Which groups an objective can learn from: one definition for the instance filter and for dynamic sampling."""
+
+from statistics import pstdev
+
+from tsr_lightning.objectives.base import Objective
+from tsr_lightning.trajectory import Group
+
+MINIMUM_STD = 1e-6  # up to this standard deviation returns count as equal, since they may differ by rounding
+
+
+def compared_returns(group: Group, objective: Objective) -> list[float]:
+    """The returns that the objective compares with one another: after reward shaping, without a KL penalty."""
+    return [objective.return_of(t) for t in group.trajectories if objective.compares(t.origin)]
+
+
+def compared_std(group: Group, objective: Objective) -> float:
+    """The population standard deviation of the compared returns: 0 where there are fewer than two."""
+    returns = compared_returns(group, objective)
+    return pstdev(returns) if returns else 0.0
+
+
+def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_STD) -> bool:
+    """Whether the policy's terms can learn something from a group: a member is imitated, or the compared returns differ
+    and not all of these members are masked.
+
+    DAPO asks for 0 < successes < G. Where returns are 0 or 1 that is the same, and where rewards are dense, a group
+    without a success can teach too. A critic and a format penalty may learn from groups without signal.
+    """
+    if any(objective.imitates(trajectory) for trajectory in group.trajectories):
+        return True
+    trained = [t for t in group.trajectories if objective.compares(t.origin) and not objective.masks(t)]
+    return bool(trained) and compared_std(group, objective) > minimum_std

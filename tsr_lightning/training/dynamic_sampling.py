@@ -1,0 +1,70 @@
+"""Dynamic sampling: an epoch draws instances until enough groups have signal."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tsr_lightning.errors import require
+from tsr_lightning.objectives.base import Objective
+from tsr_lightning.objectives.signal import has_signal
+from tsr_lightning.search.plan import Plan
+from tsr_lightning.training.collect import Rollout
+from tsr_lightning.trajectory import Group, Origin
+
+
+@dataclass(frozen=True)
+class DynamicSampling:
+    """Draws instances until enough groups have signal: DAPO, section 3.2 of https://arxiv.org/abs/2503.14476.
+
+    An epoch draws rounds of `data.instances` instances until `groups` groups have signal (`objectives/signal.py`) or
+    the budget is spent; then it trains on the first `groups` of them, or on what it has. Callbacks get all groups that
+    were drawn, so their figures are of the policy and not of the choice; what they drop is not trained on.
+
+    Args:
+        groups: with signal, that an epoch wants.
+        max_tokens: sampled tokens per epoch, those of search included, after which no further round begins. A round
+            that has begun is finished.
+    """
+
+    groups: int = 16
+    max_tokens: int = 100_000
+
+    def __post_init__(self) -> None:
+        require(self.groups >= 1, "DynamicSampling.groups", self.groups, "give 1 or more, e.g. data.instances")
+        remedy = "give the sampled tokens that an epoch may cost, e.g. four times those of one round"
+        require(self.max_tokens >= 1, "DynamicSampling.max_tokens", self.max_tokens, remedy)
+
+    def check(self, plan: Plan) -> None:
+        """Refuses a plan under which the wanted groups can never be had."""
+        for epoch in range(plan.constant_from + 1):
+            sampled = [e.count for e in plan.entries(epoch) if e.strategy.origin is not Origin.DEMONSTRATED]
+            require(
+                sum(sampled) >= 1,
+                "data.dynamic_sampling",
+                self,
+                f"in epoch {epoch} data.plan samples nothing, so max_tokens would never be spent; use null",
+            )
+            remedy = (
+                f"in groups of {sum(sampled)} samples of a token or more, they cost more than max_tokens, which is "
+                f"{self.max_tokens}; want fewer groups, or allow more tokens"
+            )
+            require(self.groups * sum(sampled) <= self.max_tokens, "data.dynamic_sampling.groups", self.groups, remedy)
+
+    def select(self, groups: Sequence[Group], objective: Objective) -> list[Group]:
+        """The first of those with signal, as many as wanted."""
+        return [group for group in groups if has_signal(group, objective)][: self.groups]
+
+
+def sample_dynamically(draw: Callable[[int], Rollout], sampling: DynamicSampling, objective: Objective) -> Rollout:
+    """All rounds of an epoch. Every rank decides alike, since the groups and costs of a round are those of all ranks.
+
+    Args:
+        draw: rolls out the round of a number.
+        sampling: when to stop.
+        objective: says which groups have signal.
+    """
+    rollout = draw(0)
+    while len(sampling.select(rollout.groups, objective)) < sampling.groups:
+        if rollout.costs.tokens_generated >= sampling.max_tokens:
+            break
+        rollout += draw(rollout.rounds)
+    return rollout
