@@ -80,9 +80,10 @@ class Numbered(GRPO):
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
     groups = roll_out(driver(), epoch_tasks(SEEDS, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
-    sequences = credited_sequences(groups, Numbered(), zeros, Ranks())
+    sequences, credits = credited_sequences(groups, Numbered(), zeros, Ranks())
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(sequences) == len(trajectories) == 12
+    assert [float(credit.advantages[0]) for group in credits for credit in group] == list(range(12))
     for number, (sequence, trajectory) in enumerate(zip(sequences, trajectories, strict=True)):
         assert sequence.ids[sequence.mask].tolist() == [token for turn in trajectory.turns for token in turn.response]
         assert sequence.targets is not None
@@ -90,7 +91,7 @@ def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
 
 
 def test_without_groups_nothing_is_estimated() -> None:
-    assert credited_sequences([], GRPO(), zeros, Ranks()) == []
+    assert credited_sequences([], GRPO(), zeros, Ranks()) == ([], [])
 
 
 def test_evaluation_draws_depend_on_protocol_position_and_sample_alone() -> None:

@@ -37,7 +37,7 @@ from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
 from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.logging import log_figures
 from tsr_lightning.training.memory import PeakMemory
-from tsr_lightning.training.metrics import rollout_metrics, truncated_without_value, update_metrics
+from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, truncated_without_value, update_metrics
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.trajectory import Group
@@ -214,7 +214,9 @@ class RolloutDataModule(LightningDataModule):
         groups = self._rollout(epoch)
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences = credited_sequences(groups, agent.objective, estimate, ranks)
+        sequences, credits = credited_sequences(groups, agent.objective, estimate, ranks)
+        if credits:
+            log_figures(trainer, signal_metrics(credits), epoch)
         if not sequences:
             rank_zero_info(
                 f"epoch {epoch}: no update, because none of the {self.instances_per_epoch} groups was left to train on"
