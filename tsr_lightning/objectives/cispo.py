@@ -17,8 +17,8 @@ class CISPO(PolicyGradient):
     No token loses its gradient to the clip, so that rare tokens, whose ratios move most, are learned from in every
     update of a rollout. In the first, where the ratio is 1, its gradient is GRPO's.
 
-    Departs from the paper: high is that of ScaleRL (https://arxiv.org/abs/2510.13786), since MiniMax does not publish
-    theirs; the length penalty and dynamic sampling that they take over from DAPO are parts of their own.
+    Departs from the paper: high is that of TRL's recipe for ScaleRL (https://arxiv.org/abs/2510.13786); the length
+    penalty and dynamic sampling that the paper takes over from DAPO are parts of their own.
     """
 
     surrogate: Surrogate = field(default_factory=ClippedWeight)
