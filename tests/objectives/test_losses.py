@@ -11,13 +11,33 @@ from torch import Tensor, nn
 from torchrl.modules import ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 
-from tsr_lightning.objectives import GRPO, K3, PPO, SFT, Objective, Outputs, Targets, ValueLoss
+from tsr_lightning.objectives import (
+    CISPO,
+    GRPO,
+    GSPO,
+    K2,
+    K3,
+    PPO,
+    SFT,
+    Clipped,
+    ClippedWeight,
+    K1Reward,
+    Objective,
+    Outputs,
+    Targets,
+    UnbiasedK3,
+    ValueLoss,
+)
 from tsr_lightning.objectives.terms import clipped_surrogate, clipped_value_loss, k3, log_ratio
+from tsr_lightning.training.metrics import step_metrics
 
 OBJECTIVES = [
     PPO(kl=K3(0.1), entropy_coefficient=0.03, critic=ValueLoss(coefficient=0.7)),
     PPO(critic=ValueLoss(clip=None)),
     GRPO(kl=K3(0.1), entropy_coefficient=0.03),
+    GRPO(kl=UnbiasedK3(0.1), surrogate=Clipped(dual=1.1)),
+    GSPO(kl=K2(0.1)),
+    CISPO(surrogate=ClippedWeight(0.2, 0.28), kl=K1Reward(0.1)),
     SFT(),
 ]
 
@@ -141,17 +161,22 @@ def test_ppo_by_hand():
         "entropy": 1.75,
         "approx_kl": 0.25 * (0.5 - math.log(1.5)),  # r - 1 - log r at r = 1.5; 0 at r = 1
         "clip_fraction": 0.25,
+        "clip_fraction_low": 0.0,
+        "clip_fraction_high": 0.25,
+        "ratio": 0.25 * 1.5 + 0.75,
         "ratio_deviation": 0.25 * 0.5,
+        "ratio_squared": 0.25 * 2.25 + 0.75,
         "kl_reference": 0.25 * (1 - math.log(2)),
         "value_loss": 2.8125,
         "value_weight": 1.0,
         "value_clip_fraction": 0.5,
     }
     assert {name: stat.item() for name, stat in loss.stats.items()} == pytest.approx(expected, abs=1e-6)
+    assert {name: value.item() for name, value in loss.maxima.items()} == pytest.approx({"ratio_max": 1.5})
     grpo = GRPO(entropy_coefficient=0.1, kl=K3(2.0)).loss(targets, outputs_of(now, torch.tensor([1.0, 2.0])))
     # The same without the critic: 1.4946764 - 1.40625.
     assert grpo.total.item() == pytest.approx(0.0884264, abs=1e-6)
-    assert list(grpo.stats) == list(expected)[:6]
+    assert list(grpo.stats) == list(expected)[:10]
 
 
 def test_sft_by_hand():
@@ -212,7 +237,9 @@ def test_losses_and_statistics_of_micro_batches_add_up(objective: Objective):
     whole.total.backward()
     expected = gradients()
     parts = []
-    for indices in torch.randperm(n, generator=torch.Generator().manual_seed(6)).split([1, 7, 11, 0, 5]):
+    turns = torch.arange(n).split(3)  # as `random_batch` has them; none is split
+    for some in ([5], [1, 7, 0], [], [2, 3, 4, 6]):
+        indices = torch.cat([turns[i] for i in some]) if some else torch.arange(0)
         part = targets.map(lambda column, indices=indices: column[indices])
         parts.append(objective.loss(part, Outputs(*(leaf[indices] for leaf in leaves))))
         parts[-1].total.backward()
@@ -220,6 +247,8 @@ def test_losses_and_statistics_of_micro_batches_add_up(objective: Objective):
     for actual, correct in zip(gradients(), expected, strict=True):
         torch.testing.assert_close(actual, correct)
     torch.testing.assert_close(sum(part.policy_weight for part in parts), whole.policy_weight)
+    for name, value in whole.maxima.items():
+        assert max(part.maxima[name] for part in parts) == value > 0
     for name, stat in whole.stats.items():
         torch.testing.assert_close(sum(part.stats[name] for part in parts), stat)
         assert stat.shape == ()
@@ -237,7 +266,7 @@ def test_zero_weights_give_zero_loss_and_gradients(objective: Objective, n: int)
     loss = objective.loss(targets, outputs_of(now, values=values))
     loss.total.backward()
     assert loss.total.item() == 0
-    assert all(stat.item() == 0 for stat in (loss.policy_weight, *loss.stats.values()))
+    assert all(stat.item() == 0 for stat in (loss.policy_weight, *loss.stats.values(), *loss.maxima.values()))
     torch.testing.assert_close(now.grad, torch.zeros(n))
 
 
@@ -306,6 +335,11 @@ def test_ppo_matches_torchrl():
     torch.testing.assert_close(ours.stats["policy_loss"], out["loss_objective"].detach())
     torch.testing.assert_close(ours.stats["entropy"], out["entropy"])
     torch.testing.assert_close(ours.stats["value_loss"], out["loss_critic"].detach())
+    figures = {name: stat.item() for name, stat in ours.stats.items()} | {"policy_weight": 1.0}
+    sample_size = step_metrics(figures, {})["train/effective_sample_size"]
+    assert sample_size == pytest.approx(out["ESS"].item(), abs=1e-6)
+    torch.testing.assert_close(ours.stats["ratio"], out["mean_ratio"])
+    torch.testing.assert_close(ours.maxima["ratio_max"], out["max_ratio"])
     assert min(ours.stats["clip_fraction"], ours.stats["value_clip_fraction"]) > 0.05  # both clips are active
     parameters = [*body.parameters(), *head.parameters()]
     gradients = torch.autograd.grad(ours.total, parameters)

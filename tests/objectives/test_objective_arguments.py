@@ -8,17 +8,22 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
+    CISPO,
     DAPO,
     GRPO,
+    GSPO,
+    K2,
     K3,
     PPO,
     RAFT,
     SFT,
     Clipped,
+    ClippedWeight,
     Constant,
     Discount,
     GroupNormalised,
     ImitateSuccesses,
+    K1Reward,
     Objective,
     OverlongPenalty,
     ReturnAtEnd,
@@ -26,7 +31,9 @@ from tsr_lightning.objectives import (
     Scale,
     SequenceMean,
     TokenGAE,
+    TurnClipped,
     TurnGAE,
+    UnbiasedK3,
     Unchanged,
     ValueLoss,
 )
@@ -40,12 +47,22 @@ NAN = float("nan")
         (lambda: Clipped(low=-0.2), "Clipped.low", -0.2),
         (lambda: Clipped(low=NAN), "Clipped.low", NAN),
         (lambda: Clipped(high=0.0), "Clipped.high", 0.0),
+        (lambda: Clipped(dual=1.0), "Clipped.dual", 1.0),
+        (lambda: Clipped(dual=NAN), "Clipped.dual", NAN),
+        (lambda: ClippedWeight(low=0.0), "ClippedWeight.low", 0.0),
+        (lambda: ClippedWeight(high=-1.0), "ClippedWeight.high", -1.0),
+        (lambda: TurnClipped(low=0.0), "TurnClipped.low", 0.0),
+        (lambda: TurnClipped(high=NAN), "TurnClipped.high", NAN),
         (lambda: ValueLoss(clip=-1.0), "ValueLoss.clip", -1.0),
         (lambda: ValueLoss(coefficient=-1.0), "ValueLoss.coefficient", -1.0),
         (lambda: PPO(entropy_coefficient=NAN), "PPO.entropy_coefficient", NAN),
         (lambda: GRPO(entropy_coefficient=-0.1), "GRPO.entropy_coefficient", -0.1),
         (lambda: RAFT(entropy_coefficient=NAN), "RAFT.entropy_coefficient", NAN),
         (lambda: K3(float("inf")), "K3.coefficient", float("inf")),
+        (lambda: K2(-0.1), "K2.coefficient", -0.1),
+        (lambda: UnbiasedK3(NAN), "UnbiasedK3.coefficient", NAN),
+        (lambda: K1Reward(-1.0), "K1Reward.coefficient", -1.0),
+        (lambda: RAFT(kl=K1Reward(0.1)), "RAFT.kl", K1Reward(0.1)),
         (lambda: TokenGAE(gamma=1.1), "TokenGAE.gamma", 1.1),
         (lambda: TurnGAE(gae_lambda=-0.1), "TurnGAE.gae_lambda", -0.1),
         (lambda: PPO(critic=None), "PPO.critic", None),
@@ -86,7 +103,7 @@ def parsed(*arguments: str) -> Objective:
     return parser.instantiate(parser.parse_args(list(arguments))).objective
 
 
-@pytest.mark.parametrize("kind", [DAPO, PPO, GRPO, RAFT, SFT])
+@pytest.mark.parametrize("kind", [CISPO, DAPO, GRPO, GSPO, PPO, RAFT, SFT])
 def test_a_short_name_alone_gives_the_defaults(kind: type[Objective]):
     assert parsed("--objective", kind.__name__) == kind()
 
@@ -146,7 +163,15 @@ def test_shaping_is_a_list_of_steps(tmp_path: Path):
     )
 
 
-def test_null_disables_the_value_clip():
+def test_null_disables_a_clip():
+    def with_surrogate(objective: str, kind: str, argument: str, value: str) -> Objective:
+        given = f'{{"class_path": "{kind}", "init_args": {{"{argument}": {value}}}}}'
+        return parsed("--objective", objective, "--objective.surrogate", given)
+
+    assert with_surrogate("CISPO", "ClippedWeight", "low", "0.5") == CISPO(surrogate=ClippedWeight(low=0.5))
+    assert with_surrogate("CISPO", "ClippedWeight", "low", "null") == CISPO()
+    assert with_surrogate("GRPO", "Clipped", "dual", "3") == GRPO(surrogate=Clipped(dual=3.0))
+    assert with_surrogate("GRPO", "Clipped", "dual", "null") == GRPO()
     assert parsed("--objective", "PPO", "--objective.critic", '{"clip": null}') == PPO(critic=ValueLoss(clip=None))
 
 

@@ -45,12 +45,12 @@ def test_draws_differ_by_epoch_position_and_member() -> None:
 
 def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
     tasks = epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0)
-    groups, costs = roll_out(driver(), tasks, ignore, Ranks())
-    assert [group.instance for group in groups] == [4, 9, 2]
-    assert [len(group.trajectories) for group in groups] == [4, 4, 4]
-    assert costs.tokens_generated > 0
+    rollout = roll_out(driver(), tasks, ignore, Ranks())
+    assert [group.instance for group in rollout.groups] == [4, 9, 2]
+    assert [len(group.trajectories) for group in rollout.groups] == [4, 4, 4]
+    assert rollout.costs.tokens_generated > 0
     first, second = (run_groups(driver(), Ranks(rank, 2).shard(tasks), ignore) for rank in range(2))
-    assert [first[0], second[0], first[1]] == groups
+    assert [first[0], second[0], first[1]] == rollout.groups
 
 
 def zeros(trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]) -> list[Estimates]:
@@ -79,10 +79,11 @@ class Numbered(GRPO):
 
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
-    groups, _ = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), ignore, Ranks())
-    sequences = credited_sequences(groups, Numbered(), zeros, Ranks())
+    groups = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
+    sequences, credits = credited_sequences(groups, Numbered(), zeros, Ranks())
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(sequences) == len(trajectories) == 12
+    assert [float(credit.advantages[0]) for group in credits for credit in group] == list(range(12))
     for number, (sequence, trajectory) in enumerate(zip(sequences, trajectories, strict=True)):
         assert sequence.ids[sequence.mask].tolist() == [token for turn in trajectory.turns for token in turn.response]
         assert sequence.targets is not None
@@ -90,7 +91,7 @@ def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
 
 
 def test_without_groups_nothing_is_estimated() -> None:
-    assert credited_sequences([], GRPO(), zeros, Ranks()) == []
+    assert credited_sequences([], GRPO(), zeros, Ranks()) == ([], [])
 
 
 def test_evaluation_draws_depend_on_protocol_position_and_sample_alone() -> None:

@@ -62,7 +62,7 @@ def lottery(count: int, epoch: int = 0) -> Callable[[int], Rollout]:
 
     def draw(number: int) -> Rollout:
         first = number * count
-        tasks = epoch_tasks(range(first, first + count), entries, Key(1), epoch, first=first)
+        tasks = epoch_tasks([(0, seed) for seed in range(first, first + count)], entries, Key(1), epoch, first=first)
         return roll_out(ours, tasks, ignore, Ranks())
 
     return draw

@@ -201,15 +201,16 @@ def test_two_ranks_equal_one_process(case: str, tmp_path: Path) -> None:
     """The same draws, the same number of optimizer steps, weights equal to the bit on both ranks and equal to one
     process's within the tolerance above."""
     objective, keep, trained_epochs, start = CASES[case]
-    data: dict[str, Any] = {"env": MIXTURE} if "mixture" in case else {}
-    if "dynamic sampling" in case:
+    mixture, dynamic = "mixture" in case, "dynamic sampling" in case
+    data: dict[str, Any] = {"env": MIXTURE} if mixture else {}
+    if dynamic:
         data["dynamic_sampling"] = {"groups": 5, "max_tokens": 1000}
     one, two = (prepared(tmp_path / str(ranks), objective, keep, ranks, **data) for ranks in (1, 2))
     with in_folder(one):
         tsr("fit", "--config", "run.yaml")
     start(two)
     [alone], both = records_of(one, 1), records_of(two, 2)
-    assert len({group.env for groups in alone["groups"] for group in groups}) == (1 if env == "one" else 2)
+    assert len({group.env for groups in alone["groups"] for group in groups}) == (2 if mixture else 1)
     assert [record["ranks"] for record in (alone, *both)] == [1, 2, 2]
 
     for record in (alone, *both):

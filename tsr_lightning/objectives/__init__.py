@@ -3,6 +3,7 @@
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
+from tsr_lightning.objectives.cispo import CISPO
 from tsr_lightning.objectives.dapo import DAPO
 from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
@@ -12,7 +13,8 @@ from tsr_lightning.objectives.estimators import (
 )
 from tsr_lightning.objectives.gae import TokenGAE, TurnGAE
 from tsr_lightning.objectives.grpo import GRPO
-from tsr_lightning.objectives.kl import K3, KL
+from tsr_lightning.objectives.gspo import GSPO
+from tsr_lightning.objectives.kl import K2, K3, KL, K1Reward, UnbiasedK3
 from tsr_lightning.objectives.losses import ValueLoss
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.ppo import PPO
@@ -21,11 +23,14 @@ from tsr_lightning.objectives.rollout_scaled import RolloutScaled
 from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
-from tsr_lightning.objectives.surrogates import Clipped, Surrogate
+from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
 
 __all__ = [
+    "CISPO",
     "DAPO",
     "GRPO",
+    "GSPO",
+    "K2",
     "K3",
     "KL",
     "PPO",
@@ -34,12 +39,14 @@ __all__ = [
     "AdvantageEstimator",
     "Aggregation",
     "Clipped",
+    "ClippedWeight",
     "Constant",
     "Credit",
     "Discount",
     "Estimates",
     "GroupNormalised",
     "ImitateSuccesses",
+    "K1Reward",
     "Loss",
     "Needs",
     "Objective",
@@ -57,7 +64,9 @@ __all__ = [
     "Targets",
     "TokenGAE",
     "TokenMean",
+    "TurnClipped",
     "TurnGAE",
+    "UnbiasedK3",
     "Unchanged",
     "ValueLoss",
     "outcome_advantages",

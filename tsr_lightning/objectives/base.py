@@ -1,8 +1,9 @@
 """The contract of an objective: credit once per rollout, and a loss per micro-batch. Both are pure functions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch import Tensor
@@ -31,12 +32,13 @@ class Needs:
 
 
 class Loss(NamedTuple):
-    """The loss of a micro-batch. Every part is a weighted sum over its tokens, so that micro-batches and ranks add up
-    to the figure of the optimizer step."""
+    """The loss of a micro-batch. Every part but `maxima` is a weighted sum over its tokens, so that micro-batches and
+    ranks add up to the figure of the optimizer step."""
 
     total: Tensor  # [] to be minimised
     policy_weight: Tensor  # [] sum of `Targets.weights`; a statistic divided by it is a mean over tokens
     stats: dict[str, Tensor]  # name -> [], detached; `approx_kl` is the one that data.updates.target_kl limits
+    maxima: Mapping[str, Tensor] = MappingProxyType({})  # name -> [], detached; the largest of a step is its figure
 
 
 class Objective(ABC):

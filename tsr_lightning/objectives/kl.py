@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tsr_lightning.objectives.checks import require_coefficient
-from tsr_lightning.objectives.terms import k3, log_ratio
+from tsr_lightning.objectives.terms import k2, k3, log_ratio
 
 
 class KL(ABC):
@@ -25,6 +25,51 @@ class KL(ABC):
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         """What is taken off the reward of each sampled token, the coefficient included."""
         return torch.zeros_like(old_logprobs)
+
+
+@dataclass(frozen=True)
+class K1Reward(KL):
+    """k1 in the rewards: coefficient * (log pi_old - log pi_ref) is taken off the reward of each sampled token, as in
+    InstructGPT (https://arxiv.org/abs/2203.02155).
+
+    The penalty is part of the return that the policy gradient maximises, so its expected gradient is that of
+    KL(pi || ref) over whole trajectories; a token's part in the KL of those after it counts too. It needs no gradient
+    of its own and goes with critics and with the baselines of groups, which then compare penalised returns.
+
+    Args:
+        coefficient: the penalty of a token per nat.
+    """
+
+    coefficient: float = 0.001
+
+    def __post_init__(self) -> None:
+        require_coefficient("K1Reward.coefficient", self.coefficient)
+
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> None:
+        return None
+
+    def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+        return self.coefficient * (old_logprobs - reference_logprobs)
+
+
+@dataclass(frozen=True)
+class K2(KL):
+    """k2 in the loss: half the squared log ratio of policy and reference, without importance ratio.
+
+    Its value is biased, and its expected gradient is that of KL(pi || ref): section 4 of
+    https://arxiv.org/abs/2510.01555.
+
+    Args:
+        coefficient: the term's weight.
+    """
+
+    coefficient: float = 0.001
+
+    def __post_init__(self) -> None:
+        require_coefficient("K2.coefficient", self.coefficient)
+
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+        return k2(log_ratio(reference_logprobs, logprobs))
 
 
 @dataclass(frozen=True)
@@ -45,3 +90,26 @@ class K3(KL):
 
     def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         return k3(log_ratio(reference_logprobs, logprobs))
+
+
+@dataclass(frozen=True)
+class UnbiasedK3(KL):
+    """The value of k3 with the gradient of k2, without importance ratio: verl's `k3+`
+    (`kl_penalty` in https://github.com/volcengine/verl/blob/main/verl/trainer/ppo/core_algos.py).
+
+    Both the value and the expected gradient are those of KL(pi || ref), exactly so on the first update of a rollout,
+    where the samples are the policy's own.
+
+    Args:
+        coefficient: the term's weight.
+    """
+
+    coefficient: float = 0.001
+
+    def __post_init__(self) -> None:
+        require_coefficient("UnbiasedK3.coefficient", self.coefficient)
+
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+        log_ratios = log_ratio(reference_logprobs, logprobs)
+        gradient = k2(log_ratios)
+        return k3(log_ratios.detach()) + gradient - gradient.detach()

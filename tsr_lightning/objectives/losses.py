@@ -24,20 +24,25 @@ def policy_loss(
     surrogate_loss = (weights * policy.losses).sum()
     entropy = (weights * entropies).sum()
     total = surrogate_loss - entropy_coefficient * entropy
-    detached = log_ratios.detach()
+    ratios = policy.log_ratios.exp()
     stats = {
         "policy_loss": surrogate_loss.detach(),
         "entropy": entropy.detach(),
-        "approx_kl": (weights * k3(detached)).sum(),
+        "approx_kl": (weights * k3(log_ratios.detach())).sum(),
         "clip_fraction": (weights * policy.is_clipped).sum(),
-        "ratio_deviation": (weights * torch.expm1(detached).abs()).sum(),
+        "clip_fraction_low": (weights * policy.clipped_low).sum(),
+        "clip_fraction_high": (weights * policy.clipped_high).sum(),
+        "ratio": (weights * ratios).sum(),
+        "ratio_deviation": (weights * torch.expm1(policy.log_ratios).abs()).sum(),
+        "ratio_squared": (weights * ratios.square()).sum(),
     }
+    highest = torch.cat([ratios * (weights > 0), ratios.new_zeros(1)]).max()  # 0 where no token has a weight
     if kl is not None:
         stats["kl_reference"] = (weights * k3(log_ratio(targets.reference_logprobs, outputs.logprobs.detach()))).sum()
         losses = kl.loss(outputs.logprobs, targets.reference_logprobs)
         if losses is not None:
             total = total + kl.coefficient * (weights * losses).sum()
-    return Loss(total, weights.sum(), stats)
+    return Loss(total, weights.sum(), stats, {"ratio_max": highest})
 
 
 @dataclass(frozen=True)
@@ -70,4 +75,4 @@ def with_value_loss(policy: Loss, targets: Targets, outputs: Outputs, critic: Va
         "value_weight": weights.sum(),
         "value_clip_fraction": (weights * value.is_clipped).sum(),
     }
-    return Loss(policy.total + critic.coefficient * total, policy.policy_weight, policy.stats | stats)
+    return policy._replace(total=policy.total + critic.coefficient * total, stats=policy.stats | stats)

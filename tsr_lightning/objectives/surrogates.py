@@ -7,14 +7,14 @@ from torch import Tensor
 
 from tsr_lightning.batching.tensors import Targets
 from tsr_lightning.errors import require
-from tsr_lightning.objectives.terms import ClippedLoss, clipped_surrogate
+from tsr_lightning.objectives.terms import SurrogateLoss, clipped_surrogate, clipped_weight, turn_log_ratios
 
 
 class Surrogate(ABC):
     """What is minimised in place of the expected return."""
 
     @abstractmethod
-    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> ClippedLoss:
+    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
         """The loss of each token.
 
         Args:
@@ -31,17 +31,72 @@ class Clipped(Surrogate):
     Args:
         low: the importance ratio is clipped at 1 - low.
         high: and at 1 + high; wider than low, it lets unlikely tokens grow.
+        dual: the bound of the ratio where the advantage is negative (dual clip, https://arxiv.org/abs/1912.09729),
+            above 1; null is off. verl has 3.0.
     """
 
     low: float = 0.2
     high: float = 0.28
+    dual: float | None = None
 
     def __post_init__(self) -> None:
         require_width("Clipped.low", self.low, 0.2)
         require_width("Clipped.high", self.high, 0.28)
+        if self.dual is not None:
+            remedy = "it bounds ratios above 1; use e.g. 3.0, or null for no bound"
+            require(1 < self.dual < float("inf"), "Clipped.dual", self.dual, remedy)
 
-    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> ClippedLoss:
-        return clipped_surrogate(log_ratios, targets.advantages, low=self.low, high=self.high)
+    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
+        return clipped_surrogate(log_ratios, targets.advantages, low=self.low, high=self.high, dual=self.dual)
+
+
+@dataclass(frozen=True)
+class ClippedWeight(Surrogate):
+    """CISPO's: the log-likelihood, weighted by the advantage and a clipped importance ratio without a gradient. See
+    `terms.clipped_weight`.
+
+    The clip limits how much a token counts; no token loses its gradient, unlike with `Clipped`. The clip fractions
+    count the tokens whose weight was limited.
+
+    Args:
+        low: the importance ratio is clipped at 1 - low; null has no lower bound.
+        high: and at 1 + high.
+    """
+
+    low: float | None = None
+    high: float = 4.0
+
+    def __post_init__(self) -> None:
+        if self.low is not None:
+            require_width("ClippedWeight.low", self.low, 0.2)
+        require_width("ClippedWeight.high", self.high, 4.0)
+
+    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
+        return clipped_weight(logprobs, log_ratios, targets.advantages, low=self.low, high=self.high)
+
+
+@dataclass(frozen=True)
+class TurnClipped(Surrogate):
+    """GSPO's: all tokens of a turn share one importance ratio, the geometric mean of theirs, and one clip. See
+    `terms.turn_log_ratios` and `terms.clipped_surrogate`.
+
+    A mean over a turn varies far less than a token's ratio, hence the narrow widths.
+
+    Args:
+        low: the turn's ratio is clipped at 1 - low.
+        high: and at 1 + high.
+    """
+
+    low: float = 3e-4
+    high: float = 4e-4
+
+    def __post_init__(self) -> None:
+        require_width("TurnClipped.low", self.low, 3e-4)
+        require_width("TurnClipped.high", self.high, 4e-4)
+
+    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
+        of_turns = turn_log_ratios(logprobs, log_ratios, targets.turn_starts)
+        return clipped_surrogate(of_turns, targets.advantages, low=self.low, high=self.high)
 
 
 def require_width(key: str, width: float, example: float) -> None:

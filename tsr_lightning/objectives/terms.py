@@ -16,9 +16,32 @@ class ClippedLoss(NamedTuple):
     is_clipped: Tensor  # [N] bool: the clip is active, so there is no gradient
 
 
+class SurrogateLoss(NamedTuple):
+    """A policy loss per token, and what its clip did."""
+
+    losses: Tensor  # [N]
+    log_ratios: Tensor  # [N] detached: log of the importance ratios that the clip looks at
+    clipped_low: Tensor  # [N] bool: the clip is active below a ratio of 1
+    clipped_high: Tensor  # [N] bool: the clip is active above a ratio of 1
+
+    @property
+    def is_clipped(self) -> Tensor:
+        """[N] bool: the clip is active. There is then no gradient, but in `clipped_weight`."""
+        return self.clipped_low | self.clipped_high
+
+
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     """log(pi / pi_old), limited so that its exponential is finite in float32."""
     return (logprobs - old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def k2(log_ratios: Tensor) -> Tensor:
+    """The estimator k2 of KL(p || q) from samples of p, given log(q / p): (log r)^2 / 2 with r = q / p.
+
+    Its value is biased, by little where p and q are near: http://joschu.net/blog/kl-approx.html. Its gradient with
+    respect to p is in expectation that of KL(p || q).
+    """
+    return log_ratios.square() / 2
 
 
 def k3(log_ratios: Tensor) -> Tensor:
@@ -30,14 +53,55 @@ def k3(log_ratios: Tensor) -> Tensor:
     return torch.expm1(log_ratios) - log_ratios
 
 
-def clipped_surrogate(log_ratios: Tensor, advantages: Tensor, *, low: float, high: float) -> ClippedLoss:
+def clipped_surrogate(
+    log_ratios: Tensor, advantages: Tensor, *, low: float, high: float, dual: float | None = None
+) -> SurrogateLoss:
     """Equation 7 of https://arxiv.org/abs/1707.06347 with the two widths of https://arxiv.org/abs/2503.14476 (DAPO):
     -min(r A, clip(r, 1 - low, 1 + high) A).
+
+    With `dual` = c, equation 5 of https://arxiv.org/abs/1912.09729 too: where A < 0, at most -c A. Without it the loss
+    of a bad token grows with its ratio, without bound.
     """
     ratios = log_ratios.exp()
     losses = -torch.minimum(ratios * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
-    is_clipped = torch.where(advantages > 0, ratios > 1 + high, (advantages < 0) & (ratios < 1 - low))
-    return ClippedLoss(losses, is_clipped)
+    clipped_low = (advantages < 0) & (ratios < 1 - low)
+    clipped_high = (advantages > 0) & (ratios > 1 + high)
+    if dual is not None:
+        losses = torch.where(advantages < 0, torch.minimum(losses, -dual * advantages), losses)
+        clipped_high = clipped_high | ((advantages < 0) & (ratios > dual))
+    return SurrogateLoss(losses, log_ratios.detach(), clipped_low, clipped_high)
+
+
+def turn_log_ratios(logprobs: Tensor, log_ratios: Tensor, turn_starts: Tensor) -> Tensor:
+    """The log of GSPO-token's ratio, equation 14 of https://arxiv.org/abs/2507.18071, with the turn as the sequence:
+    log(sg[s] pi / sg[pi]), s = exp(mean of log(pi / pi_old) over the tokens of the turn).
+
+    Its value is log s, the same for all tokens of a turn, and its gradient is that of the token's own log pi.
+
+    Args:
+        logprobs: [N] log pi.
+        log_ratios: [N] log(pi / pi_old).
+        turn_starts: [N] 1 at the first token of each turn, 0 at the others; the first token starts a turn.
+    """
+    starts = turn_starts.nonzero().squeeze(1)
+    lengths = torch.diff(starts, append=starts.new_tensor([len(turn_starts)]))
+    # Its checks, which `unsafe` leaves out, fail without tokens.
+    means = torch.segment_reduce(log_ratios.detach(), "mean", lengths=lengths, unsafe=True)
+    return means.repeat_interleave(lengths) + (logprobs - logprobs.detach())  # the difference is exactly 0
+
+
+def clipped_weight(
+    logprobs: Tensor, log_ratios: Tensor, advantages: Tensor, *, low: float | None, high: float
+) -> SurrogateLoss:
+    """CISPO, equations 4 and 5 of https://arxiv.org/abs/2506.13585: -sg[clip(r, 1 - low, 1 + high)] A log pi.
+
+    `low` = None has no lower bound. A clip only limits the weight of a token, so the gradient is not zero where it is
+    active, and whether it is does not depend on the advantage.
+    """
+    ratios = log_ratios.detach().exp()
+    lowest = 0.0 if low is None else 1 - low
+    losses = -ratios.clamp(lowest, 1 + high) * advantages * logprobs
+    return SurrogateLoss(losses, log_ratios.detach(), ratios < lowest, ratios > 1 + high)
 
 
 def clipped_value_loss(values: Tensor, old_values: Tensor, value_targets: Tensor, *, clip: float | None) -> ClippedLoss:

@@ -27,6 +27,7 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalBatch, EvalResult
 from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
+from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -86,7 +87,8 @@ class Agent(LightningModule):
         self._tokenizer: PreTrainedTokenizerFast | None = None
         self._chats: dict[Context, Chat] = {}
         self._engines: dict[Context, Engine] = {}
-        self._stats: dict[str, Tensor] = {}
+        self._stats: dict[str, Tensor] = {}  # of the micro-batches of an optimizer step: sums
+        self._maxima: dict[str, Tensor] = {}
         self._kl = 0.0
         self._update_memory: PeakMemory | None = None  # while updates run
         self._heap = HeapTrimmer()
@@ -192,7 +194,7 @@ class Agent(LightningModule):
         self._epoch = epoch
         self._update_memory = PeakMemory(self.device)
         self._kl = 0.0
-        self._stats = {}
+        self._stats, self._maxima = {}, {}
 
     def has_moved_past(self, target_kl: float | None) -> bool:
         """Whether the KL to the rollout's policy was above this at the last optimizer step."""
@@ -203,17 +205,24 @@ class Agent(LightningModule):
         loss = self.objective.loss(batch.targets, outputs)
         for name, value in {"loss": loss.total.detach(), "policy_weight": loss.policy_weight, **loss.stats}.items():
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
+        for name, value in loss.maxima.items():
+            self._maxima[name] = torch.maximum(self._maxima.get(name, value), value)
         if batch.is_last_micro_batch:
             self._report()
         return compat.summed_loss(self.trainer, loss.total)  # the weights sum to 1 over the step and all ranks
 
     def _report(self) -> None:
-        names = list(self._stats)
-        stacked = self.trainer.strategy.reduce(torch.stack([self._stats[name] for name in names]), reduce_op="sum")
-        figures = dict(zip(names, stacked.tolist(), strict=True))
-        self._kl = figures.get("approx_kl", 0.0) / (figures["policy_weight"] or 1.0)
-        self._stats = {}
-        self.log_dict({f"train/{name}": value for name, value in figures.items()}, rank_zero_only=True)
+        sums, maxima = self._reduced(self._stats, "sum"), self._reduced(self._maxima, "max")
+        self._kl = sums.get("approx_kl", 0.0) / (sums["policy_weight"] or 1.0)
+        self._stats, self._maxima = {}, {}
+        self.log_dict(step_metrics(sums, maxima), rank_zero_only=True)
+
+    def _reduced(self, figures: Mapping[str, Tensor], operation: str) -> dict[str, float]:
+        """Over all ranks, which have the same names."""
+        if not figures:
+            return {}
+        stacked = self.trainer.strategy.reduce(torch.stack(list(figures.values())), reduce_op=operation)
+        return dict(zip(figures, stacked.tolist(), strict=True))
 
     def on_validation_start(self) -> None:
         self._end_updates()

@@ -6,9 +6,10 @@ Plain functions, which know no Trainer and no data module. Under several ranks e
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import NamedTuple
 
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
-from tsr_lightning.batching.tensors import Estimates
+from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.rng import Key
@@ -75,20 +76,26 @@ def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: 
     return [Group(members[0].instance, tuple(islice(trajectories, len(members))), members[0].env) for members in tasks]
 
 
-def credited_sequences(
-    groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks
-) -> list[TrainingSequence]:
+class Credited(NamedTuple):
+    """What the updates of an epoch are made from, of all ranks."""
+
+    sequences: list[TrainingSequence]  # those with any weight, with their part of the credit
+    credits: list[list[Credit]]  # indexed as `groups[i].trajectories[j]`
+
+
+def credited_sequences(groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks) -> Credited:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them."""
     if not groups:
-        return []
+        return Credited([], [])
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     sequences = [training_sequences(trajectory) for trajectory in trajectories]
     estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
     remaining = iter(estimates)
     by_group = [list(islice(remaining, len(group.trajectories))) for group in groups]
-    credits = chain.from_iterable(objective.credit(groups, by_group))
-    return [
+    credits = objective.credit(groups, by_group)
+    credited = [
         sequence
-        for parts, estimated, credit in zip(sequences, estimates, credits, strict=True)
+        for parts, estimated, credit in zip(sequences, estimates, chain.from_iterable(credits), strict=True)
         for sequence in with_credit(parts, estimated, credit)
     ]
+    return Credited(credited, credits)

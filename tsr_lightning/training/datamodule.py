@@ -39,7 +39,7 @@ from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
 from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.memory import PeakMemory
-from tsr_lightning.training.metrics import rollout_metrics, truncated_without_value, update_metrics
+from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, truncated_without_value, update_metrics
 from tsr_lightning.training.mixture import MixtureEntry, mixture_of
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.training.plan_check import check_plan
@@ -222,7 +222,9 @@ class RolloutDataModule(LightningDataModule):
         drawn, groups = self._rollout(epoch)
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences = credited_sequences(groups, agent.objective, estimate, ranks)
+        sequences, credits = credited_sequences(groups, agent.objective, estimate, ranks)
+        if credits:
+            compat.log_figures(trainer, signal_metrics(credits), epoch)
         if not sequences:
             rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)

@@ -1,10 +1,11 @@
 """The figures of a rollout and of its updates, logged against epochs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean, pstdev
 
 from tsr_lightning.batching.schedule import Batch
+from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -47,6 +48,34 @@ def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
         "cost/update_tokens_computed": sum(len(pack) for pack in packs),
         "cost/update_tokens_saved": sum(pack.unshared_tokens - len(pack) for pack in packs),
     }
+
+
+def signal_metrics(credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
+    """How much of what is trained on moves the policy by its advantage: the share of the groups with at least one such
+    token, and of the trained tokens, that have both a weight and an advantage other than 0.
+
+    Args:
+        credits: of the groups that the callbacks left, all ranks together.
+    """
+    signals = [[(credit.weights != 0) & (credit.advantages != 0) for credit in group] for group in credits]
+    tokens = sum(signal.numel() for group in signals for signal in group)
+    return {
+        "rollout/signal_group_share": fmean(any(bool(signal.any()) for signal in group) for group in signals),
+        "rollout/signal_token_share": sum(int(signal.sum()) for group in signals for signal in group) / max(tokens, 1),
+    }
+
+
+def step_metrics(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
+    """Of an optimizer step, from the parts of `Loss`, all micro-batches and ranks together.
+
+    The effective sample size of the importance ratios r under the loss's weights w is (sum w r)^2 / (sum w sum w r^2):
+    1 where all ratios are equal, and near 0 where a few tokens dominate (Kish, Survey Sampling, 1965).
+    """
+    figures = {**sums, **maxima}
+    squared = figures.pop("ratio_squared", 0.0) * figures["policy_weight"]
+    if squared > 0:
+        figures["effective_sample_size"] = min(1.0, figures["ratio"] ** 2 / squared)  # rounding may exceed 1
+    return {f"train/{name}": value for name, value in figures.items()}
 
 
 def truncated_without_value(groups: Sequence[Group]) -> int:
