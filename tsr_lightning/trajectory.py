@@ -57,6 +57,7 @@ class Trajectory:
     final_prompt: tuple[int, ...]  # the context after the last turn, for bootstrapping; empty unless truncated
     final_observation: str
     siblings: tuple[tuple[Candidate, ...], ...] = ()  # [T][C] all candidates of each turn; empty unless asked for
+    state_keys: tuple[str, ...] = ()  # [T] equal where turns were taken in equal states; empty unless asked for
 
     @property
     def episode_return(self) -> float:

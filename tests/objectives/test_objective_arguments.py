@@ -12,11 +12,21 @@ from tsr_lightning.objectives import (
     K3,
     PPO,
     RAFT,
+    RLOO,
     SFT,
+    BilevelGAE,
     Clipped,
     Constant,
+    DrGRPO,
+    GiGPO,
+    GroupInGroup,
     ImitateSuccesses,
+    MaxRL,
     Objective,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReinforceRej,
+    ReturnToGo,
     SequenceMean,
     TokenGAE,
     TurnGAE,
@@ -25,6 +35,19 @@ from tsr_lightning.objectives import (
 )
 
 NAN = float("nan")
+NAMED = [
+    GRPO,
+    PPO,
+    RAFT,
+    RLOO,
+    SFT,
+    DrGRPO,
+    GiGPO,
+    MaxRL,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReinforceRej,
+]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +64,12 @@ NAN = float("nan")
         (lambda: K3(float("inf")), "K3.coefficient", float("inf")),
         (lambda: TokenGAE(gamma=1.1), "TokenGAE.gamma", 1.1),
         (lambda: TurnGAE(gae_lambda=-0.1), "TurnGAE.gae_lambda", -0.1),
+        (lambda: ReturnToGo(gamma=-0.1), "ReturnToGo.gamma", -0.1),
+        (lambda: BilevelGAE(gae_lambda=1.1), "BilevelGAE.gae_lambda", 1.1),
+        (lambda: BilevelGAE(turn_gamma=1.1), "BilevelGAE.turn_gamma", 1.1),
+        (lambda: BilevelGAE(turn_gae_lambda=NAN), "BilevelGAE.turn_gae_lambda", NAN),
+        (lambda: GroupInGroup(step_weight=-1.0), "GroupInGroup.step_weight", -1.0),
+        (lambda: GroupInGroup(gamma=1.5), "GroupInGroup.gamma", 1.5),
         (lambda: PPO(critic=None), "PPO.critic", None),
         (lambda: GRPO(critic=ValueLoss()), "GRPO.critic", ValueLoss()),
         (lambda: Constant(0), "Constant.tokens", 0),
@@ -71,7 +100,7 @@ def parsed(*arguments: str) -> Objective:
     return parser.instantiate(parser.parse_args(list(arguments))).objective
 
 
-@pytest.mark.parametrize("kind", [PPO, GRPO, RAFT, SFT])
+@pytest.mark.parametrize("kind", NAMED)
 def test_a_short_name_alone_gives_the_defaults(kind: type[Objective]):
     assert parsed("--objective", kind.__name__) == kind()
 

@@ -2,23 +2,31 @@
 
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
+from tsr_lightning.objectives.anchors import GroupInGroup
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
     GroupNormalised,
+    LeaveOneOut,
+    ReturnToGo,
     ShapedTrajectory,
     outcome_advantages,
 )
-from tsr_lightning.objectives.gae import TokenGAE, TurnGAE
-from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.objectives.gae import BilevelGAE, TokenGAE, TurnGAE
+from tsr_lightning.objectives.gigpo import GiGPO
+from tsr_lightning.objectives.grpo import GRPO, DrGRPO
 from tsr_lightning.objectives.kl import K3, KL
 from tsr_lightning.objectives.losses import ValueLoss
+from tsr_lightning.objectives.maxrl import MaxRL
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT
+from tsr_lightning.objectives.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline, ReinforceRej
+from tsr_lightning.objectives.rloo import RLOO
 from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
 from tsr_lightning.objectives.shaping import RewardShaping
+from tsr_lightning.objectives.successes import SuccessRelative, SuccessSign
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 
 __all__ = [
@@ -27,24 +35,37 @@ __all__ = [
     "KL",
     "PPO",
     "RAFT",
+    "RLOO",
     "SFT",
     "AdvantageEstimator",
     "Aggregation",
+    "BilevelGAE",
     "Clipped",
     "Constant",
     "Credit",
+    "DrGRPO",
     "Estimates",
+    "GiGPO",
+    "GroupInGroup",
     "GroupNormalised",
     "ImitateSuccesses",
+    "LeaveOneOut",
     "Loss",
+    "MaxRL",
     "Needs",
     "Objective",
     "Outputs",
     "PolicyGradient",
+    "ReinforcePlusPlus",
+    "ReinforcePlusPlusBaseline",
+    "ReinforceRej",
+    "ReturnToGo",
     "RewardShaping",
     "SearchedCredit",
     "SequenceMean",
     "ShapedTrajectory",
+    "SuccessRelative",
+    "SuccessSign",
     "Surrogate",
     "Targets",
     "TokenGAE",

@@ -21,6 +21,7 @@ class Needs:
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
         siblings: the candidates that search proposed at each turn, in `Trajectory.siblings`.
+        state_keys: the state that each turn was taken in, in `Trajectory.state_keys`.
     """
 
     logprobs: bool = True
@@ -28,6 +29,7 @@ class Needs:
     final_values: bool = False
     reference: bool = False
     siblings: bool = False
+    state_keys: bool = False
 
 
 class Loss(NamedTuple):
@@ -66,6 +68,10 @@ class Objective(ABC):
     def compares(self, origin: Origin) -> bool:
         """Whether the return of a trajectory of this origin is compared with a baseline."""
         return origin is not Origin.DEMONSTRATED
+
+    def outcome(self, trajectory: Trajectory) -> float:
+        """What of a trajectory is compared: its return, or its success where the objective looks at that alone."""
+        return trajectory.episode_return
 
     def imitates(self, trajectory: Trajectory) -> bool:
         """Whether a trajectory that is not compared is made more likely."""

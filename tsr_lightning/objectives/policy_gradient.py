@@ -14,7 +14,7 @@ from tsr_lightning.objectives.credit import apply_override, regroup, weighted, w
 from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, ShapedTrajectory
 from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import ValueLoss, policy_loss, with_value_loss
-from tsr_lightning.objectives.searched import SearchedCredit, Unchanged
+from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import RewardShaping
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 from tsr_lightning.trajectory import Group, Origin, Trajectory
@@ -53,6 +53,8 @@ class PolicyGradient(Objective):
         estimator = type(self.advantage).__name__
         remedy = f"use ValueLoss, since {estimator} needs one" if needed else f"use null, since {estimator} needs none"
         require(needed == given, f"{name}.critic", self.critic, remedy)
+        remedy = f"{estimator} looks at success alone, and no shaping of the rewards reaches it; use []"
+        require(self.advantage.uses_rewards or not self.shaping, f"{name}.shaping", self.shaping, remedy)
 
     @property
     def needs(self) -> Needs:
@@ -65,6 +67,9 @@ class PolicyGradient(Objective):
     def compares(self, origin: Origin) -> bool:
         return self.searched.compares(origin)
 
+    def outcome(self, trajectory: Trajectory) -> float:
+        return self.advantage.outcome(trajectory)
+
     def imitates(self, trajectory: Trajectory) -> bool:
         return self.searched.imitates(trajectory)
 
@@ -76,10 +81,15 @@ class PolicyGradient(Objective):
         credits = [weighted(each, self.aggregation) for group in self.advantage(shaped) for each in group]
         if self.critic is None:
             credits = [replace(credit, value_weights=torch.zeros_like(credit.weights)) for credit in credits]
+        overrides = [override for group in shaped for override in self._overrides(group)]
         if self.whiten:
-            credits = whitened(credits, [each.compared for group in shaped for each in group])
-        overrides = [self.searched.override(trajectory) for group in groups for trajectory in group.trajectories]
+            credits = whitened(credits, [override is None for override in overrides])
         return regroup(map(apply_override, credits, overrides), groups)
+
+    def _overrides(self, group: Sequence[ShapedTrajectory]) -> list[CreditOverride | None]:
+        """What replaces the credit of each trajectory; None where it stays."""
+        of_compared = None if self.advantage.includes(group) else LEFT_OUT
+        return [of_compared if each.compared else self.searched.override(each.trajectory) for each in group]
 
     def _shaped(self, trajectory: Trajectory, estimates: Estimates) -> ShapedTrajectory:
         rewards: Sequence[float] = [turn.reward for turn in trajectory.turns]

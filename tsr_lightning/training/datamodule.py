@@ -185,7 +185,7 @@ class RolloutDataModule(LightningDataModule):
             raise RuntimeError("the RolloutDataModule has no trainer yet: fit and validate give it theirs")
         return self.trainer
 
-    def driver(self, temperature: float, *, keep_siblings: bool = False) -> Driver:
+    def driver(self, temperature: float, *, keep_siblings: bool = False, keep_state_keys: bool = False) -> Driver:
         """Runs searches with the policy as it is now."""
         agent = self.agent
         own = agent.policy.context_length
@@ -199,6 +199,7 @@ class RolloutDataModule(LightningDataModule):
             concurrency=self.concurrency,
             workers=self.workers,
             keep_siblings=keep_siblings,
+            keep_state_keys=keep_state_keys,
         )
 
     # -- training ---------------------------------------------------------------------------------------------------
@@ -244,7 +245,10 @@ class RolloutDataModule(LightningDataModule):
         started = time.perf_counter()
         with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
             instances = self.instances.training(epoch, self.instances_per_epoch)
-            driver = self.driver(self.sampling.temperature, keep_siblings=agent.objective.needs.siblings)
+            needs = agent.objective.needs
+            driver = self.driver(
+                self.sampling.temperature, keep_siblings=needs.siblings, keep_state_keys=needs.state_keys
+            )
             agent.begin_rollout()
             rollout = roll_out(
                 driver,
