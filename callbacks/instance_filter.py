@@ -17,10 +17,10 @@ class InstanceFilter(Callback):
     """Keeps the groups whose compared returns vary most, by the standard deviation within the group.
 
     U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
-    in the paper. Where an objective looks at success alone, successes stand for returns. A group is uniform, and ranks
-    last, where these are all equal and no member is imitated. Ties are broken by the deviation of all returns, then by
-    order. A group in which nothing is compared (searched members alone, under `ImitateSuccesses`) is not ranked: it is
-    kept where a member is imitated, and uniform otherwise, however its returns differ.
+    in the paper. They are returns after reward shaping, or successes where it looks at those alone. A group is uniform,
+    and ranks last, where these returns are all equal and no member is imitated. Ties are broken by the deviation of all
+    returns, then by order. A group in which nothing is compared (searched members alone, under `ImitateSuccesses`) is
+    not ranked: it is kept where a member is imitated, and uniform otherwise, however its returns differ.
 
     It ranks by returns, never by a search's scores. All ranks get the groups of all, and choose alike.
 
@@ -81,8 +81,8 @@ class InstanceFilter(Callback):
 
 
 def compared_returns(group: Group, objective: Objective) -> list[float]:
-    """What the objective compares of a group: returns, or successes where it looks at those alone."""
-    return [objective.outcome(each) for each in group.trajectories if objective.compares(each.origin)]
+    """The returns that the objective compares with one another, after reward shaping."""
+    return [objective.return_of(each) for each in group.trajectories if objective.compares(each.origin)]
 
 
 def compared_std(group: Group, objective: Objective) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
     GRPO,
+    K3,
     KL,
     PPO,
     RLOO,
@@ -40,7 +41,6 @@ from tsr_lightning.objectives import (
     SuccessRelative,
     SuccessSign,
     Targets,
-    TokenGAE,
     TokenMean,
     Unchanged,
 )
@@ -498,17 +498,17 @@ def zeros(trajectory: Trajectory) -> Estimates:
 @pytest.mark.parametrize("objective", [MaxRL(), ReinforceRej()], ids=["MaxRL", "REINFORCE-Rej"])
 @pytest.mark.parametrize("searched", [Unchanged(), ImitateSuccesses()], ids=["compared", "imitated"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_group_teaches_where_compared_outcomes_differ_or_a_member_is_imitated(
+def test_a_group_teaches_where_compared_returns_differ_or_a_member_is_imitated(
     objective: PolicyGradient, searched, seed: int
 ):
-    """So that a filter can tell from `compares`, `outcome` and `imitates`."""
+    """So that a filter can tell from `compares`, `return_of` and `imitates`."""
     objective = replace(objective, searched=searched)
     groups, estimates = random_rollout(seed, searched=0.6)
     for group, credits in zip(groups, objective.credit(groups, estimates), strict=True):
-        outcomes = {objective.outcome(each) for each in group.trajectories if objective.compares(each.origin)}
+        returns = {objective.return_of(each) for each in group.trajectories if objective.compares(each.origin)}
         imitated = any(objective.imitates(each) for each in group.trajectories)
         teaches = any((credit.weights * credit.advantages).any() for credit in credits)
-        assert teaches == (len(outcomes) == 2 or imitated)
+        assert teaches == (len(returns) == 2 or imitated)
 
 
 def test_needs_and_fewest_compared():
@@ -527,8 +527,17 @@ class Doubled(RewardShaping):
 
 
 @pytest.mark.parametrize("estimator", [SuccessRelative(), SuccessSign()])
-def test_shaping_that_would_change_nothing_is_refused(estimator):
+def test_what_would_change_nothing_is_refused(estimator):
     name = type(estimator).__name__
     with pytest.raises(ConfigError, match=rf"shaping is .*: {name} looks at success alone.*; use \[\]"):
         PolicyGradient(advantage=estimator, shaping=[Doubled()])
-    assert PolicyGradient(advantage=TokenGAE(), critic=PPO().critic, shaping=[Doubled()]).shaping
+    with pytest.raises(ConfigError, match=rf"kl is .*: {name} looks at success alone.*; use K3"):
+        PolicyGradient(advantage=estimator, kl=PenaltyPerToken())
+    assert PolicyGradient(advantage=estimator, kl=K3()).needs.reference
+
+
+def test_the_return_that_is_compared_is_shaped():
+    one = stated("ab", [0.5, 1.0])
+    assert RLOO().return_of(one) == one.episode_return == 1.5
+    assert RLOO(shaping=[Doubled()]).return_of(one) == 3.0
+    assert MaxRL().return_of(one) == MaxRL().return_of(replace(one, turns=one.turns[:1])) == 1.0

@@ -18,6 +18,7 @@ class Advantages(NamedTuple):
 
     advantages: Tensor  # [S] or [N]
     value_targets: Tensor  # the same shape: the critic's regression target
+    weight: float = 1.0  # factor of the aggregation's weight and normalizer; 0 leaves the trajectory out
 
 
 def gae(rewards: Tensor, values: Tensor, *, gamma: float, gae_lambda: float, final_value: float = 0.0) -> Advantages:

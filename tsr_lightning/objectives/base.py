@@ -69,13 +69,14 @@ class Objective(ABC):
         """Whether the return of a trajectory of this origin is compared with a baseline."""
         return origin is not Origin.DEMONSTRATED
 
-    def outcome(self, trajectory: Trajectory) -> float:
-        """What of a trajectory is compared: its return, or its success where the objective looks at that alone."""
-        return trajectory.episode_return
-
     def imitates(self, trajectory: Trajectory) -> bool:
         """Whether a trajectory that is not compared is made more likely."""
         return False
+
+    def return_of(self, trajectory: Trajectory) -> float:
+        """The return that is compared, as far as it is known before the policy's estimates: rewards after shaping, or 1
+        for a success and 0 for a failure where the objective looks at success alone."""
+        return trajectory.episode_return
 
     @abstractmethod
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:

@@ -67,37 +67,32 @@ class AdvantageEstimator(ABC):
         """False where it looks at success alone, so that no shaping of the rewards reaches it."""
         return True
 
-    def outcome(self, trajectory: Trajectory) -> float:
-        """What it compares with a baseline, before any shaping."""
-        return trajectory.episode_return
-
-    def includes(self, group: Sequence[ShapedTrajectory]) -> bool:
-        """Whether the compared members of a group are trained on. Where not, they have no weight, add nothing to the
-        normalizer of a step, and do not count towards whitening."""
-        return True
+    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
+        """The return that it compares, given the rewards after shaping; equal ones teach nothing."""
+        return sum(rewards)
 
     @abstractmethod
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         """One result per trajectory, indexed as `groups[i][j]`. What it says of trajectories that are not compared is
-        not used, but for a critic's value targets."""
+        not used, but for a critic's value targets; their weight is 1."""
 
 
 def outcome_advantages(
     groups: Sequence[Sequence[ShapedTrajectory]],
     advantages_of: Callable[[Tensor], Tensor],
-    outcome: Callable[[ShapedTrajectory], float] = attrgetter("episode_return"),
+    return_of: Callable[[ShapedTrajectory], float] = attrgetter("episode_return"),
 ) -> list[list[Advantages]]:
-    """The tokens of a trajectory share one advantage, computed from the outcomes of its group.
+    """The tokens of a trajectory share one advantage, computed from the returns of its group.
 
     Args:
         groups: of a rollout.
-        advantages_of: from the outcomes of a group's compared trajectories, float64 [C], to their advantages [C].
-        outcome: of a trajectory.
+        advantages_of: from the compared returns of a group, float64 [C], to their advantages [C].
+        return_of: a trajectory.
     """
 
     def of(group: Sequence[ShapedTrajectory]) -> list[Advantages]:
-        outcomes = torch.tensor([outcome(each) for each in group if each.compared], dtype=torch.float64)
-        advantages = iter(advantages_of(outcomes).tolist())
+        returns = torch.tensor([return_of(each) for each in group if each.compared], dtype=torch.float64)
+        advantages = iter(advantages_of(returns).tolist())
         return [uniform(each, next(advantages) if each.compared else 0.0) for each in group]
 
     return [of(group) for group in groups]

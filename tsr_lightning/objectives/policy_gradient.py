@@ -14,7 +14,7 @@ from tsr_lightning.objectives.credit import apply_override, regroup, weighted, w
 from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, ShapedTrajectory
 from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import ValueLoss, policy_loss, with_value_loss
-from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit, Unchanged
+from tsr_lightning.objectives.searched import SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import RewardShaping
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 from tsr_lightning.trajectory import Group, Origin, Trajectory
@@ -53,8 +53,17 @@ class PolicyGradient(Objective):
         estimator = type(self.advantage).__name__
         remedy = f"use ValueLoss, since {estimator} needs one" if needed else f"use null, since {estimator} needs none"
         require(needed == given, f"{name}.critic", self.critic, remedy)
-        remedy = f"{estimator} looks at success alone, and no shaping of the rewards reaches it; use []"
-        require(self.advantage.uses_rewards or not self.shaping, f"{name}.shaping", self.shaping, remedy)
+        if not self.advantage.uses_rewards:
+            self._require_nothing_in_the_rewards()
+
+    def _require_nothing_in_the_rewards(self) -> None:
+        name, reason = type(self).__name__, f"{type(self.advantage).__name__} looks at success alone, and no"
+        require(not self.shaping, f"{name}.shaping", self.shaping, f"{reason} shaping of rewards reaches it; use []")
+        nothing = torch.zeros(0)
+        in_the_loss = self.kl is None or self.kl.loss(nothing, nothing) is not None
+        require(
+            in_the_loss, f"{name}.kl", self.kl, f"{reason} penalty on rewards reaches it; use K3, which it minimises"
+        )
 
     @property
     def needs(self) -> Needs:
@@ -67,11 +76,11 @@ class PolicyGradient(Objective):
     def compares(self, origin: Origin) -> bool:
         return self.searched.compares(origin)
 
-    def outcome(self, trajectory: Trajectory) -> float:
-        return self.advantage.outcome(trajectory)
-
     def imitates(self, trajectory: Trajectory) -> bool:
         return self.searched.imitates(trajectory)
+
+    def return_of(self, trajectory: Trajectory) -> float:
+        return self.advantage.return_of(trajectory, self._rewards(trajectory))
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         shaped = [
@@ -81,27 +90,26 @@ class PolicyGradient(Objective):
         credits = [weighted(each, self.aggregation) for group in self.advantage(shaped) for each in group]
         if self.critic is None:
             credits = [replace(credit, value_weights=torch.zeros_like(credit.weights)) for credit in credits]
-        overrides = [override for group in shaped for override in self._overrides(group)]
         if self.whiten:
-            credits = whitened(credits, [override is None for override in overrides])
+            credits = whitened(credits, [each.compared for group in shaped for each in group])
+        overrides = [self.searched.override(trajectory) for group in groups for trajectory in group.trajectories]
         return regroup(map(apply_override, credits, overrides), groups)
 
-    def _overrides(self, group: Sequence[ShapedTrajectory]) -> list[CreditOverride | None]:
-        """What replaces the credit of each trajectory; None where it stays."""
-        of_compared = None if self.advantage.includes(group) else LEFT_OUT
-        return [of_compared if each.compared else self.searched.override(each.trajectory) for each in group]
-
-    def _shaped(self, trajectory: Trajectory, estimates: Estimates) -> ShapedTrajectory:
+    def _rewards(self, trajectory: Trajectory) -> Sequence[float]:
+        """[T] after shaping."""
         rewards: Sequence[float] = [turn.reward for turn in trajectory.turns]
         for step in self.shaping:
             rewards = step(rewards, trajectory)
+        return rewards
+
+    def _shaped(self, trajectory: Trajectory, estimates: Estimates) -> ShapedTrajectory:
         penalties = torch.zeros_like(estimates.logprobs)
         if self.kl is not None:
             penalties = self.kl.reward_penalty(estimates.logprobs, estimates.reference_logprobs)
         return ShapedTrajectory(
             trajectory,
             estimates,
-            rewards=tuple(rewards),
+            rewards=tuple(self._rewards(trajectory)),
             kl_penalties=penalties,
             compared=self.searched.override(trajectory) is None,
         )

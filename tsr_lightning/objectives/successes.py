@@ -1,4 +1,4 @@
-"""Advantage estimators that look at the success of trajectories, 1 or 0, and not at their rewards."""
+"""Advantage estimators for which the return of a trajectory is its success, 1 or 0, whatever its rewards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class SuccessRelative(AdvantageEstimator):
     minimum_compared = 2
     uses_rewards = False
 
-    def outcome(self, trajectory: Trajectory) -> float:
+    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
         return float(trajectory.succeeded)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
-        return outcome_advantages(groups, mean_normalised, succeeded)
+        return outcome_advantages(groups, mean_normalised, _succeeded)
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,23 @@ class SuccessSign(AdvantageEstimator):
     minimum_compared = 2  # a group of one has all succeeded or all failed
     uses_rewards = False
 
-    def outcome(self, trajectory: Trajectory) -> float:
+    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
         return float(trajectory.succeeded)
 
-    def includes(self, group: Sequence[ShapedTrajectory]) -> bool:
-        return len({succeeded(each) for each in group if each.compared}) == 2
-
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
-        return outcome_advantages(groups, lambda successes: 2 * successes - 1, succeeded)
+        signs = outcome_advantages(groups, lambda successes: 2 * successes - 1, _succeeded)
+        return [own if _is_mixed(group) else _left_out(group, own) for group, own in zip(groups, signs, strict=True)]
 
 
-def succeeded(shaped: ShapedTrajectory) -> float:
+def _succeeded(shaped: ShapedTrajectory) -> float:
     return float(shaped.trajectory.succeeded)
+
+
+def _is_mixed(group: Sequence[ShapedTrajectory]) -> bool:
+    return len({_succeeded(each) for each in group if each.compared}) == 2
+
+
+def _left_out(group: Sequence[ShapedTrajectory], advantages: Sequence[Advantages]) -> list[Advantages]:
+    return [
+        each._replace(weight=0.0) if shaped.compared else each for shaped, each in zip(group, advantages, strict=True)
+    ]
