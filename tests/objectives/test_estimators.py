@@ -244,14 +244,14 @@ def gigpo(weight: float, gamma: float, by_std: bool) -> Reference:
     return lambda rollout: [[of(group, one) for one in group] for group in rollout]
 
 
-def bilevel(gamma: float, lam: float, turn_gamma: float, turn_lam: float, bootstrap: bool) -> Reference:
+def bilevel(gamma: float, gae_lambda: float, turn_gamma: float, turn_lambda: float, bootstrap: bool) -> Reference:
     def of(one: Plain) -> list[float]:
         turns = one.rewards_of_trained_turns()
         of_turn: dict[int, float] = {}
         following, following_value = 0.0, one.final_value if bootstrap and one.truncated else 0.0
         for turn, reward in reversed(turns):
             value = one.values[turn][-1]
-            following = reward + turn_gamma * following_value - value + turn_gamma * turn_lam * following
+            following = reward + turn_gamma * following_value - value + turn_gamma * turn_lambda * following
             of_turn[turn], following_value = following, value
         tokens = []
         for turn, _ in turns:
@@ -259,7 +259,8 @@ def bilevel(gamma: float, lam: float, turn_gamma: float, turn_lam: float, bootst
             last = len(values) - 1
             deltas = [-penalties[i] + gamma * values[i + 1] - values[i] for i in range(last)]
             deltas.append(of_turn[turn] - penalties[last])
-            tokens += [sum((gamma * lam) ** (k - i) * deltas[k] for k in range(i, last + 1)) for i in range(last + 1)]
+            decay = gamma * gae_lambda
+            tokens += [sum(decay ** (k - i) * deltas[k] for k in range(i, last + 1)) for i in range(last + 1)]
         return tokens
 
     return lambda rollout: [[of(one) for one in group] for group in rollout]

@@ -61,9 +61,8 @@ class PolicyGradient(Objective):
         require(not self.shaping, f"{name}.shaping", self.shaping, f"{reason} shaping of rewards reaches it; use []")
         nothing = torch.zeros(0)
         in_the_loss = self.kl is None or self.kl.loss(nothing, nothing) is not None
-        require(
-            in_the_loss, f"{name}.kl", self.kl, f"{reason} penalty on rewards reaches it; use K3, which it minimises"
-        )
+        remedy = f"{reason} penalty on rewards reaches it; use K3, a term of the loss, or null"
+        require(in_the_loss, f"{name}.kl", self.kl, remedy)
 
     @property
     def needs(self) -> Needs:
