@@ -17,12 +17,12 @@ class InstanceFilter(Callback):
     """Keeps the groups whose compared returns vary most, by the standard deviation within the group.
 
     U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
-    in the paper. Returns are those that the baseline compares, so after reward shaping; a KL penalty on the rewards is
-    not known yet, and a format penalty apart from the return is not in them. A group is uniform, and ranks last, where
-    it has no signal (`objectives/signal.py`): these returns are all equal and no member is imitated. Ties are broken by
-    the deviation of all returns, then by order. A group in which nothing is compared (searched members
-    alone, under `ImitateSuccesses`) is not ranked: it is kept where a member is imitated, and uniform otherwise,
-    however its returns differ.
+    in the paper. Returns are those that the baseline compares: after reward shaping, or successes where it looks at
+    those alone; a KL penalty on the rewards is not known yet, and a format penalty apart from the return is not in
+    them. A group is uniform, and ranks last, where it has no signal (`objectives/signal.py`): these returns are all
+    equal and no member is imitated. Ties are broken by the deviation of all returns, then by order. A group in which
+    nothing is compared (searched members alone, under `ImitateSuccesses`) is not ranked: it is kept where a member is
+    imitated, and uniform otherwise, however its returns differ.
 
     It ranks by returns, never by a search's scores. All ranks get the groups of all, and choose alike.
 

@@ -148,12 +148,15 @@ def driver(
     limits: TokenLimits = TokenLimits(1000),  # noqa: B008  (frozen)
     max_response_tokens: int = 64,
     keep_siblings: bool = False,
+    keep_state_keys: bool = False,
     workers: Sequence[Any] = (),
 ) -> Driver:
     sampling = Sampling(1.0, max_response_tokens)
     env = Walk() if env is None else env
     others = [[worker] for worker in workers]
-    return Driver([env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_siblings, others)
+    return Driver(
+        [env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_siblings, keep_state_keys, others
+    )
 
 
 def tasks(strategy: Strategy, count: int = 40, run: int = 7) -> list[SearchTask]:

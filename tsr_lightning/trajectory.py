@@ -74,6 +74,7 @@ class Trajectory:
     siblings: tuple[tuple[Candidate, ...], ...] = ()  # [T][C] all candidates of each turn; empty unless asked for
     env: int = 0  # index of the environment in the mixture
     out_of_tokens: bool = False  # truncated, because a token limit left no room for another turn
+    state_keys: tuple[str, ...] = ()  # [T] equal where turns were taken in equal states; empty unless asked for
 
     @property
     def episode_return(self) -> float:

@@ -7,7 +7,7 @@ from callback_support import Agent, Data, events, points, returns, trainer, traj
 
 from callbacks import InstanceFilter
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, OverlongPenalty
+from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, MaxRL, OverlongPenalty, ReinforceRej
 from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutWave
 from tsr_lightning.trajectory import Group, Origin
 
@@ -49,6 +49,17 @@ def test_the_number_kept_is_rounded_down_but_at_least_one():
     assert kept(GROUPS, keep=0.49) == [1, 4, 5]  # 3.92
     assert kept(GROUPS, keep=0.01) == [4]
     assert len(kept([returns(i, 0, i + 1) for i in range(100)], keep=0.29)) == 29  # 0.29 · 100 < 29 in floating point
+
+
+def test_successes_are_ranked_where_the_objective_looks_at_those_alone():
+    # Groups of failures of different returns, of successes of different returns, and of one of each, equal in return.
+    outcomes = [((0.0, False), (1.0, False)), ((5.0, True), (1.0, True)), ((1.0, True), (1.0, False))]
+    groups = [
+        Group(i, tuple(trajectory(i, 0, turn(value), succeeded=won) for value, won in pair))
+        for i, pair in enumerate(outcomes)
+    ]
+    assert kept(groups, objective=GRPO(), keep=1.0) == [0, 1]
+    assert kept(groups, objective=MaxRL(), keep=1.0) == kept(groups, objective=ReinforceRej(), keep=1.0) == [2]
 
 
 def test_uniform_groups_are_dropped_only_under_drop_uniform():

@@ -11,22 +11,31 @@ from tsr_lightning.objectives import (
     CISPO,
     DAPO,
     GRPO,
-    GSPO,
     K2,
     K3,
     PPO,
     RAFT,
+    RLOO,
     SFT,
+    BilevelGAE,
     Clipped,
     ClippedWeight,
     Constant,
     Discount,
+    DrGRPO,
+    GiGPO,
+    GroupInGroup,
     GroupNormalised,
     ImitateSuccesses,
     K1Reward,
+    MaxRL,
     Objective,
     OverlongPenalty,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReinforceRej,
     ReturnAtEnd,
+    ReturnToGo,
     RolloutScaled,
     Scale,
     SequenceMean,
@@ -39,6 +48,19 @@ from tsr_lightning.objectives import (
 )
 
 NAN = float("nan")
+NAMED = [
+    GRPO,
+    PPO,
+    RAFT,
+    RLOO,
+    SFT,
+    DrGRPO,
+    GiGPO,
+    MaxRL,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReinforceRej,
+]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +87,12 @@ NAN = float("nan")
         (lambda: RAFT(kl=K1Reward(0.1)), "RAFT.kl", K1Reward(0.1)),
         (lambda: TokenGAE(gamma=1.1), "TokenGAE.gamma", 1.1),
         (lambda: TurnGAE(gae_lambda=-0.1), "TurnGAE.gae_lambda", -0.1),
+        (lambda: ReturnToGo(gamma=-0.1), "ReturnToGo.gamma", -0.1),
+        (lambda: BilevelGAE(gae_lambda=1.1), "BilevelGAE.gae_lambda", 1.1),
+        (lambda: BilevelGAE(turn_gamma=1.1), "BilevelGAE.turn_gamma", 1.1),
+        (lambda: BilevelGAE(turn_gae_lambda=NAN), "BilevelGAE.turn_gae_lambda", NAN),
+        (lambda: GroupInGroup(step_weight=-1.0), "GroupInGroup.step_weight", -1.0),
+        (lambda: GroupInGroup(gamma=1.5), "GroupInGroup.gamma", 1.5),
         (lambda: PPO(critic=None), "PPO.critic", None),
         (lambda: GRPO(critic=ValueLoss()), "GRPO.critic", ValueLoss()),
         (lambda: Constant(0), "Constant.tokens", 0),
@@ -103,7 +131,7 @@ def parsed(*arguments: str) -> Objective:
     return parser.instantiate(parser.parse_args(list(arguments))).objective
 
 
-@pytest.mark.parametrize("kind", [CISPO, DAPO, GRPO, GSPO, PPO, RAFT, SFT])
+@pytest.mark.parametrize("kind", NAMED)
 def test_a_short_name_alone_gives_the_defaults(kind: type[Objective]):
     assert parsed("--objective", kind.__name__) == kind()
 

@@ -13,6 +13,7 @@ import pytest
 from tests.fakes import GOAL, TURNS, Guided, Letters, Scripted, Walk, driver, tasks
 from tests.search.reference import FEW, SINGLE_CANDIDATE, STRATEGIES, Reference
 from tsr_lightning.costs import Costs
+from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.scorers import CriticValue
@@ -199,6 +200,16 @@ def test_siblings_are_recorded_only_on_request_and_change_nothing(strategy: Stra
         for turn, candidates in zip(trajectory.turns, trajectory.siblings, strict=True):
             kept = [candidate.turn.response for candidate in candidates if candidate.kept]
             assert kept == ([] if isinstance(strategy, Expert) else [turn.response])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_state_keys_are_those_of_the_states_that_turns_were_taken_in(strategy: Strategy) -> None:
+    searches = tasks(strategy)
+    plain = driver(Guided()).run(searches)
+    for trajectory, unkeyed in zip(driver(Guided(), keep_state_keys=True).run(searches), plain, strict=True):
+        assert replace(trajectory, state_keys=()) == unkeyed
+        places = [int(turn.observation.partition(",")[0]) for turn in trajectory.turns]
+        assert trajectory.state_keys == tuple(map(fingerprint, places))  # without the turns left
 
 
 def test_siblings_of_a_beam_are_all_its_candidates() -> None:

@@ -11,7 +11,7 @@ EVALUATIONS = '[{"name": "sampled", "temperature": 1.0, "samples": 1, "search": 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "search"),
-    [("grpo", "sample"), ("grpo", "beam"), ("ppo", "sample"), ("ppo", "beam"), ("raft", "sample")],
+    [("gigpo", "beam"), ("grpo", "sample"), ("grpo", "beam"), ("ppo", "sample"), ("ppo", "beam"), ("raft", "sample")],
 )
 def test_success_rises_above_0_9(objective: str, search: str, tmp_path: Path) -> None:
     overlays = ("--config", f"search/{search}.yaml", "--config", f"objective/{objective}.yaml")

@@ -6,7 +6,22 @@ import pytest
 from commands import QUICK, TINY, tsr
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, Objective, Unchanged
+from tsr_lightning.objectives import (
+    GRPO,
+    PPO,
+    RAFT,
+    RLOO,
+    SFT,
+    DrGRPO,
+    GiGPO,
+    ImitateSuccesses,
+    MaxRL,
+    Objective,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReinforceRej,
+    Unchanged,
+)
 from tsr_lightning.search.plan import Annealed, Mixed, Plan, PlanEntry, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
 from tsr_lightning.training.plan_check import check_plan
@@ -31,6 +46,7 @@ def mixed(sampled: int, searched: int) -> Mixed:
         (COMPARING, mixed(1, 1)),  # searched members are compared too
         (PPO(), Uniform(Sample(), 1)),  # the critic is the baseline
         (PPO(searched=ImitateSuccesses()), mixed(1, 3)),
+        (ReinforcePlusPlus(), Uniform(Sample(), 1)),  # the rollout's mean is the baseline
         (RAFT(), Uniform(Sample(), 1)),
         (RAFT(), mixed(1, 1)),
         (SFT(), Uniform(Sample(), 1)),
@@ -47,6 +63,10 @@ def test_a_plan_with_something_to_learn_is_accepted(objective: Objective, plan: 
         (COMPARING, Uniform(Beam(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
         (IMITATING, Uniform(Sample(), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),
         (IMITATING, Uniform(Beam(1, 1), 1), "groups of 1, of which GRPO compares 1 in epoch 0"),  # a plain sample
+        *(
+            (preset, Uniform(Sample(), 1), f"groups of 1, of which {type(preset).__name__} compares 1 in epoch 0")
+            for preset in (DrGRPO(), GiGPO(), MaxRL(), ReinforcePlusPlusBaseline(), ReinforceRej(), RLOO())
+        ),
         (IMITATING, mixed(1, 7), "groups of 8, of which GRPO compares 1 in epoch 0"),
         (IMITATING, Annealed(Beam(), count=1, epochs=4), "groups of 1, of which GRPO compares 1 in epoch 2"),
     ],

@@ -2,27 +2,35 @@
 
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
+from tsr_lightning.objectives.anchors import GroupInGroup
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.cispo import CISPO
 from tsr_lightning.objectives.dapo import DAPO
 from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
     GroupNormalised,
+    LeaveOneOut,
+    ReturnToGo,
     ShapedTrajectory,
     outcome_advantages,
 )
-from tsr_lightning.objectives.gae import TokenGAE, TurnGAE
-from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.objectives.gae import BilevelGAE, TokenGAE, TurnGAE
+from tsr_lightning.objectives.gigpo import GiGPO
+from tsr_lightning.objectives.grpo import GRPO, DrGRPO
 from tsr_lightning.objectives.gspo import GSPO
 from tsr_lightning.objectives.kl import K2, K3, KL, K1Reward, UnbiasedK3
 from tsr_lightning.objectives.losses import ValueLoss
+from tsr_lightning.objectives.maxrl import MaxRL
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT
+from tsr_lightning.objectives.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline, ReinforceRej
+from tsr_lightning.objectives.rloo import RLOO
 from tsr_lightning.objectives.rollout_scaled import RolloutScaled
 from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
+from tsr_lightning.objectives.successes import SuccessRelative, SuccessSign
 from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
 
 __all__ = [
@@ -35,31 +43,44 @@ __all__ = [
     "KL",
     "PPO",
     "RAFT",
+    "RLOO",
     "SFT",
     "AdvantageEstimator",
     "Aggregation",
+    "BilevelGAE",
     "Clipped",
     "ClippedWeight",
     "Constant",
     "Credit",
     "Discount",
+    "DrGRPO",
     "Estimates",
+    "GiGPO",
+    "GroupInGroup",
     "GroupNormalised",
     "ImitateSuccesses",
     "K1Reward",
+    "LeaveOneOut",
     "Loss",
+    "MaxRL",
     "Needs",
     "Objective",
     "Outputs",
     "OverlongPenalty",
     "PolicyGradient",
+    "ReinforcePlusPlus",
+    "ReinforcePlusPlusBaseline",
+    "ReinforceRej",
     "ReturnAtEnd",
+    "ReturnToGo",
     "RewardShaping",
     "RolloutScaled",
     "Scale",
     "SearchedCredit",
     "SequenceMean",
     "ShapedTrajectory",
+    "SuccessRelative",
+    "SuccessSign",
     "Surrogate",
     "Targets",
     "TokenGAE",

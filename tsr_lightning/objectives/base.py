@@ -22,6 +22,7 @@ class Needs:
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
         siblings: the candidates that search proposed at each turn, in `Trajectory.siblings`.
+        state_keys: the state that each turn was taken in, in `Trajectory.state_keys`.
     """
 
     logprobs: bool = True
@@ -29,6 +30,7 @@ class Needs:
     final_values: bool = False
     reference: bool = False
     siblings: bool = False
+    state_keys: bool = False
 
 
 class Loss(NamedTuple):
@@ -74,7 +76,8 @@ class Objective(ABC):
         return False
 
     def return_of(self, trajectory: Trajectory) -> float:
-        """The return that is compared, as far as it is known before the policy's estimates: rewards after shaping."""
+        """The return that is compared, as far as it is known before the policy's estimates: rewards after shaping, or 1
+        for a success and 0 for a failure where the objective looks at success alone."""
         return trajectory.episode_return
 
     def masks(self, trajectory: Trajectory) -> bool:

@@ -30,15 +30,16 @@ def uniform_credit(trajectory: Trajectory, advantage: float, aggregation: Aggreg
 
 
 def weighted(estimate: Advantages, aggregation: Aggregation) -> Credit:
-    """The credit of one trajectory of N trained tokens, before any override; the critic's weights are the policy's."""
+    """The credit of one trajectory of N trained tokens, before any override; the critic's weights are those of the
+    aggregation."""
     tokens = estimate.advantages.numel()
     weight, normalizer = aggregation.weighting(tokens) if tokens else (0.0, 0.0)
     weights = torch.full((tokens,), weight)
     return Credit(
         advantages=estimate.advantages,
         value_targets=estimate.value_targets,
-        weights=weights,
-        normalizers=torch.full((tokens,), normalizer),
+        weights=weights * estimate.weight,
+        normalizers=torch.full((tokens,), normalizer * estimate.weight),
         value_weights=weights,
         supervised_weights=torch.zeros(tokens),
     )

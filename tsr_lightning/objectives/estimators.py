@@ -6,13 +6,21 @@ T is the turns of a trajectory, N its trained tokens, C the compared trajectorie
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from tsr_lightning.batching.tensors import Estimates
-from tsr_lightning.objectives.advantages import Advantages, group_normalised
+from tsr_lightning.objectives.advantages import (
+    Advantages,
+    group_normalised,
+    leave_one_out,
+    returns_to_go,
+    token_rewards,
+)
 from tsr_lightning.objectives.base import Needs
+from tsr_lightning.objectives.checks import require_fraction
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -54,24 +62,36 @@ class AdvantageEstimator(ABC):
         """The fewest compared trajectories per group for which it is defined."""
         return 1
 
+    @property
+    def uses_rewards(self) -> bool:
+        """False where it looks at success alone, so that no shaping of the rewards reaches it."""
+        return True
+
+    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
+        """The return that it compares, given the rewards after shaping; equal ones teach nothing."""
+        return sum(rewards)
+
     @abstractmethod
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         """One result per trajectory, indexed as `groups[i][j]`. What it says of trajectories that are not compared is
-        not used, but for a critic's value targets."""
+        not used, but for a critic's value targets; their weight is 1."""
 
 
 def outcome_advantages(
-    groups: Sequence[Sequence[ShapedTrajectory]], advantages_of: Callable[[Tensor], Tensor]
+    groups: Sequence[Sequence[ShapedTrajectory]],
+    advantages_of: Callable[[Tensor], Tensor],
+    return_of: Callable[[ShapedTrajectory], float] = attrgetter("episode_return"),
 ) -> list[list[Advantages]]:
     """The tokens of a trajectory share one advantage, computed from the returns of its group.
 
     Args:
         groups: of a rollout.
         advantages_of: from the compared returns of a group, float64 [C], to their advantages [C].
+        return_of: a trajectory.
     """
 
     def of(group: Sequence[ShapedTrajectory]) -> list[Advantages]:
-        returns = torch.tensor([each.episode_return for each in group if each.compared], dtype=torch.float64)
+        returns = torch.tensor([return_of(each) for each in group if each.compared], dtype=torch.float64)
         advantages = iter(advantages_of(returns).tolist())
         return [uniform(each, next(advantages) if each.compared else 0.0) for each in group]
 
@@ -99,3 +119,39 @@ class GroupNormalised(AdvantageEstimator):
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         return outcome_advantages(groups, lambda returns: group_normalised(returns, normalise_std=self.divide_by_std))
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(AdvantageEstimator):
+    """A trajectory's return minus the mean of the others of its group: RLOO's advantage, which no trajectory's own
+    return biases. See `advantages.leave_one_out`."""
+
+    minimum_compared = 2
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        return outcome_advantages(groups, leave_one_out)
+
+
+@dataclass(frozen=True)
+class ReturnToGo(AdvantageEstimator):
+    """The discounted return from each token on, without a baseline: REINFORCE++, https://arxiv.org/abs/2501.03262.
+
+    A turn's reward falls on its last token, and each token's KL penalty on itself. As in `TokenGAE` with lambda 1 and
+    all values 0, the tokens of observations are no steps. To be used with `whiten`, which subtracts the rollout's mean.
+
+    Args:
+        gamma: the discount per token.
+    """
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_fraction("ReturnToGo.gamma", self.gamma)
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        def of(shaped: ShapedTrajectory) -> Advantages:
+            rewards = token_rewards(shaped.lengths, shaped.rewards, shaped.kl_penalties)
+            returns = torch.tensor(returns_to_go(rewards.tolist(), gamma=self.gamma))
+            return Advantages(returns, torch.zeros_like(returns))
+
+        return [[of(shaped) for shaped in group] for group in groups]

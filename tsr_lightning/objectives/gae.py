@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tsr_lightning.objectives.advantages import Advantages, token_gae, turn_gae
+from tsr_lightning.objectives.advantages import Advantages, bilevel_gae, token_gae, turn_gae
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.checks import require_fraction
 from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory
@@ -81,10 +81,54 @@ class TurnGAE(AdvantageEstimator):
         return [[of(shaped) for shaped in group] for group in groups]
 
 
+@dataclass(frozen=True)
+class BilevelGAE(AdvantageEstimator):
+    """Over turns, and then over the tokens of each. See `advantages.bilevel_gae`.
+
+    Args:
+        gamma: the discount per token within a turn.
+        gae_lambda: within a turn; 1 is Monte Carlo, smaller values rely more on the critic.
+        turn_gamma: the discount per turn.
+        turn_gae_lambda: between turns.
+        bootstrap_truncated: as in `TokenGAE`.
+    """
+
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    turn_gamma: float = 0.95
+    turn_gae_lambda: float = 1.0
+    bootstrap_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self)
+        require_fraction("BilevelGAE.turn_gamma", self.turn_gamma)
+        require_fraction("BilevelGAE.turn_gae_lambda", self.turn_gae_lambda)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(values=True, final_values=self.bootstrap_truncated)
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        def of(shaped: ShapedTrajectory) -> Advantages:
+            return bilevel_gae(
+                shaped.lengths,
+                shaped.rewards,
+                shaped.estimates.values,
+                gamma=self.gamma,
+                gae_lambda=self.gae_lambda,
+                turn_gamma=self.turn_gamma,
+                turn_gae_lambda=self.turn_gae_lambda,
+                final_value=_final_value(shaped, self.bootstrap_truncated),
+                penalties=shaped.kl_penalties,
+            )
+
+        return [[of(shaped) for shaped in group] for group in groups]
+
+
 def _final_value(shaped: ShapedTrajectory, bootstrap_truncated: bool) -> float:
     return shaped.estimates.final_value if bootstrap_truncated and shaped.trajectory.truncated else 0.0
 
 
-def _check(estimator: TokenGAE | TurnGAE) -> None:
+def _check(estimator: TokenGAE | TurnGAE | BilevelGAE) -> None:
     require_fraction(f"{type(estimator).__name__}.gamma", estimator.gamma)
     require_fraction(f"{type(estimator).__name__}.gae_lambda", estimator.gae_lambda)

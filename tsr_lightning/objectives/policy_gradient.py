@@ -63,6 +63,16 @@ class PolicyGradient(Objective):
         estimator = type(self.advantage).__name__
         remedy = f"use ValueLoss, since {estimator} needs one" if needed else f"use null, since {estimator} needs none"
         require(needed == given, f"{name}.critic", self.critic, remedy)
+        if not self.advantage.uses_rewards:
+            self._require_nothing_in_the_rewards()
+
+    def _require_nothing_in_the_rewards(self) -> None:
+        name, reason = type(self).__name__, f"{type(self.advantage).__name__} looks at success alone, and no"
+        require(not self.shaping, f"{name}.shaping", self.shaping, f"{reason} shaping of rewards reaches it; use []")
+        nothing = torch.zeros(0)
+        in_the_loss = self.kl is None or self.kl.loss(nothing, nothing) is not None
+        remedy = f"{reason} penalty on rewards reaches it; use K3, a term of the loss, or null"
+        require(in_the_loss, f"{name}.kl", self.kl, remedy)
 
     @property
     def needs(self) -> Needs:
@@ -78,11 +88,11 @@ class PolicyGradient(Objective):
     def imitates(self, trajectory: Trajectory) -> bool:
         return self.searched.imitates(trajectory) and not self.masks(trajectory)
 
-    def return_of(self, trajectory: Trajectory) -> float:
-        return sum(self._rewards(trajectory))
-
     def masks(self, trajectory: Trajectory) -> bool:
         return self.mask_truncated and trajectory.overlong
+
+    def return_of(self, trajectory: Trajectory) -> float:
+        return self.advantage.return_of(trajectory, self._rewards(trajectory))
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         shaped = [

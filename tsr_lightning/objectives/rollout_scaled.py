@@ -8,6 +8,7 @@ import torch
 from tsr_lightning.objectives.advantages import Advantages
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, ShapedTrajectory
+from tsr_lightning.trajectory import Trajectory
 
 _EPSILON = 1e-6  # keeps a rollout of equal returns finite
 
@@ -37,6 +38,13 @@ class RolloutScaled(AdvantageEstimator):
     @property
     def minimum_compared(self) -> int:
         return self.estimator.minimum_compared
+
+    @property
+    def uses_rewards(self) -> bool:
+        return self.estimator.uses_rewards
+
+    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
+        return self.estimator.return_of(trajectory, rewards)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         returns = [each.episode_return for group in groups for each in group if each.compared]

@@ -14,7 +14,7 @@ from typing import Any
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
-from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.scorers import Scorer
@@ -67,6 +67,7 @@ class Driver:
         limits: the other token limits.
         concurrency: searches that run at once.
         keep_siblings: record all candidates of each turn in `Trajectory.siblings`.
+        keep_state_keys: record the state that each turn was taken in, in `Trajectory.state_keys`.
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
     """
@@ -80,12 +81,14 @@ class Driver:
         limits: TokenLimits,
         concurrency: int = 256,
         keep_siblings: bool = False,
+        keep_state_keys: bool = False,
         workers: Sequence[Sequence[Branchable]] = (),
     ) -> None:
         self.engine = engine
         self.temperature = sampling.temperature
         self.concurrency = concurrency
         self.keep_siblings = keep_siblings
+        self.keep_state_keys = keep_state_keys
         self.costs = Costs()
         self._simulator = TurnSimulator(envs, chat_format, sampling, limits)
         self._workers = [replace(self._simulator, envs=worker) for worker in workers]
@@ -141,6 +144,7 @@ class Driver:
             siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
             env=task.env,
             out_of_tokens=leaf.snapshot.out_of_tokens,
+            state_keys=tuple(map(_state_key, leaf.path[:-1])) if self.keep_state_keys else (),
         )
 
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:
@@ -234,6 +238,10 @@ def _next_child(node: Node) -> int:
     """Takes the number of a node's next child."""
     node.driver.children += 1
     return node.driver.children - 1
+
+
+def _state_key(node: Node) -> str:
+    return fingerprint(node.snapshot.state_key)
 
 
 def _siblings(node: Node) -> tuple[Candidate, ...]:

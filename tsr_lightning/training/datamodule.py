@@ -193,7 +193,7 @@ class RolloutDataModule(LightningDataModule):
             raise RuntimeError("the RolloutDataModule has no trainer yet: fit and validate give it theirs")
         return self.trainer
 
-    def driver(self, temperature: float, *, keep_siblings: bool = False) -> Driver:
+    def driver(self, temperature: float, *, keep_siblings: bool = False, keep_state_keys: bool = False) -> Driver:
         """Runs searches with the policy as it is now."""
         agent = self.agent
         own = agent.policy.context_length
@@ -207,6 +207,7 @@ class RolloutDataModule(LightningDataModule):
             concurrency=self.concurrency,
             workers=self.workers,
             keep_siblings=keep_siblings,
+            keep_state_keys=keep_state_keys,
         )
 
     # -- training ---------------------------------------------------------------------------------------------------
@@ -251,7 +252,10 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent, sampling = self._trainer, self.agent, self.dynamic_sampling
         started = time.perf_counter()
         with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
-            driver = self.driver(self.sampling.temperature, keep_siblings=agent.objective.needs.siblings)
+            needs = agent.objective.needs
+            driver = self.driver(
+                self.sampling.temperature, keep_siblings=needs.siblings, keep_state_keys=needs.state_keys
+            )
             agent.begin_rollout()
             draw = partial(self._round, driver, epoch)
             rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, agent.objective)
