@@ -16,9 +16,11 @@ from tsr_lightning.objectives.losses import ValueLoss
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.ppo import PPO
 from tsr_lightning.objectives.raft import RAFT
+from tsr_lightning.objectives.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, Schedule
 from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
 from tsr_lightning.objectives.shaping import RewardShaping
+from tsr_lightning.objectives.supervised import Supervised
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 
 __all__ = [
@@ -32,19 +34,24 @@ __all__ = [
     "Aggregation",
     "Clipped",
     "Constant",
+    "ConstantSchedule",
+    "CosineSchedule",
     "Credit",
     "Estimates",
     "GroupNormalised",
     "ImitateSuccesses",
+    "LinearSchedule",
     "Loss",
     "Needs",
     "Objective",
     "Outputs",
     "PolicyGradient",
     "RewardShaping",
+    "Schedule",
     "SearchedCredit",
     "SequenceMean",
     "ShapedTrajectory",
+    "Supervised",
     "Surrogate",
     "Targets",
     "TokenGAE",

@@ -16,6 +16,7 @@ from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import ValueLoss, policy_loss, with_value_loss
 from tsr_lightning.objectives.searched import SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import RewardShaping
+from tsr_lightning.objectives.supervised import Supervised, supervised_credit, with_supervised_loss
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -34,6 +35,7 @@ class PolicyGradient(Objective):
         kl: the term that keeps the policy near the reference; null computes no reference.
         entropy_coefficient: the weight of the entropy bonus.
         critic: the critic's loss, where the estimator needs one.
+        supervised: a supervised term on demonstrations beside the policy gradient; null takes no demonstrations.
     """
 
     advantage: AdvantageEstimator = field(default_factory=GroupNormalised)
@@ -45,6 +47,7 @@ class PolicyGradient(Objective):
     kl: KL | None = None
     entropy_coefficient: float = 0.001
     critic: ValueLoss | None = None
+    supervised: Supervised | None = None
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -62,10 +65,23 @@ class PolicyGradient(Objective):
     def minimum_compared(self) -> int:
         return self.advantage.minimum_compared
 
+    @property
+    def takes_demonstrations(self) -> bool:
+        return self.supervised is not None
+
+    @property
+    def needs_demonstrations(self) -> bool:
+        return self.supervised is not None
+
+    def at(self, epoch: int) -> "PolicyGradient":
+        return self if self.supervised is None else replace(self, supervised=self.supervised.at(epoch))
+
     def compares(self, origin: Origin) -> bool:
         return self.searched.compares(origin)
 
     def imitates(self, trajectory: Trajectory) -> bool:
+        if self.supervised is not None and trajectory.origin is Origin.DEMONSTRATED:
+            return True
         return self.searched.imitates(trajectory)
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
@@ -78,8 +94,14 @@ class PolicyGradient(Objective):
             credits = [replace(credit, value_weights=torch.zeros_like(credit.weights)) for credit in credits]
         if self.whiten:
             credits = whitened(credits, [each.compared for group in shaped for each in group])
-        overrides = [self.searched.override(trajectory) for group in groups for trajectory in group.trajectories]
-        return regroup(map(apply_override, credits, overrides), groups)
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        credits = [*map(apply_override, credits, map(self.searched.override, trajectories))]
+        if self.supervised is not None:
+            credits = [
+                supervised_credit(credit, trajectory, self.aggregation, self.supervised)
+                for credit, trajectory in zip(credits, trajectories, strict=True)
+            ]
+        return regroup(credits, groups)
 
     def _shaped(self, trajectory: Trajectory, estimates: Estimates) -> ShapedTrajectory:
         rewards: Sequence[float] = [turn.reward for turn in trajectory.turns]
@@ -97,5 +119,9 @@ class PolicyGradient(Objective):
         )
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:
-        policy = policy_loss(targets, outputs, self.surrogate, self.kl, self.entropy_coefficient)
-        return policy if self.critic is None else with_value_loss(policy, targets, outputs, self.critic)
+        loss = policy_loss(targets, outputs, self.surrogate, self.kl, self.entropy_coefficient)
+        if self.critic is not None:
+            loss = with_value_loss(loss, targets, outputs, self.critic)
+        if self.supervised is not None:
+            loss = with_supervised_loss(loss, targets, outputs, self.supervised)
+        return loss

@@ -214,7 +214,7 @@ class RolloutDataModule(LightningDataModule):
         groups = self._rollout(epoch)
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences = credited_sequences(groups, agent.objective, estimate, ranks)
+        sequences = credited_sequences(groups, agent.objective.at(epoch), estimate, ranks)
         if not sequences:
             rank_zero_info(
                 f"epoch {epoch}: no update, because none of the {self.instances_per_epoch} groups was left to train on"
