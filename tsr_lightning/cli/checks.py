@@ -82,7 +82,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
             )
         if isinstance(strategy, Expert) and not isinstance(data.env, HasOracle):
             raise ConfigError(f"data.plan uses Expert, but {data.env_id} has no oracle: choose another strategy")
-    check_plan(agent.objective, data.plan)
+    check_plan(agent.objective, data.plan, from_file=data.demonstrations is not None)
 
 
 def _check_context(agent: Agent, data: RolloutDataModule) -> None:
@@ -106,6 +106,8 @@ def _check_context(agent: Agent, data: RolloutDataModule) -> None:
             f"data.env is {data.env_id}, whose first prompt has {prompt} tokens, which leaves no room for a response "
             f"within {limit}: use a model or data.context_tokens with a longer context"
         )
+    if data.demonstrations is not None:
+        data.demonstrations.check(chat, limit)
 
 
 def _check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:
