@@ -26,7 +26,7 @@ class ConversationLog(Callback):
         successes_only: leave out trajectories that did not succeed.
     """
 
-    def __init__(self, path: str, successes_only: bool = True) -> None:
+    def __init__(self, path: str = "conversations.jsonl", successes_only: bool = True) -> None:
         super().__init__()
         self.path = path
         self.successes_only = successes_only

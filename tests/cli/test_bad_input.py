@@ -103,7 +103,8 @@ CASES = {
         r"supervised is 'set': it needs demonstrations: give data\.plan .*Expert.*data\.demonstrations\.path",
     ),
     "supervised term of an objective without one": Case(
-        ("--config", "objective/sft.yaml", *SUPERVISED), "SFT the argument supervised, which it does not take"
+        ("--config", "objective/sft.yaml", *SUPERVISED),
+        r"SFT the argument supervised\S*, which it does not take: it takes aggregation",
     ),
     "negative weight of a supervised term": Case(
         (*SUPERVISED, "--model.objective.init_args.supervised.coefficient.init_args.value", "-1"),

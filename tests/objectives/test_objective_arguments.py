@@ -15,9 +15,12 @@ from tsr_lightning.objectives import (
     SFT,
     Clipped,
     Constant,
+    ConstantSchedule,
     ImitateSuccesses,
+    LinearSchedule,
     Objective,
     SequenceMean,
+    Supervised,
     TokenGAE,
     TurnGAE,
     Unchanged,
@@ -110,6 +113,15 @@ def test_a_file_overridden_key_by_key_and_by_class(tmp_path: Path):
 
 def test_null_disables_the_value_clip():
     assert parsed("--objective", "PPO", "--objective.critic", '{"clip": null}') == PPO(critic=ValueLoss(clip=None))
+
+
+def test_a_supervised_term_and_its_schedule():
+    coefficient = "--objective.supervised.coefficient"
+    assert parsed("--objective", "GRPO", coefficient, "ConstantSchedule", f"{coefficient}.value", "0.3") == GRPO(
+        supervised=Supervised(ConstantSchedule(0.3))
+    )
+    flags = (coefficient, "LinearSchedule", f"{coefficient}.end", "0.1", f"{coefficient}.epochs", "9")
+    assert parsed("--objective", "PPO", *flags) == PPO(supervised=Supervised(LinearSchedule(1.0, 0.1, epochs=9)))
 
 
 def test_a_misspelt_key_is_rejected():

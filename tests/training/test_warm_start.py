@@ -87,7 +87,8 @@ def test_one_configuration_runs_through_all_phases_and_resumes(objective: str, t
         whole = tsr(*arguments(objective, EPOCHS)).model.state_dict()
         started = tsr(*arguments(objective, RESUMED_AFTER))
         checkpoint = sorted(Path("runs").glob(f"a/version_1/checkpoints/*={RESUMED_AFTER - 1}.ckpt"))[-1]
-        resumed = tsr(*arguments(objective, EPOCHS), "--ckpt_path", str(checkpoint)).model.state_dict()
+        written = ("--config", "runs/a/version_1/config.yaml", "--ckpt_path", checkpoint)
+        resumed = tsr("fit", *written, "--trainer.max_epochs", EPOCHS).model.state_dict()
     assert started.trainer.global_step == RESUMED_AFTER
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     updates = figures(tmp_path, 0)

@@ -91,8 +91,8 @@ class Demonstrations:
         total = len(self.conversations)
         drawn = range(self.count * epoch, self.count * (epoch + 1))
         orders = {
-            turn: key.fold_in("demonstrations", turn).generator().permutation(total)
-            for turn in {number // total for number in drawn}
+            shuffle: key.fold_in("demonstrations", shuffle).generator().permutation(total)
+            for shuffle in {number // total for number in drawn}
         }
         return [self.conversations[orders[number // total][number % total]] for number in drawn]
 
