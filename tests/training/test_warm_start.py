@@ -8,7 +8,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
-from commands import QUICK, TINY, in_folder, tsr
+from commands import QUICK, ROOT, TINY, in_folder, tsr
 
 from callbacks.conversation_log import ConversationLog
 from tsr_lightning.errors import ConfigError
@@ -98,6 +98,16 @@ def test_one_configuration_runs_through_all_phases_and_resumes(objective: str, t
     assert float(updates[1]["train/supervised_loss"]) < float(updates[0]["train/supervised_loss"])
 
 
+@pytest.mark.parametrize("demonstrated", [0, 1, 3])
+def test_one_number_splits_a_budget_of_three_epochs(demonstrated: int, tmp_path: Path):
+    (tmp_path / "plan.yaml").write_text((ROOT / "configs" / "warm_start" / "split.yaml").read_text(encoding="utf-8"))
+    split = ("--data.plan.init_args.epochs", f"[{demonstrated}]", "--data.instances", "2")
+    with in_folder(tmp_path):
+        tsr(*arguments("grpo", 3), *split)
+    weights = [float(each["train/supervised_weight"]) for each in figures(tmp_path, 0)]
+    assert weights == pytest.approx([1] * demonstrated + [0] * (3 - demonstrated))
+
+
 def test_a_warm_start_and_a_mixture_from_a_file(oracle_file: Path, tmp_path: Path):
     """Two epochs of the file alone, one of both, one of samples alone; resumed after the first."""
     shutil.copy(oracle_file, tmp_path / "oracle.jsonl")
@@ -154,16 +164,6 @@ def test_the_log_holds_the_oracles_successes_in_trls_format(oracle_file: Path):
         start = 1 if roles[0] == "system" else 0
         assert roles[start:] == ["user", "assistant"] * (len(roles[start:]) // 2)
         assert (record["success"], record["strategy"]) == (True, "Expert")
-
-
-def test_a_resumed_log_replaces_the_lines_of_its_epoch(tmp_path: Path):
-    log = ConversationLog(str(tmp_path / "log.jsonl"))
-    lines = [f'{{"epoch": {epoch}}}\n' for epoch in (0, 0, 1, 2)]
-    for epoch in range(3):
-        log._append([line for line in lines if f": {epoch}" in line], epoch)
-    again = ConversationLog(log.path)
-    again._append(['{"epoch": 1, "again": true}\n'], 1)
-    assert Path(log.path).read_text() == '{"epoch": 0}\n{"epoch": 0}\n{"epoch": 1, "again": true}\n'
 
 
 def test_a_bad_file_is_refused_without_the_command_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
