@@ -1,9 +1,17 @@
 """Lightning callbacks for TSR Lightning. They import `tsr_lightning`, never the other way."""
 
 from callbacks.collapse import CollapseGuard
+from callbacks.conversation_log import ConversationLog
 from callbacks.evaluation import Evaluation
 from callbacks.instance_filter import InstanceFilter
 from callbacks.progress import RolloutProgressBar
 from callbacks.trajectory_log import TrajectoryLog
 
-__all__ = ["CollapseGuard", "Evaluation", "InstanceFilter", "RolloutProgressBar", "TrajectoryLog"]
+__all__ = [
+    "CollapseGuard",
+    "ConversationLog",
+    "Evaluation",
+    "InstanceFilter",
+    "RolloutProgressBar",
+    "TrajectoryLog",
+]

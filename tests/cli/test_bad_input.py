@@ -35,6 +35,29 @@ def overlay(**keys: object) -> dict[str, str]:
 
 
 MINE = ("--config", "mine.yaml")
+SUPERVISED = ("--config", "warm_start/supervised.yaml")
+FILE = ("--data.demonstrations.path", "mine.jsonl", "--data.demonstrations.count", "1")
+
+
+def messages(*roles: str, content: str = "go") -> str:
+    return json.dumps({"messages": [{"role": role, "content": content} for role in roles]})
+
+
+def conversations(*lines: str) -> dict[str, str]:
+    return {"mine.jsonl": "\n".join(lines)}
+
+
+def phases(epochs: list[int], *strategies: str, last_count: int = 4) -> dict[str, object]:
+    counts = [*[4] * (len(strategies) - 1), last_count]
+    plans = [
+        {"class_path": "Uniform", "init_args": {"strategy": {"class_path": name}, "count": count}}
+        for name, count in zip(strategies, counts, strict=True)
+    ]
+    return {"class_path": "Phases", "init_args": {"plans": plans, "epochs": epochs}}
+
+
+TALK = messages("user", "assistant")
+LATER_GROUP_OF_1 = phases([3], "Sample", "Sample", last_count=1)
 CASES = {
     "unknown environment": Case(("--data.env", "tsr/Sokobn-v0"), r"'tsr/Sokobn-v0'.*did you mean tsr/Sokoban-v0"),
     "unknown environment of a user": Case(("--data.env", "absent_module:Env-v0"), "absent_module.*PYTHONPATH"),
@@ -94,7 +117,60 @@ CASES = {
         "Expert.*no oracle.*another strategy",
     ),
     "demonstrations under a policy gradient": Case(
-        ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*SFT"
+        ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*supervised term.*SFT"
+    ),
+    "supervised term without a demonstration": Case(
+        SUPERVISED,
+        r"supervised is 'set': it needs demonstrations: give data\.plan .*Expert.*data\.demonstrations\.path",
+    ),
+    "supervised term of an objective without one": Case(
+        ("--config", "objective/sft.yaml", *SUPERVISED),
+        r"SFT the argument supervised\S*, which it does not take: it takes aggregation",
+    ),
+    "negative weight of a supervised term": Case(
+        (*SUPERVISED, "--model.objective.init_args.supervised.coefficient.init_args.value", "-1"),
+        r"ConstantSchedule\.value is -1\.0: a coefficient is not negative",
+    ),
+    "group of 1 in a later phase": Case(
+        MINE, r"groups of 1, of which GRPO compares 1 in epoch 3.*at least 2", overlay(data={"plan": LATER_GROUP_OF_1})
+    ),
+    "lengths of other phases": Case(
+        MINE, r"Phases\.epochs is \[\]: give 1 numbers", overlay(data={"plan": phases([], "Sample", "Sample")})
+    ),
+    "file of demonstrations without a supervised term": Case(
+        FILE, r"data\.demonstrations is .*GRPO.*supervised term.*SFT", conversations(TALK)
+    ),
+    "missing file of demonstrations": Case(
+        (*SUPERVISED, *FILE), r"data\.demonstrations\.path is 'mine\.jsonl': there is no such file"
+    ),
+    "demonstration that is no JSON": Case(
+        (*SUPERVISED, *FILE), r"path is 'mine\.jsonl': line 2 is no JSON", conversations(TALK, "{")
+    ),
+    "demonstration without messages": Case(
+        (*SUPERVISED, *FILE),
+        r"'mine\.jsonl': line 1 has no \"messages\" with \"role\"",
+        conversations('{"text": "hello"}'),
+    ),
+    "demonstration whose roles are out of order": Case(
+        (*SUPERVISED, *FILE),
+        r"'mine\.jsonl': line 1 has its roles out of order \(user, user, assistant\); write a system message or none",
+        conversations(messages("user", "user", "assistant")),
+    ),
+    "demonstration that ends with the user": Case(
+        (*SUPERVISED, *FILE), r"line 1 has its roles out of order", conversations(messages("user", "assistant", "user"))
+    ),
+    "demonstration without an answer": Case(
+        (*SUPERVISED, *FILE), r"line 2 has no assistant message", conversations(TALK, messages("system", "user"))
+    ),
+    "demonstration longer than the context": Case(
+        (*SUPERVISED, *FILE),
+        r"'mine\.jsonl': line 3 is longer than the context: its turn 1 has \d{4} tokens, of at most 2048",
+        conversations(TALK, "", messages("user", "assistant", content="#" * 2000)),
+    ),
+    "more demonstrations per epoch than the file has": Case(
+        (*SUPERVISED, *FILE, "--data.demonstrations.count", "3"),
+        r"data\.demonstrations\.count is 3: the file has 2 conversations; give at most as many",
+        conversations(TALK, TALK),
     ),
     "CriticValue without a critic": Case((*BEAM, f"{STRATEGY}.scorer", "CriticValue"), "critic.*GRPO.*PPO"),
     "negative number of workers": Case(

@@ -21,6 +21,7 @@ from tsr_lightning.objectives import (
     Clipped,
     ClippedWeight,
     Constant,
+    ConstantSchedule,
     Discount,
     DrGRPO,
     GiGPO,
@@ -28,6 +29,7 @@ from tsr_lightning.objectives import (
     GroupNormalised,
     ImitateSuccesses,
     K1Reward,
+    LinearSchedule,
     MaxRL,
     Objective,
     OverlongPenalty,
@@ -39,6 +41,7 @@ from tsr_lightning.objectives import (
     RolloutScaled,
     Scale,
     SequenceMean,
+    Supervised,
     TokenGAE,
     TurnClipped,
     TurnGAE,
@@ -201,6 +204,15 @@ def test_null_disables_a_clip():
     assert with_surrogate("GRPO", "Clipped", "dual", "3") == GRPO(surrogate=Clipped(dual=3.0))
     assert with_surrogate("GRPO", "Clipped", "dual", "null") == GRPO()
     assert parsed("--objective", "PPO", "--objective.critic", '{"clip": null}') == PPO(critic=ValueLoss(clip=None))
+
+
+def test_a_supervised_term_and_its_schedule():
+    coefficient = "--objective.supervised.coefficient"
+    assert parsed("--objective", "GRPO", coefficient, "ConstantSchedule", f"{coefficient}.value", "0.3") == GRPO(
+        supervised=Supervised(ConstantSchedule(0.3))
+    )
+    flags = (coefficient, "LinearSchedule", f"{coefficient}.end", "0.1", f"{coefficient}.epochs", "9")
+    assert parsed("--objective", "PPO", *flags) == PPO(supervised=Supervised(LinearSchedule(1.0, 0.1, epochs=9)))
 
 
 def test_a_misspelt_key_is_rejected():

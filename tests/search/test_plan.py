@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes import driver, tasks
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.search.plan import Annealed, Mixed, PlanEntry, Uniform
+from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, PlanEntry, Uniform
 from tsr_lightning.search.scorers import EnvironmentScore, ReturnSoFar, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample
@@ -16,14 +16,14 @@ from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sa
 def test_a_uniform_group_has_one_strategy() -> None:
     plan = Uniform(Beam(), 5)
     assert plan.entries(0) == plan.entries(99) == [PlanEntry(Beam(), 5)]
-    assert (plan.group_size, plan.strategies) == (5, [Beam()])
+    assert (plan.group_size(0), plan.strategies) == (5, [Beam()])
 
 
 def test_a_mixed_group_has_its_members_in_order() -> None:
     members = [PlanEntry(Sample(), 3), PlanEntry(Beam(), 2)]
     plan = Mixed(members)
     assert plan.entries(0) == members
-    assert (plan.group_size, plan.strategies) == (5, [Sample(), Beam()])
+    assert (plan.group_size(0), plan.strategies) == (5, [Sample(), Beam()])
 
 
 def test_annealed_search_fades_out_linearly_at_a_constant_group_size() -> None:
@@ -36,7 +36,7 @@ def test_annealed_search_fades_out_linearly_at_a_constant_group_size() -> None:
         [PlanEntry(Sample(), 8)],
         [PlanEntry(Sample(), 8)],
     ]
-    assert (plan.group_size, plan.strategies, plan.constant_from) == (8, [Beam(), Sample()], 4)
+    assert (plan.group_size(0), plan.strategies, plan.constant_from) == (8, [Beam(), Sample()], 4)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,35 @@ def test_annealed_search_never_has_a_single_plain_sample_in_a_group(count: int, 
     assert all(sum(e.count for e in of_epoch) == count for of_epoch in entries)
 
 
+WARM_START = Phases([Uniform(Expert(), 1), Mixed([PlanEntry(Expert(), 1), PlanEntry(Sample(), 4)]), Uniform()], [2, 1])
+
+
+def test_phases_follow_one_another() -> None:
+    expert, mixture, samples = (plan.entries(0) for plan in WARM_START.plans)
+    assert [WARM_START.entries(epoch) for epoch in range(6)] == [expert, expert, mixture, *[samples] * 3]
+    assert [WARM_START.group_size(epoch) for epoch in range(4)] == [1, 1, 5, 8]
+    assert (WARM_START.constant_from, WARM_START.strategies) == (3, [Expert(), Sample()])
+
+
+def test_a_plan_counts_its_epochs_from_the_beginning_of_its_phase() -> None:
+    annealed = Annealed(Beam(), count=8, epochs=4)
+    plan = Phases([Uniform(Expert(), 1), annealed], [3])
+    assert [plan.entries(3 + epoch) for epoch in range(6)] == [annealed.entries(epoch) for epoch in range(6)]
+    assert plan.constant_from == 7
+
+
+def test_a_phase_without_rollout() -> None:
+    plan = Phases([NoRollout(), Uniform(count=3)], [2])
+    assert [plan.group_size(epoch) for epoch in range(4)] == [0, 0, 3, 3]
+    assert plan.strategies == [Sample()]
+
+
+def test_a_phase_of_no_epochs_is_skipped_and_its_strategies_stay_named() -> None:
+    plan = Phases([Uniform(Expert(), 1), Uniform()], [0])
+    assert plan.entries(0) == [PlanEntry(Sample(), 8)]
+    assert plan.strategies == [Expert(), Sample()]
+
+
 REFUSED: dict[str, Callable[[], object]] = {
     "Beam.width is 5: the first turn has only 4": lambda: Beam(5, 4),
     "Beam.width is 0": lambda: Beam(0, 4),
@@ -68,6 +97,9 @@ REFUSED: dict[str, Callable[[], object]] = {
     "WeightedSum.weights is [1.0]: give 2": lambda: WeightedSum([EnvironmentScore(), ReturnSoFar()], [1.0]),
     "Uniform.count is 0": lambda: Uniform(Sample(), 0),
     "Mixed.members is []": lambda: Mixed([]),
+    "Phases.plans is []: give 1": lambda: Phases([], []),
+    "Phases.epochs is [3, 4]: give 1 numbers": lambda: Phases([Uniform(), Uniform()], [3, 4]),
+    "Phases.epochs is [-1]": lambda: Phases([Uniform(), Uniform()], [-1]),
     "PlanEntry.count is -1": lambda: PlanEntry(Beam(), -1),
     "Annealed.count is -2": lambda: Annealed(Beam(), -2),
     "Annealed.epochs is 0": lambda: Annealed(Beam(), epochs=0),

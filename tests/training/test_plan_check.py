@@ -17,12 +17,14 @@ from tsr_lightning.objectives import (
     ImitateSuccesses,
     MaxRL,
     Objective,
+    PolicyGradient,
     ReinforcePlusPlus,
     ReinforcePlusPlusBaseline,
     ReinforceRej,
+    Supervised,
     Unchanged,
 )
-from tsr_lightning.search.plan import Annealed, Mixed, Plan, PlanEntry, Uniform
+from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
 from tsr_lightning.training.plan_check import check_plan
 
@@ -85,15 +87,56 @@ def test_a_single_compared_member_is_refused(objective: Objective, plan: Plan, m
     ids=repr,
 )
 def test_a_policy_gradient_refuses_demonstrations(objective: Objective, plan: Plan):
-    with pytest.raises(
-        ConfigError, match=r"data\.plan is .*demonstrations of Expert are no samples of the policy.*the objective SFT"
-    ):
+    sentence = r"data\.plan is .*demonstrations of Expert are no samples.*supervised term.*or use the objective SFT"
+    with pytest.raises(ConfigError, match=sentence):
         check_plan(objective, plan)
 
 
 @pytest.mark.parametrize("objective", [SFT(), RAFT()], ids=repr)
 def test_imitation_accepts_demonstrations(objective: Objective):
     check_plan(objective, Uniform(Expert(), 1))
+
+
+DEMONSTRATING = Mixed([PlanEntry(Sample(), 4), PlanEntry(Expert(), 1)])
+
+
+@pytest.mark.parametrize("kind", [GRPO, PPO])
+@pytest.mark.parametrize("plan", [Uniform(Expert(), 1), DEMONSTRATING, Phases([Uniform(Expert(), 1), Uniform()], [0])])
+def test_a_supervised_term_accepts_demonstrations(kind: type[PolicyGradient], plan: Plan):
+    """Those of a phase of no epochs too, so that a run without them needs no other configuration."""
+    check_plan(kind(supervised=Supervised()), plan)
+
+
+def test_a_supervised_term_needs_an_expert_or_a_file():
+    objective = GRPO(supervised=Supervised())
+    with pytest.raises(ConfigError, match=r"supervised is 'set': it needs demonstrations: give .*Expert.*or set it"):
+        check_plan(objective, Uniform(Sample(), 8))
+    check_plan(objective, Uniform(Sample(), 8), from_file=True)
+
+
+@pytest.mark.parametrize("objective", [GRPO(), PPO()], ids=repr)
+def test_a_file_of_demonstrations_needs_an_objective_that_takes_them(objective: Objective):
+    with pytest.raises(ConfigError, match=r"data\.demonstrations is .*supervised term.*or use the objective SFT"):
+        check_plan(objective, Uniform(Sample(), 8), from_file=True)
+    check_plan(SFT(), Uniform(Sample(), 8), from_file=True)
+
+
+def test_an_epoch_without_rollout_needs_a_file():
+    objective, plan = GRPO(supervised=Supervised()), Phases([Uniform(Expert(), 1), NoRollout()], [2])
+    with pytest.raises(ConfigError, match=r"rolls out nothing in epoch 2, and there is no file.*demonstrations\.path"):
+        check_plan(objective, plan)
+    check_plan(objective, plan, from_file=True)
+
+
+def test_a_demonstration_is_no_baseline():
+    alone = Mixed([PlanEntry(Sample(), 1), PlanEntry(Expert(), 7)])
+    with pytest.raises(ConfigError, match="groups of 8, of which GRPO compares 1"):
+        check_plan(GRPO(supervised=Supervised()), alone)
+
+
+def test_every_phase_is_checked():
+    with pytest.raises(ConfigError, match="groups of 1, of which GRPO compares 1 in epoch 3"):
+        check_plan(GRPO(), Phases([Uniform(Sample(), 4), Uniform(Sample(), 1)], [3]))
 
 
 def test_one_search_per_instance_trains(empty_folder):

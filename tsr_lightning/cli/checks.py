@@ -85,7 +85,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
         for entry, env in zip(data.mixture, data.envs, strict=True):
             if isinstance(strategy, Expert) and not isinstance(env, HasOracle):
                 raise ConfigError(f"data.plan uses Expert, but {entry.env} has no oracle: choose another strategy")
-    check_plan(agent.objective, data.plan)
+    check_plan(agent.objective, data.plan, from_file=data.demonstrations is not None)
     if data.dynamic_sampling is not None:
         data.dynamic_sampling.check(data.plan)
 
@@ -112,6 +112,8 @@ def _check_context(agent: Agent, data: RolloutDataModule) -> None:
                 f"data.env is {entry.env}, whose first prompt has {prompt} tokens, which leaves no room for a response "
                 f"within {limit}: use a model or data.context_tokens with a longer context"
             )
+    if data.demonstrations is not None:
+        data.demonstrations.check(chat, limit)
 
 
 def _check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:

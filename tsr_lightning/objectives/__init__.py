@@ -27,10 +27,12 @@ from tsr_lightning.objectives.raft import RAFT
 from tsr_lightning.objectives.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline, ReinforceRej
 from tsr_lightning.objectives.rloo import RLOO
 from tsr_lightning.objectives.rollout_scaled import RolloutScaled
+from tsr_lightning.objectives.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, Schedule
 from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
 from tsr_lightning.objectives.successes import SuccessRelative, SuccessSign
+from tsr_lightning.objectives.supervised import Supervised
 from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
 
 __all__ = [
@@ -51,6 +53,8 @@ __all__ = [
     "Clipped",
     "ClippedWeight",
     "Constant",
+    "ConstantSchedule",
+    "CosineSchedule",
     "Credit",
     "Discount",
     "DrGRPO",
@@ -61,6 +65,7 @@ __all__ = [
     "ImitateSuccesses",
     "K1Reward",
     "LeaveOneOut",
+    "LinearSchedule",
     "Loss",
     "MaxRL",
     "Needs",
@@ -76,11 +81,13 @@ __all__ = [
     "RewardShaping",
     "RolloutScaled",
     "Scale",
+    "Schedule",
     "SearchedCredit",
     "SequenceMean",
     "ShapedTrajectory",
     "SuccessRelative",
     "SuccessSign",
+    "Supervised",
     "Surrogate",
     "Targets",
     "TokenGAE",

@@ -63,9 +63,19 @@ class Objective(ABC):
 
     @property
     def takes_demonstrations(self) -> bool:
-        """Whether it can train on trajectories that the policy did not sample. A policy gradient cannot: the importance
-        ratio is not 1 there, and a baseline would make the weaker demonstrations less likely."""
+        """Whether it can train on trajectories that the policy did not sample. A policy gradient alone cannot: the
+        importance ratio is not 1 there, and a baseline would make the weaker demonstrations less likely."""
         return False
+
+    @property
+    def needs_demonstrations(self) -> bool:
+        """Whether a part of it does nothing without demonstrations."""
+        return False
+
+    def at(self, epoch: int) -> "Objective":
+        """The objective as it is in an epoch, where a part of it follows a schedule. As configured it is that of
+        epoch 0."""
+        return self
 
     def compares(self, origin: Origin) -> bool:
         """Whether the return of a trajectory of this origin is compared with a baseline."""

@@ -16,6 +16,7 @@ from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import ValueLoss, policy_loss, with_value_loss
 from tsr_lightning.objectives.searched import LEFT_OUT, SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import RewardShaping
+from tsr_lightning.objectives.supervised import Supervised, supervised_credit, with_supervised_loss
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -41,6 +42,7 @@ class PolicyGradient(Objective):
         kl: the term that keeps the policy near the reference; null computes no reference.
         entropy_coefficient: the weight of the entropy bonus.
         critic: the critic's loss, where the estimator needs one.
+        supervised: a supervised term on demonstrations beside the policy gradient; null takes no demonstrations.
     """
 
     advantage: AdvantageEstimator = field(default_factory=GroupNormalised)
@@ -54,6 +56,7 @@ class PolicyGradient(Objective):
     kl: KL | None = None
     entropy_coefficient: float = 0.001
     critic: ValueLoss | None = None
+    supervised: Supervised | None = None
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -82,10 +85,23 @@ class PolicyGradient(Objective):
     def minimum_compared(self) -> int:
         return self.advantage.minimum_compared
 
+    @property
+    def takes_demonstrations(self) -> bool:
+        return self.supervised is not None
+
+    @property
+    def needs_demonstrations(self) -> bool:
+        return self.supervised is not None
+
+    def at(self, epoch: int) -> "PolicyGradient":
+        return self if self.supervised is None else replace(self, supervised=self.supervised.at(epoch))
+
     def compares(self, origin: Origin) -> bool:
         return self.searched.compares(origin)
 
     def imitates(self, trajectory: Trajectory) -> bool:
+        if self.supervised is not None and trajectory.origin is Origin.DEMONSTRATED:
+            return True
         return self.searched.imitates(trajectory) and not self.masks(trajectory)
 
     def masks(self, trajectory: Trajectory) -> bool:
@@ -110,7 +126,10 @@ class PolicyGradient(Objective):
     def _finished(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """The credit with all that neither baseline nor whitening sees."""
         override = LEFT_OUT if self.masks(trajectory) else self.searched.override(trajectory)
-        return penalise_format(apply_override(credit, override), trajectory, self.format_penalty)
+        finished = penalise_format(apply_override(credit, override), trajectory, self.format_penalty)
+        if self.supervised is None:
+            return finished
+        return supervised_credit(finished, trajectory, self.aggregation, self.supervised)
 
     def _rewards(self, trajectory: Trajectory) -> Sequence[float]:
         """[T] after shaping."""
@@ -132,5 +151,9 @@ class PolicyGradient(Objective):
         )
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:
-        policy = policy_loss(targets, outputs, self.surrogate, self.kl, self.entropy_coefficient)
-        return policy if self.critic is None else with_value_loss(policy, targets, outputs, self.critic)
+        loss = policy_loss(targets, outputs, self.surrogate, self.kl, self.entropy_coefficient)
+        if self.critic is not None:
+            loss = with_value_loss(loss, targets, outputs, self.critic)
+        if self.supervised is not None:
+            loss = with_supervised_loss(loss, targets, outputs, self.supervised)
+        return loss

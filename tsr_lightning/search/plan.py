@@ -1,7 +1,9 @@
 """The group plan: which strategies build the trajectories of a group in each epoch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tsr_lightning.errors import require
 from tsr_lightning.search.strategies import Sample, Strategy
@@ -24,7 +26,7 @@ class PlanEntry:
 
 
 class Plan(ABC):
-    """The entries of each epoch; every instance of an epoch gets the same, and groups have one size in all epochs."""
+    """The entries of each epoch; every instance of an epoch gets the same, and none where there are no members."""
 
     @abstractmethod
     def entries(self, epoch: int) -> list[PlanEntry]: ...
@@ -36,17 +38,13 @@ class Plan(ABC):
 
     @property
     def strategies(self) -> list[Strategy]:
-        """All strategies that the plan uses in some epoch."""
-        found: list[Strategy] = []
-        for epoch in range(self.constant_from + 1):
-            for entry in self.entries(epoch):
-                if entry.strategy not in found:
-                    found.append(entry.strategy)
-        return found
+        """All strategies that the plan names for some epoch, those that build no member included."""
+        epochs = range(self.constant_from + 1)
+        return _distinct(entry.strategy for epoch in epochs for entry in self.entries(epoch))
 
-    @property
-    def group_size(self) -> int:
-        return sum(entry.count for entry in self.entries(0))
+    def group_size(self, epoch: int) -> int:
+        """Trajectories per instance."""
+        return sum(entry.count for entry in self.entries(epoch))
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Mixed(Plan):
     members: list[PlanEntry]
 
     def __post_init__(self) -> None:
-        require(self.group_size >= 1, "Mixed.members", self.members, "give entries of 1 trajectory or more in all")
+        require(self.group_size(0) >= 1, "Mixed.members", self.members, "give entries of 1 trajectory or more in all")
 
     def entries(self, epoch: int) -> list[PlanEntry]:
         return list(self.members)
@@ -117,3 +115,58 @@ class Annealed(Plan):
     @property
     def constant_from(self) -> int:
         return self.epochs
+
+
+@dataclass(frozen=True)
+class NoRollout(Plan):
+    """Nothing is rolled out: a phase that trains on the demonstrations of a file alone."""
+
+    def entries(self, epoch: int) -> list[PlanEntry]:
+        return []
+
+
+@dataclass(frozen=True)
+class Phases(Plan):
+    """Plans one after the other, such as demonstrations, then a mixture, then samples alone.
+
+    A plan counts its epochs from the beginning of its phase. The objective stays the same in all phases: one with a
+    supervised term trains on demonstrations in the first and needs none in the last. As PyTorch's `SequentialLR`, it
+    takes what follows one another and the lengths apart, so that one number moves the boundary of two phases.
+
+    Args:
+        plans: the plan of each phase.
+        epochs: how many epochs each plan but the last is followed; 0 skips it. The last goes on to the end.
+    """
+
+    plans: list[Plan]
+    epochs: list[int]
+
+    def __post_init__(self) -> None:
+        require(len(self.plans) >= 1, "Phases.plans", self.plans, "give 1 plan or more")
+        count = len(self.plans) - 1
+        remedy = f"give {count} numbers of 0 or more, one for each of the {len(self.plans)} plans but the last"
+        require(
+            len(self.epochs) == count and all(each >= 0 for each in self.epochs), "Phases.epochs", self.epochs, remedy
+        )
+
+    def entries(self, epoch: int) -> list[PlanEntry]:
+        starts = [0, *accumulate(self.epochs)]
+        phase = max(i for i, start in enumerate(starts) if start <= epoch)
+        return self.plans[phase].entries(epoch - starts[phase])
+
+    @property
+    def constant_from(self) -> int:
+        return sum(self.epochs) + self.plans[-1].constant_from
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        """Those of all phases, skipped ones included, so that 0 epochs of demonstrations are no other configuration."""
+        return _distinct(strategy for plan in self.plans for strategy in plan.strategies)
+
+
+def _distinct(strategies: Iterable[Strategy]) -> list[Strategy]:
+    found: list[Strategy] = []
+    for strategy in strategies:
+        if strategy not in found:
+            found.append(strategy)
+    return found

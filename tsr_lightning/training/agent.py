@@ -202,7 +202,7 @@ class Agent(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         outputs = self.policy.outputs(batch.packed, self.temperature, entropies=True)
-        loss = self.objective.loss(batch.targets, outputs)
+        loss = self.objective.at(self._epoch).loss(batch.targets, outputs)
         for name, value in {"loss": loss.total.detach(), "policy_weight": loss.policy_weight, **loss.stats}.items():
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
         for name, value in loss.maxima.items():

@@ -33,6 +33,7 @@ from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.collect import Rollout, credited_sequences, epoch_tasks, roll_out
+from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
@@ -91,6 +92,7 @@ class RolloutDataModule(LightningDataModule):
         concurrency: searches that run side by side; changes speed and memory, and no draw.
         env_workers: environments that step in threads of their own while responses are generated for the other half of
             the searches: for environments that wait, such as for a page, a tool or a program; 0 steps in turn.
+        demonstrations: those of a file, trained on beside the rollout; null for none.
         seed: names every draw of the run; set by `seed_everything`.
     """
 
@@ -111,6 +113,7 @@ class RolloutDataModule(LightningDataModule):
         engine: EngineSpec = Transformers(),  # noqa: B008  (frozen)
         concurrency: int = 256,
         env_workers: int = 0,
+        demonstrations: Demonstrations | None = None,
         seed: int = 1,
     ) -> None:
         super().__init__()
@@ -129,6 +132,7 @@ class RolloutDataModule(LightningDataModule):
         self.engine = engine
         self.concurrency = concurrency
         self.env_workers = env_workers
+        self.demonstrations = demonstrations
         self.seed = seed
         self.key = Key(0).fold_in("run", seed)
         self._monitor = RolloutMonitor(sampling.max_response_tokens)
@@ -141,9 +145,11 @@ class RolloutDataModule(LightningDataModule):
         if stage != "fit":
             return
         # For use without `tsr`, which checks the plan earlier and sets the temperature
-        check_plan(self.agent.objective, self.plan)
+        check_plan(self.agent.objective, self.plan, from_file=self.demonstrations is not None)
         if self.dynamic_sampling is not None:
             self.dynamic_sampling.check(self.plan)
+        if self.demonstrations is not None:
+            _ = self.demonstrations.conversations  # read here, so that a bad line is refused before a model loads
         require(
             self.agent.temperature == self.sampling.temperature,
             "model.temperature",
@@ -195,20 +201,24 @@ class RolloutDataModule(LightningDataModule):
 
     def driver(self, temperature: float, *, keep_siblings: bool = False, keep_state_keys: bool = False) -> Driver:
         """Runs searches with the policy as it is now."""
-        agent = self.agent
-        own = agent.policy.context_length
-        context_tokens = min(own, self.context_tokens or own)
+        agent, context_tokens = self.agent, self._context_limit
         return Driver(
             envs=self.envs,
             chat_format=agent.chat(self.context),
             engine=agent.engine(self.engine, self.context, context_tokens),
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
-            limits=TokenLimits(context_tokens, self.episode_tokens, own),
+            limits=TokenLimits(context_tokens, self.episode_tokens, agent.policy.context_length),
             concurrency=self.concurrency,
             workers=self.workers,
             keep_siblings=keep_siblings,
             keep_state_keys=keep_state_keys,
         )
+
+    @property
+    def _context_limit(self) -> int:
+        """The most tokens of a prompt and its response."""
+        own = self.agent.policy.context_length
+        return min(own, self.context_tokens or own)
 
     # -- training ---------------------------------------------------------------------------------------------------
 
@@ -220,10 +230,11 @@ class RolloutDataModule(LightningDataModule):
         to train on."""
         trainer, agent = self._trainer, self.agent
         ranks, epoch = Ranks.of(trainer), compat.epochs_at_rollout(trainer)
-        drawn, groups = self._rollout(epoch)
+        drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
+        groups = rolled_out + self._demonstrated(epoch)
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences, credits = credited_sequences(groups, agent.objective, estimate, ranks)
+        sequences, credits = credited_sequences(groups, agent.objective.at(epoch), estimate, ranks)
         if credits:
             compat.log_figures(trainer, signal_metrics(credits), epoch)
         if not sequences:
@@ -246,6 +257,12 @@ class RolloutDataModule(LightningDataModule):
                 rank_zero_info(f"epoch {epoch}: no further updates, the policy has moved past data.updates.target_kl")
                 return
             yield from step
+
+    def _demonstrated(self, epoch: int) -> list[Group]:
+        """The groups of the file's demonstrations in an epoch; neither callbacks nor the rollout's figures see them."""
+        if self.demonstrations is None:
+            return []
+        return self.demonstrations.groups(self.key, epoch, self.agent.chat(self.context), self._context_limit)
 
     def _rollout(self, epoch: int) -> tuple[int, list[Group]]:
         """How many groups were drawn in an epoch, by all ranks, and those of them that are trained on."""

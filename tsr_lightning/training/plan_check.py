@@ -5,29 +5,57 @@ from tsr_lightning.objectives.base import Objective
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.trajectory import Origin
 
+_SUPERVISED = "give it a supervised term (--config warm_start/supervised.yaml)"
 
-def check_plan(objective: Objective, plan: Plan) -> None:
+
+def check_plan(objective: Objective, plan: Plan, *, from_file: bool = False) -> None:
     """Refuses a plan that in some epoch rolls out what the objective cannot learn from.
 
     A trajectory whose return is compared needs others of its group for that. One that is imitated needs none, so groups
     of one search are allowed where successes are imitated.
+
+    Args:
+        objective: as configured.
+        plan: of the rollouts.
+        from_file: whether demonstrations are read from a file too.
     """
     name, least = type(objective).__name__, objective.minimum_compared
+    require(
+        not from_file or objective.takes_demonstrations,
+        "data.demonstrations",
+        "a file",
+        f"{name} learns from samples of the policy alone; {_SUPERVISED}, or use the objective SFT",
+    )
+    demonstrates = from_file or any(strategy.origin is Origin.DEMONSTRATED for strategy in plan.strategies)
+    require(
+        demonstrates or not objective.needs_demonstrations,
+        "model.objective.init_args.supervised",
+        "set",
+        "it needs demonstrations: give data.plan a strategy Expert (--config warm_start/split.yaml), give "
+        "data.demonstrations.path, or set it to null",
+    )
     for strategy in plan.strategies:
         require(
             strategy.origin is not Origin.DEMONSTRATED or objective.takes_demonstrations,
             "data.plan",
             type(plan).__name__,
             f"the demonstrations of {type(strategy).__name__} are no samples of the policy, and {name} learns from "
-            "samples; train on them with the objective SFT, before or instead",
+            f"samples; {_SUPERVISED}, or use the objective SFT",
         )
     for epoch in range(plan.constant_from + 1):
+        require(
+            from_file or plan.group_size(epoch) >= 1,
+            "data.plan",
+            type(plan).__name__,
+            f"it rolls out nothing in epoch {epoch}, and there is no file; give data.demonstrations.path, or "
+            "a plan with trajectories",
+        )
         compared = sum(entry.count for entry in plan.entries(epoch) if objective.compares(entry.strategy.origin))
         require(
             compared == 0 or compared >= least,
             "data.plan",
             type(plan).__name__,
-            f"it makes groups of {plan.group_size}, of which {name} compares {compared} in epoch {epoch}; without "
-            f"others there is no baseline, so let it compare at least {least}, or none (searched ones under "
+            f"it makes groups of {plan.group_size(epoch)}, of which {name} compares {compared} in epoch {epoch}; "
+            f"without others there is no baseline, so let it compare at least {least}, or none (searched ones under "
             "ImitateSuccesses are imitated and need no group), or use PPO",
         )

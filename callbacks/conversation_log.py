@@ -1,0 +1,78 @@
+"""Writes trajectories as conversations: the file that `data.demonstrations` reads, and that TRL trains on."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.trajectory import Group, Trajectory
+
+
+class ConversationLog(Callback):
+    """Appends the trajectories of every rollout to a file of JSON lines, in TRL's format for supervised training
+    (https://huggingface.co/docs/trl/dataset_formats).
+
+    Each line has `messages` (the environment's instructions as the system message, then observations and responses in
+    turn) and, beside them, `epoch`, `instance`, `strategy`, `return` and `success`. It writes the groups that the
+    callbacks before it in the list have left. An epoch that is rolled out anew after a resume replaces its lines.
+
+    Args:
+        path: of the file; its folder is made where it is missing.
+        successes_only: leave out trajectories that did not succeed.
+    """
+
+    def __init__(self, path: str = "conversations.jsonl", successes_only: bool = True) -> None:
+        super().__init__()
+        self.path = path
+        self.successes_only = successes_only
+        self._began = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._began = False
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        if trainer.is_global_zero:
+            epoch = compat.epochs_at_rollout(trainer)
+            kept = [t for group in groups for t in group.trajectories if t.succeeded or not self.successes_only]
+            lines = [json.dumps(to_record(t) | {"epoch": epoch}, ensure_ascii=False) for t in kept]
+            self._append([f"{line}\n" for line in lines], epoch)
+        return groups
+
+    def _append(self, lines: list[str], epoch: int) -> None:
+        path = Path(self.path)
+        if not self._began:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            earlier = list(_lines_before(path, epoch))
+            path.write_text("".join(earlier), encoding="utf-8")
+            self._began = True
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(lines)
+
+
+def to_record(trajectory: Trajectory) -> dict[str, Any]:
+    """A line of the file, but for the epoch."""
+    messages: list[dict[str, str]] = []
+    for turn in trajectory.turns:
+        messages += [{"role": message.role, "content": message.content} for message in turn.messages]
+        messages.append({"role": "assistant", "content": turn.text})
+    return {
+        "messages": messages,
+        "instance": trajectory.instance,
+        "strategy": trajectory.strategy,
+        "return": trajectory.episode_return,
+        "success": trajectory.succeeded,
+    }
+
+
+def _lines_before(path: Path, epoch: int) -> Iterator[str]:
+    """The lines of earlier epochs; a last line that was cut off is left out with those of its own."""
+    if not path.is_file() or epoch == 0:
+        return
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            if not line.endswith("\n") or json.loads(line)["epoch"] >= epoch:
+                return
+            yield line

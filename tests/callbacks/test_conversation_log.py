@@ -1,0 +1,60 @@
+"""Rollouts as conversations in a file: which are written, and that a resumed run does not write any twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+from callback_support import trajectory, turn
+from commands import QUICK, TINY, tsr
+
+from callbacks.conversation_log import to_record
+
+ORACLE = (
+    *("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY, "--config", "search/expert.yaml"),
+    *(
+        "--config",
+        "objective/sft.yaml",
+        "--data.instances",
+        "4",
+        "--data.plan.init_args.strategy.init_args.noise",
+        "0.3",
+    ),
+)
+CHECKPOINT = {"filename": "{epoch}", "every_n_epochs": 1, "save_top_k": -1, "save_on_train_epoch_end": True}
+
+
+def callbacks(**arguments: object) -> tuple[str, str]:
+    log = {"class_path": "callbacks.ConversationLog", "init_args": {"path": "log.jsonl", **arguments}}
+    checkpoint = {"class_path": "ModelCheckpoint", "init_args": CHECKPOINT}
+    return "--trainer.callbacks", json.dumps([log, checkpoint])
+
+
+def records() -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path("log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_record_has_the_messages_in_turn():
+    record = to_record(trajectory(7, 0, turn(), turn(), succeeded=True), "walk")
+    assert [message["role"] for message in record["messages"]] == ["system", *["user", "assistant"] * 2]
+    assert record["messages"][0]["content"] == "walk"
+    assert (record["instance"], record["success"]) == (7, True)
+    assert [message["role"] for message in to_record(trajectory(7, 0, turn()), "")["messages"]] == ["user", "assistant"]
+
+
+def test_failures_are_written_where_asked_for(empty_folder: Path):
+    tsr(*ORACLE, *callbacks(successes_only=False))
+    everything = records()
+    assert len(everything) == 8
+    tsr(*ORACLE, *callbacks())
+    assert records() == [record for record in everything if record["success"]]
+    assert 0 < len(records()) < 8
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_resumed_run_replaces_the_lines_of_its_epochs(empty_folder: Path):
+    tsr(*ORACLE, *callbacks(successes_only=False))
+    before = Path("log.jsonl").read_text(encoding="utf-8")
+    Path("log.jsonl").write_text(before + '{"epoch": 2, "cut o', encoding="utf-8")  # killed while it wrote
+    [first] = Path("runs").rglob("*=0.ckpt")
+    tsr(*ORACLE, *callbacks(successes_only=False), "--ckpt_path", first)
+    assert Path("log.jsonl").read_text(encoding="utf-8") == before

@@ -1,0 +1,165 @@
+"""Demonstrations from a file: conversations, one a line, that become groups of a trajectory each.
+
+The format is TRL's for supervised training, https://huggingface.co/docs/trl/dataset_formats:
+`{"messages": [{"role": "system", "content": …}, {"role": "user", "content": …}, {"role": "assistant", "content": …}]}`.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.rng import Key
+from tsr_lightning.search.simulator import ChatFormat
+from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn, to_messages
+
+_KEY = "data.demonstrations.path"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One line of the file."""
+
+    line: int  # counted from 1
+    system: str  # empty without a system message
+    exchanges: tuple[tuple[str, str], ...]  # [T >= 1] what the user said, and the assistant's answer
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Demonstrated conversations, each a group of its own beside those of the rollout.
+
+    Prompts are those that the run's chat format and `data.context` give, so what is trained on looks as in a rollout.
+    The system message is the file's own: write the environment's instructions there, as `callbacks.ConversationLog`
+    does. Every conversation counts as a success, without a reward.
+
+    Args:
+        path: a file of JSON lines, each with `messages`: a system message or none, then user and assistant in turn.
+        count: conversations per epoch, drawn without repeats until all were used.
+        epochs: in how many epochs, from the first on, they are trained on; null is all.
+    """
+
+    path: str
+    count: int = 16
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, "Demonstrations.count", self.count, "give 1 or more, or data.demonstrations: null")
+        if self.epochs is not None:
+            require(self.epochs >= 0, "Demonstrations.epochs", self.epochs, "give 0 or more, or null for all epochs")
+
+    @cached_property
+    def conversations(self) -> list[Conversation]:
+        """All of the file, which is read once.
+
+        Raises:
+            ConfigError: where a line is not as above.
+        """
+        path = Path(self.path)
+        require(path.is_file(), _KEY, self.path, "there is no such file, so give one of JSON lines with messages")
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators within a text
+        found = [self._conversation(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        remedy = f"the file has {len(found)} conversations; give at most as many, or a longer file"
+        require(self.count <= len(found), "data.demonstrations.count", self.count, remedy)
+        return found
+
+    def check(self, chat: ChatFormat, context_tokens: int) -> None:
+        """Raises a ConfigError for the first conversation with a turn that is longer than the context."""
+        for conversation in self.conversations:
+            self._trajectory(conversation, chat, context_tokens)
+
+    def groups(self, key: Key, epoch: int, chat: ChatFormat, context_tokens: int) -> list[Group]:
+        """Those of an epoch, the same on every rank; none from `epochs` on.
+
+        Args:
+            key: the run's.
+            epoch: counts the draws, so that nothing but its number is needed to resume.
+            chat: builds the prompts.
+            context_tokens: the most tokens of a prompt and its response.
+        """
+        if self.epochs is not None and epoch >= self.epochs:
+            return []
+        return [
+            Group(conversation.line, (self._trajectory(conversation, chat, context_tokens),))
+            for conversation in self._drawn(key, epoch)
+        ]
+
+    def _drawn(self, key: Key, epoch: int) -> list[Conversation]:
+        """The epoch's part of an endless list: all conversations shuffled, then shuffled anew, and so on."""
+        total = len(self.conversations)
+        drawn = range(self.count * epoch, self.count * (epoch + 1))
+        orders = {
+            shuffle: key.fold_in("demonstrations", shuffle).generator().permutation(total)
+            for shuffle in {number // total for number in drawn}
+        }
+        return [self.conversations[orders[number // total][number % total]] for number in drawn]
+
+    def _trajectory(self, conversation: Conversation, chat: ChatFormat, context_tokens: int) -> Trajectory:
+        turns: list[Turn] = []
+        for observation, text in conversation.exchanges:
+            messages = to_messages(observation, "" if turns else conversation.system)
+            prompt, response = chat.prompt(turns, messages), chat.write(text)
+            length = len(prompt) + len(response)
+            self._require(
+                length <= context_tokens,
+                conversation.line,
+                f"is longer than the context: its turn {len(turns) + 1} has {length} tokens, of at most "
+                f"{context_tokens}; shorten it, or show fewer turns by data.context",
+            )
+            turns.append(
+                Turn(
+                    prompt=prompt,
+                    response=response,
+                    behaviour_logprobs=(0.0,) * len(response),
+                    finished=True,
+                    messages=messages,
+                    text=text,
+                    reward=0.0,
+                    valid=True,
+                    effective=True,
+                )
+            )
+        return Trajectory(
+            instance=conversation.line,
+            member=0,
+            strategy=type(self).__name__,
+            origin=Origin.DEMONSTRATED,
+            turns=tuple(turns),
+            succeeded=True,
+            truncated=False,
+            final_prompt=(),
+            final_messages=(),
+        )
+
+    def _conversation(self, number: int, line: str) -> Conversation:
+        try:
+            messages = json.loads(line)["messages"]
+            said = [(message["role"], message["content"]) for message in messages]
+        except json.JSONDecodeError as error:
+            self._refuse(number, f"is no JSON ({error.msg}), so write one conversation per line", error)
+        except (KeyError, TypeError) as error:
+            self._refuse(number, 'has no "messages" with "role" and "content" each, so write them as TRL does', error)
+        texts = all(isinstance(content, str) for _, content in said)
+        self._require(texts, number, "has a content that is no text, so write every content as one string")
+        roles = [role for role, _ in said]
+        self._require("assistant" in roles, number, "has no assistant message, so there is nothing to learn from")
+        system = said[0][1] if roles[0] == "system" else ""
+        rest = said[1:] if roles[0] == "system" else said
+        in_turn = [role for role, _ in rest] == ["user", "assistant"] * (len(rest) // 2)
+        order = ", ".join(map(str, roles[:6]))
+        self._require(
+            in_turn,
+            number,
+            f"has its roles out of order ({order}{', …' if len(roles) > 6 else ''}); write a system message or none, "
+            "then user and assistant in turn, assistant last",
+        )
+        contents = [content for _, content in rest]
+        return Conversation(number, system, tuple(zip(contents[::2], contents[1::2], strict=True)))
+
+    def _require(self, valid: bool, line: int, problem: str) -> None:
+        require(valid, _KEY, self.path, f"line {line} {problem}")
+
+    def _refuse(self, line: int, problem: str, cause: Exception) -> NoReturn:
+        raise ConfigError(f"{_KEY} is {self.path!r}: line {line} {problem}") from cause
