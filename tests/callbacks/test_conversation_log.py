@@ -1,6 +1,7 @@
 """Rollouts as conversations in a file: which are written, and that a resumed run does not write any twice."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from callback_support import trajectory, turn
 from commands import QUICK, TINY, tsr
 
 from callbacks.conversation_log import to_record
+from tsr_lightning.trajectory import to_messages
 
 ORACLE = (
     *("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY, "--config", "search/expert.yaml"),
@@ -34,11 +36,14 @@ def records() -> list[dict[str, object]]:
 
 
 def test_a_record_has_the_messages_in_turn():
-    record = to_record(trajectory(7, 0, turn(), turn(), succeeded=True), "walk")
-    assert [message["role"] for message in record["messages"]] == ["system", *["user", "assistant"] * 2]
-    assert record["messages"][0]["content"] == "walk"
+    first = replace(turn(text="east"), messages=to_messages("at 0", "walk"))
+    second = replace(turn(text="west"), messages=to_messages("at 1"))
+    record = to_record(trajectory(7, 0, first, second, succeeded=True))
+    roles = ("system", "user", "assistant", "user", "assistant")
+    contents = ("walk", "at 0", "east", "at 1", "west")
+    pairs = zip(roles, contents, strict=True)
+    assert record["messages"] == [{"role": role, "content": content} for role, content in pairs]
     assert (record["instance"], record["success"]) == (7, True)
-    assert [message["role"] for message in to_record(trajectory(7, 0, turn()), "")["messages"]] == ["user", "assistant"]
 
 
 def test_failures_are_written_where_asked_for(empty_folder: Path):

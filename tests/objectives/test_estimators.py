@@ -80,13 +80,13 @@ def random_trajectory(random: Random, searched: float, succeeded: bool, reward: 
         strategy="Sample",
         origin=Origin.SEARCHED if random.random() < searched else Origin.SAMPLED,
         turns=tuple(
-            Turn((1,), (2,) * length, (-1.0,) * length, True, "", "", value, True, True)
+            Turn((1,), (2,) * length, (-1.0,) * length, True, (), "", value, True, True)
             for length, value in zip(lengths, rewards, strict=True)
         ),
         succeeded=succeeded,
         truncated=not succeeded and random.random() < 0.5,
         final_prompt=(1,),
-        final_observation="",
+        final_messages=(),
         state_keys=tuple(random.choice("abcdef") for _ in lengths),
     )
 

@@ -156,7 +156,7 @@ def trajectory(lengths: Sequence[int], rewards: Sequence[float], origin: Origin 
             response=(2,) * length,
             behaviour_logprobs=(-1.0,) * length,
             finished=True,
-            observation="",
+            messages=(),
             text="",
             reward=reward,
             valid=True,
@@ -173,7 +173,7 @@ def trajectory(lengths: Sequence[int], rewards: Sequence[float], origin: Origin 
         succeeded=True,
         truncated=False,
         final_prompt=(),
-        final_observation="",
+        final_messages=(),
     )
 
 

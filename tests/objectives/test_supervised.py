@@ -42,11 +42,11 @@ def trajectory(origin: Origin, lengths: Sequence[int], rewards: Sequence[float],
         response = tuple(range(first, first + length))
         logprobs = (-1.0,) * length
         first += length
-        turns.append(Turn((1, 2), response, logprobs, True, "", "", reward, valid=True, effective=True))
+        turns.append(Turn((1, 2), response, logprobs, True, (), "", reward, valid=True, effective=True))
     return Trajectory(0, 0, "Sample", origin, tuple(turns), succeeded=rewards[-1] > 0, truncated=False, **NO_END)
 
 
-NO_END = {"final_prompt": (), "final_observation": ""}
+NO_END = {"final_prompt": (), "final_messages": ()}
 
 
 def rollout(seed: int = 0) -> list[Group]:
