@@ -39,6 +39,7 @@ REWARDS = (
     ((0.0, 0.5, 1.0), (1.0, 1.0, 1.0), (0.0, 0.5, 0.0), (1.0, 0.0, 0.0)),
 )
 CUT = {(0, 1, 1): 1, (2, 0, 0): 1, (2, 2, 1): 0}  # tokens that are left of a response, by group, member and turn
+UNFINISHED = (0, 3, 2)  # the one last response that counts as cut by a token limit
 OLD, NOW = 0.05, 0.03  # how far the weights move from the reference to the rollout, and from there to the step
 
 
@@ -151,22 +152,22 @@ def ragged(number: int, group: Group) -> Group:
         replace(
             trajectory,
             turns=tuple(
-                _turn(turn, reward, CUT.get((number, member, place)))
+                _turn(turn, reward, CUT.get((number, member, place)), finished=(number, member, place) != UNFINISHED)
                 for place, (turn, reward) in enumerate(zip(trajectory.turns, REWARDS[number][member], strict=True))
             ),
             origin=Origin.DEMONSTRATED if (number, member) == (2, 1) else trajectory.origin,
             succeeded=member % 2 == 0,
             truncated=member % 2 == 1,
+            out_of_tokens=False,
         )
         for member, trajectory in enumerate(group.trajectories)
     ]
     return Group(group.instance, tuple(members))
 
 
-def _turn(turn: Turn, reward: float, tokens: int | None) -> Turn:
-    return replace(
-        turn, reward=reward, response=turn.response[:tokens], behaviour_logprobs=turn.behaviour_logprobs[:tokens]
-    )
+def _turn(turn: Turn, reward: float, tokens: int | None, *, finished: bool) -> Turn:
+    response, logprobs = turn.response[:tokens], turn.behaviour_logprobs[:tokens]
+    return replace(turn, reward=reward, response=response, behaviour_logprobs=logprobs, finished=finished)
 
 
 def run_rank(cases: Mapping[str, Objective], folder: Path, environment: Mapping[str, str]) -> None:

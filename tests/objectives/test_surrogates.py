@@ -87,7 +87,7 @@ CASES: dict[str, tuple[PolicyGradient, TurnLoss]] = {
     "no dual clip": (GRPO(entropy_coefficient=0.0), dual_clip(0.2, 0.28, math.inf)),
     "GSPO": (GSPO(surrogate=TurnClipped(0.1, 0.15), entropy_coefficient=0.0), gspo_token(0.1, 0.15)),
     "GSPO's widths": (GSPO(entropy_coefficient=0.0), gspo_token(3e-4, 4e-4)),
-    "CISPO": (CISPO(entropy_coefficient=0.0), cispo(None, 4.0)),
+    "CISPO": (CISPO(entropy_coefficient=0.0), cispo(None, 0.28)),
     "CISPO, two-sided": (CISPO(surrogate=ClippedWeight(0.2, 0.28), entropy_coefficient=0.0), cispo(0.2, 0.28)),
 }
 

@@ -168,7 +168,7 @@ FORMULAS: dict[str, Callable[[Sequence[Episode]], Tensor]] = {
     "dual clip, K1Reward": lambda episodes: group_objective(episodes, by_token(1.2), by_trajectory=True, k1=0.05),
     "GSPO": lambda episodes: group_objective(episodes, by_turn(3e-4, 4e-4), by_trajectory=True),
     "GSPO, wide": lambda episodes: group_objective(episodes, by_turn(0.05, 0.05), by_trajectory=True),
-    "CISPO": lambda episodes: group_objective(episodes, weighted(0.0, 5.0), by_trajectory=False),
+    "CISPO": lambda episodes: group_objective(episodes, weighted(0.0, 1.28), by_trajectory=False),
     "CISPO, two-sided": lambda episodes: group_objective(episodes, weighted(0.8, 1.28), by_trajectory=False),
     "PPO": ppo,
     "PPO, UnbiasedK3": lambda episodes: ppo(episodes, unbiased_k3=0.1),
@@ -249,9 +249,11 @@ def test_the_step_is_that_of_the_formulas(name: str, steps: dict[str, dict[str, 
 
 
 def test_the_clips_were_active(steps: dict[str, dict[str, Step]]):
-    for name in FORMULAS.keys() - {"CISPO"}:  # whose top is 5
+    for name in FORMULAS:
         figures = steps[name]["one"].figures
-        assert min(figures["train/clip_fraction_low"], figures["train/clip_fraction_high"]) > 0.01, name
+        assert figures["train/clip_fraction_high"] > 0.01, name
+        if name != "CISPO":  # which has no lower bound
+            assert figures["train/clip_fraction_low"] > 0.01, name
 
 
 def double(config: PretrainedConfig, weights: dict[str, Tensor]) -> tuple[PreTrainedModel, nn.Linear]:

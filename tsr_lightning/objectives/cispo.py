@@ -17,8 +17,9 @@ class CISPO(PolicyGradient):
     No token loses its gradient to the clip, so that rare tokens, whose ratios move most, are learned from in every
     update of a rollout. In the first, where the ratio is 1, its gradient is GRPO's.
 
-    Departs from the paper: high is that of TRL's recipe for ScaleRL (https://arxiv.org/abs/2510.13786); the length
-    penalty and dynamic sampling that the paper takes over from DAPO are parts of their own.
+    Departs from the paper: high is GRPO's, since a bound of 2 or 5 made small policies collapse
+    (docs/objectives/cispo.md); the length penalty and dynamic sampling that the paper takes over from DAPO are parts of
+    their own.
     """
 
     surrogate: Surrogate = field(default_factory=ClippedWeight)

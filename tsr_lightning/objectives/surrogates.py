@@ -64,12 +64,12 @@ class ClippedWeight(Surrogate):
     """
 
     low: float | None = None
-    high: float = 4.0
+    high: float = 0.28
 
     def __post_init__(self) -> None:
         if self.low is not None:
             require_width("ClippedWeight.low", self.low, 0.2)
-        require_width("ClippedWeight.high", self.high, 4.0)
+        require_width("ClippedWeight.high", self.high, 0.28)
 
     def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
         return clipped_weight(logprobs, log_ratios, targets.advantages, low=self.low, high=self.high)
