@@ -23,6 +23,7 @@ class CurveStudy:
         name: of its files and of the folder of its runs.
         preface: what stands above its table.
         cells: its runs.
+        caption: of the picture.
         order: by which the rows of the table are sorted.
         draw: makes the picture.
     """
@@ -30,6 +31,7 @@ class CurveStudy:
     name: str
     preface: str
     cells: Sequence[Cell]
+    caption: str
     order: Callable[[CellFigures], Any]
     draw: Callable[[Sequence[CellFigures], Path], None]
 
@@ -49,7 +51,7 @@ def write_curves(study: CurveStudy, finished: Sequence[Finished], runs: Path, fo
     rows.sort(key=study.order)
     folder.mkdir(parents=True, exist_ok=True)
     text = _verdict(rows, len(study.cells)) + _table(rows)
-    picture = f"\n![Success while training, mean and range of the seeds]({study.name}.png)\n"
+    picture = f"\n![{study.caption}]({study.name}.png)\n"
     (folder / f"{study.name}.md").write_text(study.preface + text + picture, encoding="utf-8")
     (folder / f"{study.name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     study.draw(rows, folder / f"{study.name}.png")

@@ -67,4 +67,11 @@ def _draw(rows: Sequence[CellFigures], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-OBJECTIVES = CurveStudy("objectives_study", _PREFACE, _CELLS, lambda row: row["objective"], _draw)
+OBJECTIVES = CurveStudy(
+    "objectives_study",
+    _PREFACE,
+    _CELLS,
+    "Success while training, mean of the seeds",
+    lambda row: row["objective"],
+    _draw,
+)

@@ -87,5 +87,10 @@ def _draw(rows: Sequence[CellFigures], path: Path) -> None:
 
 
 STABILITY = CurveStudy(
-    "stability", _PREFACE, _CELLS, lambda row: [level.name for level in RANGES].index(row["levels"]), _draw
+    "stability",
+    _PREFACE,
+    _CELLS,
+    "Success while training, mean and range of the seeds",
+    lambda row: [level.name for level in RANGES].index(row["levels"]),
+    _draw,
 )

@@ -16,8 +16,9 @@ class ConversationLog(Callback):
     (https://huggingface.co/docs/trl/dataset_formats).
 
     Each line has `messages` (the environment's instructions as the system message, then observations and responses in
-    turn) and, beside them, `epoch`, `instance`, `strategy`, `return` and `success`. It writes the groups that the
-    callbacks before it in the list have left. An epoch that is rolled out anew after a resume replaces its lines.
+    turn) and, beside them, `epoch`, `env` (its index in a mixture), `instance`, `strategy`, `return` and `success`. It
+    writes the groups that the callbacks before it in the list have left. An epoch that is rolled out anew after a
+    resume replaces its lines.
 
     Args:
         path: of the file; its folder is made where it is missing.
@@ -60,6 +61,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         messages.append({"role": "assistant", "content": turn.text})
     return {
         "messages": messages,
+        "env": trajectory.env,
         "instance": trajectory.instance,
         "strategy": trajectory.strategy,
         "return": trajectory.episode_return,

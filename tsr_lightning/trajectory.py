@@ -17,8 +17,15 @@ class Message:
 
 
 def to_messages(observation: str | Sequence[Message], instructions: str = "") -> tuple[Message, ...]:
-    """An observation as messages: a text is a user message. Instructions, if any, come first, in a system message."""
+    """An observation as messages: a text is a user message. Instructions, if any, come first, in a system message.
+
+    Raises:
+        TypeError: where it is neither a text nor a sequence of Messages.
+    """
     answered = (Message("user", observation),) if isinstance(observation, str) else tuple(observation)
+    for message in answered:
+        if not isinstance(message, Message):
+            raise TypeError(f"an observation is a text or a sequence of trajectory.Message, and this holds {message!r}")
     return (Message("system", instructions), *answered) if instructions else answered
 
 

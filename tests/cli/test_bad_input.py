@@ -153,8 +153,8 @@ CASES = {
     ),
     "demonstration whose roles are out of order": Case(
         (*SUPERVISED, *FILE),
-        r"'mine\.jsonl': line 1 has its roles out of order \(user, user, assistant\); write a system message or none",
-        conversations(messages("user", "user", "assistant")),
+        r"'mine\.jsonl': line 1 has its roles out of order \(system, assistant\); before every assistant message",
+        conversations(messages("system", "assistant")),
     ),
     "demonstration that ends with the user": Case(
         (*SUPERVISED, *FILE), r"line 1 has its roles out of order", conversations(messages("user", "assistant", "user"))

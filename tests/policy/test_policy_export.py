@@ -110,6 +110,7 @@ def test_qwen2_and_seed_oss_compute_the_same_function(key_value_heads: int):
         **{"vocab_size": len(TOKENIZER), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
         **{"num_key_value_heads": key_value_heads, "intermediate_size": 128, "max_position_embeddings": 64},
         **{"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}, "rms_norm_eps": 1e-4},
+        **{"attention_bias": False, "mlp_bias": True, "residual_dropout": 0.1},  # kept by Qwen2, and without effect
     )
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():

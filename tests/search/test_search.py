@@ -208,7 +208,7 @@ def test_state_keys_are_those_of_the_states_that_turns_were_taken_in(strategy: S
     plain = driver(Guided()).run(searches)
     for trajectory, unkeyed in zip(driver(Guided(), keep_state_keys=True).run(searches), plain, strict=True):
         assert replace(trajectory, state_keys=()) == unkeyed
-        places = [int(turn.observation.partition(",")[0]) for turn in trajectory.turns]
+        places = [int(turn.messages[-1].content.partition(",")[0]) for turn in trajectory.turns]
         assert trajectory.state_keys == tuple(map(fingerprint, places))  # without the turns left
 
 

@@ -36,7 +36,7 @@ def weights_version(model: Model) -> object:
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """None without autocast."""
+    """The autocast type of a device; None without autocast."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
 
 

@@ -4,10 +4,13 @@
 """
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from tsr_lightning.rng import Key
+from tsr_lightning.trajectory import Message
+
+Observation = str | Sequence[Message]  # a text is one user message
 
 
 @runtime_checkable
@@ -27,9 +30,9 @@ class Branchable(Protocol):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]: ...
+    ) -> tuple[Observation, dict[str, Any]]: ...
 
-    def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
+    def step(self, action: str, /) -> tuple[Observation, float, bool, bool, dict[str, Any]]: ...
 
     def get_state(self) -> Hashable:
         """The whole state, immutable: all that `set_state` needs to go on exactly from here, randomness included."""

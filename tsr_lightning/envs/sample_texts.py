@@ -5,6 +5,7 @@ from itertools import count
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.trajectory import to_messages
 
 _EPISODES = 64
 
@@ -14,17 +15,21 @@ def sample_texts(env: Branchable) -> Iterator[str]:
 
     Of an environment with neither an oracle nor legal actions, only unreadable responses are played.
     """
-    yield env.instructions
+    instructions = set[str]()
     for episode in range(_EPISODES):
         key = Key(episode).fold_in("sayings")
         observation, _ = env.reset(seed=episode)
+        if env.instructions not in instructions:  # they may be the instance's own
+            instructions.add(env.instructions)
+            yield env.instructions
         env.reseed(key)
-        yield observation
+        yield from (message.content for message in to_messages(observation))
         for turn in count():
             # every other episode begins with an unreadable response, so that warnings are among the texts
             response = _response(env, key.fold_in(Stream.ORACLE, turn)) if turn or episode % 2 else ""
             observation, _, terminated, truncated, _ = env.step(response)
-            yield from (response, observation)
+            yield response
+            yield from (message.content for message in to_messages(observation))
             if terminated or truncated:
                 break
 

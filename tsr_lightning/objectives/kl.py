@@ -3,8 +3,9 @@
 The estimators k1, k2 and k3 are those of http://joschu.net/blog/kl-approx.html.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,11 +17,12 @@ from tsr_lightning.objectives.terms import k2, k3, log_ratio
 class KL(ABC):
     """A term that keeps the policy near the reference. It has a part in the loss or a part in the rewards."""
 
+    in_rewards: ClassVar[bool] = False
     coefficient: float
 
-    @abstractmethod
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor | None:
-        """Per token, without the coefficient, to be differentiated; None where the term is in the rewards."""
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+        """Per token, without the coefficient, to be differentiated."""
+        return torch.zeros_like(logprobs)
 
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         """What is taken off the reward of each sampled token, the coefficient included."""
@@ -40,13 +42,11 @@ class K1Reward(KL):
         coefficient: the penalty of a token per nat.
     """
 
+    in_rewards = True
     coefficient: float = 0.001
 
     def __post_init__(self) -> None:
         require_coefficient("K1Reward.coefficient", self.coefficient)
-
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> None:
-        return None
 
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         return self.coefficient * (old_logprobs - reference_logprobs)

@@ -72,10 +72,8 @@ class PolicyGradient(Objective):
     def _require_nothing_in_the_rewards(self) -> None:
         name, reason = type(self).__name__, f"{type(self.advantage).__name__} looks at success alone, and no"
         require(not self.shaping, f"{name}.shaping", self.shaping, f"{reason} shaping of rewards reaches it; use []")
-        nothing = torch.zeros(0)
-        in_the_loss = self.kl is None or self.kl.loss(nothing, nothing) is not None
-        remedy = f"{reason} penalty on rewards reaches it; use K3, a term of the loss, or null"
-        require(in_the_loss, f"{name}.kl", self.kl, remedy)
+        remedy = f"{reason} penalty on rewards reaches it; use UnbiasedK3, K3 or K2 in the loss, or null"
+        require(self.kl is None or not self.kl.in_rewards, f"{name}.kl", self.kl, remedy)
 
     @property
     def needs(self) -> Needs:

@@ -9,7 +9,7 @@ from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.credit import imitation_credit
-from tsr_lightning.objectives.kl import KL, K1Reward
+from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import policy_loss
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
 from tsr_lightning.trajectory import Group, Origin, Trajectory
@@ -44,7 +44,7 @@ class RAFT(Objective):
     def __post_init__(self) -> None:
         require_coefficient("RAFT.entropy_coefficient", self.entropy_coefficient)
         remedy = "RAFT does not use rewards, so a penalty on them does nothing; use UnbiasedK3, K3 or K2, or null"
-        require(not isinstance(self.kl, K1Reward), "RAFT.kl", self.kl, remedy)
+        require(self.kl is None or not self.kl.in_rewards, "RAFT.kl", self.kl, remedy)
 
     @property
     def needs(self) -> Needs:

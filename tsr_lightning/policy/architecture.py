@@ -13,6 +13,8 @@ from tsr_lightning.policy.spec import Scratch
 # keys of Qwen2 that Seed-OSS lacks, and those that describe a saved file
 _OTHER_KEYS = {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
 _OTHER_KEYS |= {"model_type", "architectures", "transformers_version", "_name_or_path"}
+# Seed-OSS reads these. Qwen2 has them fixed, and keeps whatever a file says of them without reading it.
+_FIXED = {"attention_bias": True, "attention_out_bias": False, "mlp_bias": False, "residual_dropout": 0.0}
 
 
 def small_config(sizes: Scratch, tokenizer: PreTrainedTokenizerFast) -> SeedOssConfig:
@@ -43,4 +45,4 @@ def as_seed_oss(config: PretrainedConfig) -> SeedOssConfig | None:
     values = {key: value for key, value in config.to_dict().items() if key not in _OTHER_KEYS}
     if not values.get("head_dim"):
         values["head_dim"] = config.hidden_size // config.num_attention_heads
-    return SeedOssConfig(**values, residual_dropout=0.0, architectures=["SeedOssForCausalLM"])
+    return SeedOssConfig(**values | _FIXED, architectures=["SeedOssForCausalLM"])

@@ -19,7 +19,7 @@ _CHUNK_LOGITS = 2**25  # 128 MiB in float32; a larger batch is scored in chunks,
 
 
 class TokenScores(NamedTuple):
-    """Of the M distinct sampled tokens of a packed batch."""
+    """Scores of the M distinct sampled tokens of a packed batch."""
 
     hidden: Tensor  # [M, H] last hidden state at the position before each token
     logprobs: Tensor  # [M] float32

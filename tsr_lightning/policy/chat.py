@@ -7,7 +7,7 @@ text, so it yields no control token, whatever it spells.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from transformers import PreTrainedTokenizerFast
 
@@ -16,6 +16,7 @@ from tsr_lightning.policy.plain import plain_encoder
 from tsr_lightning.policy.template import ChatTemplate
 from tsr_lightning.trajectory import Message, Turn
 
+_CACHED_LAYOUTS = 2**10  # sequences of roles
 _CACHED_TEXTS = 2**14  # a search shows the same observations thousands of times
 _RESPONSE = "response"  # role of a turn's response in a layout; an assistant's message has no sampled ids
 
@@ -80,7 +81,7 @@ class Chat:
         eos = tokenizer.eos_token_id
         self.end_ids = frozenset({self._end} if eos is None else {self._end, eos})
         # caches of the instance, not of the class, so that they are freed with it
-        self._layout = cache(self._make_layout)
+        self._layout = lru_cache(maxsize=_CACHED_LAYOUTS)(self._make_layout)
         cached, encode = lru_cache(maxsize=_CACHED_TEXTS), plain_encoder(tokenizer)
         self._encode_plain = cached(encode)
         trims = self._template.trims_contents

@@ -30,7 +30,7 @@ ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, searches in a
 class SearchTask:
     """One search: a member of an instance's group."""
 
-    instance: int  # the seed of the initial state
+    instance: int  # the seed of the initial state, in the environment `env`
     member: int
     strategy: Strategy
     key: Key

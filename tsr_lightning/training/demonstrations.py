@@ -5,6 +5,7 @@ The format is TRL's for supervised training, https://huggingface.co/docs/trl/dat
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import NoReturn
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 from tsr_lightning.search.simulator import ChatFormat
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn, to_messages
+from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
 
 _KEY = "data.demonstrations.path"
 
@@ -23,8 +24,7 @@ class Conversation:
     """One line of the file."""
 
     line: int  # counted from 1
-    system: str  # empty without a system message
-    exchanges: tuple[tuple[str, str], ...]  # [T >= 1] what the user said, and the assistant's answer
+    exchanges: tuple[tuple[tuple[Message, ...], str], ...]  # [T >= 1] messages, and the assistant's answer to them
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Demonstrations:
     """Demonstrated conversations, each a group of its own beside those of the rollout.
 
     Prompts are those that the run's chat format and `data.context` give, so what is trained on looks as in a rollout.
-    The system message is the file's own: write the environment's instructions there, as `callbacks.ConversationLog`
-    does. Every conversation counts as a success, without a reward.
+    The messages are the file's own: begin with the environment's instructions as a system message, as
+    `callbacks.ConversationLog` does. Every conversation counts as a success, without a reward.
 
     Args:
-        path: a file of JSON lines, each with `messages`: a system message or none, then user and assistant in turn.
+        path: a file of JSON lines, each with `messages`, of which every assistant message answers those before it.
         count: conversations per epoch, drawn without repeats until all were used.
         epochs: in how many epochs, from the first on, they are trained on; null is all.
     """
@@ -98,8 +98,7 @@ class Demonstrations:
 
     def _trajectory(self, conversation: Conversation, chat: ChatFormat, context_tokens: int) -> Trajectory:
         turns: list[Turn] = []
-        for observation, text in conversation.exchanges:
-            messages = to_messages(observation, "" if turns else conversation.system)
+        for messages, text in conversation.exchanges:
             prompt, response = chat.prompt(turns, messages), chat.write(text)
             length = len(prompt) + len(response)
             self._require(
@@ -145,21 +144,28 @@ class Demonstrations:
         self._require(texts, number, "has a content that is no text, so write every content as one string")
         roles = [role for role, _ in said]
         self._require("assistant" in roles, number, "has no assistant message, so there is nothing to learn from")
-        system = said[0][1] if roles[0] == "system" else ""
-        rest = said[1:] if roles[0] == "system" else said
-        in_turn = [role for role, _ in rest] == ["user", "assistant"] * (len(rest) // 2)
-        order = ", ".join(map(str, roles[:6]))
-        self._require(
-            in_turn,
-            number,
-            f"has its roles out of order ({order}{', …' if len(roles) > 6 else ''}); write a system message or none, "
-            "then user and assistant in turn, assistant last",
-        )
-        contents = [content for _, content in rest]
-        return Conversation(number, system, tuple(zip(contents[::2], contents[1::2], strict=True)))
+        exchanges: list[tuple[tuple[Message, ...], str]] = []
+        asked: tuple[Message, ...] = ()
+        for role, content in said:
+            if role != "assistant":
+                asked += (Message(role, content),)
+                continue
+            self._require(any(message.role != "system" for message in asked), number, _order_problem(roles))
+            exchanges.append((asked, content))
+            asked = ()
+        self._require(not asked, number, _order_problem(roles))
+        return Conversation(number, tuple(exchanges))
 
     def _require(self, valid: bool, line: int, problem: str) -> None:
         require(valid, _KEY, self.path, f"line {line} {problem}")
 
     def _refuse(self, line: int, problem: str, cause: Exception) -> NoReturn:
         raise ConfigError(f"{_KEY} is {self.path!r}: line {line} {problem}") from cause
+
+
+def _order_problem(roles: Sequence[str]) -> str:
+    order = ", ".join(map(str, roles[:6])) + (", …" if len(roles) > 6 else "")
+    return (
+        f"has its roles out of order ({order}); before every assistant message write the user's or a tool's, and end "
+        "with an assistant message"
+    )

@@ -65,10 +65,10 @@ class Instances:
     @property
     def summary(self) -> str:
         """How training and evaluation were kept apart, in words and counts."""
-        held_out = self._held_out
+        overlap = sum(state in self._held_out_of[state[0]] for state in self._trained)
         return (
-            f"instances: {len(held_out)} held out, all of different initial states; {sum(self._trained.values())} "
-            f"trained on, of {len(self._trained)} different initial states, {len(held_out.keys() & self._trained)} of "
+            f"instances: {len(self._held_out)} held out, all of different initial states; "
+            f"{sum(self._trained.values())} trained on, of {len(self._trained)} different initial states, {overlap} of "
             f"them held out ({self._skipped} draws fell on held-out states and were drawn again)"
         )
 
@@ -85,12 +85,22 @@ class Instances:
             key = self._key.fold_in(Stream.INSTANCE, epoch, place, "environment")
             env = choose(self._weights, key)
             problem = "no initial state is left for training"
-            seed, initial, attempts = self._draw(env, self._held_out, problem, self._key, Stream.INSTANCE, epoch, place)
+            taken = self._held_out_of[env]
+            seed, initial, attempts = self._draw(env, taken, problem, self._key, Stream.INSTANCE, epoch, place)
             instances.append((env, seed))
             skipped += attempts
             self._trained[initial] = self._trained.get(initial, 0) + 1
         self._skipped += skipped
         return TrainingInstances(tuple(instances), skipped)
+
+    @cached_property
+    def _held_out_of(self) -> list[set[State]]:
+        """By environment, the states that it does not train on: its own, and those of environments of the same class,
+        which may differ in an argument alone."""
+        return [
+            {(env, state) for other, state in self._held_out if type(self._envs[other]) is type(self._envs[env])}
+            for env in range(len(self._envs))
+        ]
 
     @cached_property
     def _held_out(self) -> dict[State, int]:
@@ -114,6 +124,6 @@ class Instances:
             if initial not in taken:
                 return seed, initial, attempt
         raise ConfigError(
-            f"data.held_out.instances is {self._spec.instances}: {problem}, so hold out fewer, or make the environment "
-            "more varied"
+            f"data.held_out.instances is {self._spec.instances}: {problem} of {type(self._envs[env]).__name__}, so hold "
+            "out fewer, or make the environment more varied"
         )

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions
+from tsr_lightning.envs.base import Branchable, HasLegalActions, Observation
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
 from tsr_lightning.rng import Key
+from tsr_lightning.trajectory import to_messages
 
 FLAGS = ("success", "action_is_valid", "action_is_effective")  # of info
 UNREADABLE = "\t??\t"
@@ -70,7 +71,7 @@ class Recorder:
 
     def reset(self, seed: int) -> StepRecord:
         observation, _ = self.env.reset(seed=seed)
-        return StepRecord("", observation, 0.0, False, False, {}, self.record_state())
+        return StepRecord("", _as_text(observation), 0.0, False, False, {}, self.record_state())
 
     def restore(self, state: Any, *keys: Key) -> None:
         """Restores a state and reseeds it with one key after another."""
@@ -89,7 +90,7 @@ class Recorder:
                 f"contract: info cannot be copied ({error}), at {response!r}: fill it with plain values "
                 f"({self.factory.name})"
             ) from error
-        return StepRecord(response, observation, reward, terminated, truncated, info, self.record_state())
+        return StepRecord(response, _as_text(observation), reward, terminated, truncated, info, self.record_state())
 
     def play(self, responses: Iterable[str]) -> list[StepRecord]:
         """Plays responses until the episode ends."""
@@ -118,6 +119,13 @@ class Recorder:
         if key.uniform(0) < UNREADABLE_RATE or not choices:
             return UNREADABLE
         return choices[int(key.uniform(1) * len(choices))]
+
+
+def _as_text(observation: Observation) -> str:
+    """Messages as lines, each after its role."""
+    if isinstance(observation, str):
+        return observation
+    return "\n".join(f"{message.role}: {message.content}" for message in to_messages(observation))
 
 
 def _until_done(steps: Iterable[StepRecord]) -> list[StepRecord]:
