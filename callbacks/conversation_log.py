@@ -7,7 +7,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from tsr_lightning.errors import require
 from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.trajectory import Group, Trajectory
 
 
@@ -18,7 +20,7 @@ class ConversationLog(Callback):
     Each line has `messages` (the environment's instructions as the system message, then observations and responses in
     turn) and, beside them, `epoch`, `env` (its index in a mixture), `instance`, `strategy`, `return` and `success`. It
     writes the groups that the callbacks before it in the list have left. An epoch that is rolled out anew after a
-    resume replaces its lines.
+    resume replaces its lines; a run from the start replaces the file.
 
     Args:
         path: of the file; its folder is made where it is missing.
@@ -33,6 +35,10 @@ class ConversationLog(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._began = False
+        data = compat.datamodule(trainer)
+        read = data.demonstrations if isinstance(data, RolloutDataModule) else None
+        is_own = read is not None and Path(read.path).resolve() == Path(self.path).resolve()
+        require(not is_own, "ConversationLog.path", self.path, "data.demonstrations reads this file, so give another")
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
         if trainer.is_global_zero:

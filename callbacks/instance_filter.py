@@ -41,9 +41,11 @@ class InstanceFilter(Callback):
         self.minimum_std = minimum_std
 
     def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
-        kept = self.select(groups, agent.objective)
+        epoch = epochs_at_rollout(trainer)
+        objective = agent.objective.at(epoch)
+        kept = self.select(groups, objective)
         if groups:
-            log_figures(trainer, self.figures(groups, kept, agent.objective), epochs=epochs_at_rollout(trainer))
+            log_figures(trainer, self.figures(groups, kept, objective), epochs=epoch)
         return kept
 
     def select(self, groups: list[Group], objective: Objective) -> list[Group]:

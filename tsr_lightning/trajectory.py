@@ -49,7 +49,7 @@ class Origin(Enum):
 
     SAMPLED = "sampled"  # by the policy, none selected: what an on-policy gradient is defined on
     SEARCHED = "searched"  # by the policy, selected among candidates
-    DEMONSTRATED = "demonstrated"  # by the environment's oracle
+    DEMONSTRATED = "demonstrated"  # by the environment's oracle, or read from a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Candidate:
 class Trajectory:
     """One episode, from an instance's first observation to its end."""
 
-    instance: int  # the seed of the initial state
+    instance: int  # the seed of the initial state; of a demonstration from a file, its line
     member: int  # index in its group
     strategy: str
     origin: Origin

@@ -135,8 +135,9 @@ def test_sft_keeps_all_demonstrations():
 
 def test_no_groups_and_groups_of_one_trajectory():
     assert kept([], keep=0.25) == []
-    assert kept([returns(0, 1.0)], keep=0.25) == []
-    assert kept([returns(0, 1.0)], keep=0.25, drop_uniform=False) == [0]
+    assert kept([returns(0, 1.0)], GRPO(), keep=0.25) == []
+    assert kept([returns(0, 1.0)], GRPO(), keep=0.25, drop_uniform=False) == [0]
+    assert kept([returns(0, 1.0)], PPO(), keep=0.25) == [0]  # the critic is its baseline
 
 
 @pytest.mark.parametrize(

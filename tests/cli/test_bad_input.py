@@ -121,7 +121,7 @@ CASES = {
     ),
     "supervised term without a demonstration": Case(
         SUPERVISED,
-        r"supervised is 'set': it needs demonstrations: give data\.plan .*Expert.*data\.demonstrations\.path",
+        r"its supervised term needs demonstrations: give data\.plan .*Expert.*data\.demonstrations\.path",
     ),
     "supervised term of an objective without one": Case(
         ("--config", "objective/sft.yaml", *SUPERVISED),
@@ -138,7 +138,7 @@ CASES = {
         MINE, r"Phases\.epochs is \[\]: give 1 numbers", overlay(data={"plan": phases([], "Sample", "Sample")})
     ),
     "file of demonstrations without a supervised term": Case(
-        FILE, r"data\.demonstrations is .*GRPO.*supervised term.*SFT", conversations(TALK)
+        FILE, r"data\.demonstrations\.path is .*GRPO.*supervised term.*SFT", conversations(TALK)
     ),
     "missing file of demonstrations": Case(
         (*SUPERVISED, *FILE), r"data\.demonstrations\.path is 'mine\.jsonl': there is no such file"
@@ -195,20 +195,21 @@ CASES = {
         r"InstanceFilter\.keep is 2\.0: give",
     ),
     "dynamic sampling of no groups": Case(
-        ("--data.dynamic_sampling", '{"groups": 0, "max_tokens": 1000}'),
+        ("--data.dynamic_sampling", '{"groups": 0, "max_sampled_tokens": 1000}'),
         r"DynamicSampling\.groups is 0: give 1 or more",
     ),
     "dynamic sampling without a budget": Case(
-        ("--data.dynamic_sampling", '{"groups": 4, "max_tokens": 0}'), r"DynamicSampling\.max_tokens is 0: give"
+        ("--data.dynamic_sampling", '{"groups": 4, "max_sampled_tokens": 0}'),
+        r"DynamicSampling\.max_sampled_tokens is 0: give",
     ),
     "dynamic sampling of more groups than its budget pays": Case(
-        ("--data.dynamic_sampling", '{"groups": 200, "max_tokens": 1000}'),
-        r"data\.dynamic_sampling\.groups is 200: in groups of 8.*max_tokens, which is 1000; want fewer groups",
+        ("--data.dynamic_sampling", '{"groups": 200, "max_sampled_tokens": 1000}'),
+        r"data\.dynamic_sampling\.groups is 200: in groups of 8.*max_sampled_tokens, which is 1000; want fewer groups",
     ),
     "dynamic sampling of demonstrations": Case(
         (
             *("--config", "search/expert.yaml", "--config", "objective/sft.yaml"),
-            *("--data.dynamic_sampling", '{"groups": 4, "max_tokens": 1000}'),
+            *("--data.dynamic_sampling", '{"groups": 4, "max_sampled_tokens": 1000}'),
         ),
         r"data\.dynamic_sampling is .*samples nothing.*use null",
     ),

@@ -114,15 +114,15 @@ def test_a_trajectory_without_tokens_has_no_advantages(estimator):
 def test_group_normalised_by_hand():
     # Mean (1 + 2 + 6) / 3 = 3; deviations -2, -1, 3; unbiased variance (4 + 1 + 9) / 2 = 7.
     returns = torch.tensor([1.0, 2.0, 6.0])
-    close(group_normalised(returns, normalise_std=False), [-2.0, -1.0, 3.0])
+    close(group_normalised(returns, divide_by_std=False), [-2.0, -1.0, 3.0])
     root = math.sqrt(7)
-    close(group_normalised(returns, normalise_std=True), [-2 / root, -1 / root, 3 / root])
+    close(group_normalised(returns, divide_by_std=True), [-2 / root, -1 / root, 3 / root])
 
 
 @pytest.mark.parametrize("returns", [[], [3.0], [0.1, 0.1, 0.1]])
-@pytest.mark.parametrize("normalise_std", [True, False])
-def test_a_group_without_spread_has_zero_advantages(returns: list[float], normalise_std: bool):
-    close(group_normalised(torch.tensor(returns), normalise_std=normalise_std), [0.0] * len(returns))
+@pytest.mark.parametrize("divide_by_std", [True, False])
+def test_a_group_without_spread_has_zero_advantages(returns: list[float], divide_by_std: bool):
+    close(group_normalised(torch.tensor(returns), divide_by_std=divide_by_std), [0.0] * len(returns))
 
 
 def test_whiten_by_hand():
@@ -169,5 +169,5 @@ def test_group_normalised_matches_torchrl():
         step = TensorDict(reward=row[:, None], done=done, batch_size=[4])
         grouped = grouping.inv(TensorDict(instance=torch.zeros(4), next=step, batch_size=[4]))
     theirs = grouped["advantage"].view(6, 4)
-    ours = group_normalised(rewards.sum(1), normalise_std=True)
+    ours = group_normalised(rewards.sum(1), divide_by_std=True)
     close(ours[:, None].expand(6, 4), theirs, 1e-5)

@@ -18,7 +18,6 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
     GRPO,
     K3,
-    KL,
     PPO,
     RLOO,
     BilevelGAE,
@@ -29,6 +28,7 @@ from tsr_lightning.objectives import (
     GiGPO,
     GroupInGroup,
     ImitateSuccesses,
+    K1Reward,
     MaxRL,
     Needs,
     Outputs,
@@ -49,19 +49,6 @@ from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 SEEDS = range(6)
 BETA = 0.3
-
-
-@dataclass(frozen=True)
-class PenaltyPerToken(KL):
-    """k1 in the rewards."""
-
-    coefficient: float = BETA
-
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> None:
-        return None
-
-    def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-        return self.coefficient * (old_logprobs - reference_logprobs)
 
 
 # -- random rollouts ---------------------------------------------------------------------------------------------------
@@ -278,10 +265,10 @@ class Case:
 CONSTANT = 40
 CASES = {
     "RLOO": Case(RLOO(), per_group(leave_one_out)),
-    "RLOO with KL": Case(RLOO(kl=PenaltyPerToken()), per_group(leave_one_out)),
+    "RLOO with KL": Case(RLOO(kl=K1Reward(BETA)), per_group(leave_one_out)),
     "DrGRPO": Case(DrGRPO(aggregation=Constant(CONSTANT)), per_group(centred), "constant"),
     "REINFORCE++": Case(ReinforcePlusPlus(advantage=ReturnToGo(0.9)), to_go(0.9), "token", whiten=True),
-    "REINFORCE++ with KL": Case(ReinforcePlusPlus(kl=PenaltyPerToken()), to_go(1.0), "token", whiten=True),
+    "REINFORCE++ with KL": Case(ReinforcePlusPlus(kl=K1Reward(BETA)), to_go(1.0), "token", whiten=True),
     "REINFORCE++ baseline": Case(ReinforcePlusPlusBaseline(), per_group(centred), "token", whiten=True),
     "MaxRL": Case(MaxRL(), per_group(relative_success)),
     "REINFORCE-Rej": Case(ReinforceRej(), per_group(signed_success), mixed_only=True),
@@ -294,12 +281,12 @@ CASES = {
     ),
     "GiGPO": Case(GiGPO(), gigpo(1.0, 0.95, False)),
     "GiGPO by std": Case(GiGPO(advantage=GroupInGroup(0.5, 0.8, True)), gigpo(0.5, 0.8, True)),
-    "GiGPO with KL": Case(GiGPO(kl=PenaltyPerToken()), gigpo(1.0, 0.95, False)),
+    "GiGPO with KL": Case(GiGPO(kl=K1Reward(BETA)), gigpo(1.0, 0.95, False)),
     "bi-level GAE": Case(
         PPO(whiten=False, advantage=BilevelGAE(0.9, 0.8, 0.95, 0.7, True)), bilevel(0.9, 0.8, 0.95, 0.7, True), "token"
     ),
     "bi-level GAE with KL": Case(
-        PPO(advantage=BilevelGAE(), kl=PenaltyPerToken()), bilevel(1.0, 1.0, 0.95, 1.0, False), "token", whiten=True
+        PPO(advantage=BilevelGAE(), kl=K1Reward(BETA)), bilevel(1.0, 1.0, 0.95, 1.0, False), "token", whiten=True
     ),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -532,8 +519,8 @@ def test_what_would_change_nothing_is_refused(estimator):
     name = type(estimator).__name__
     with pytest.raises(ConfigError, match=rf"shaping is .*: {name} looks at success alone.*; use \[\]"):
         PolicyGradient(advantage=estimator, shaping=[Doubled()])
-    with pytest.raises(ConfigError, match=rf"kl is .*: {name} looks at success alone.*; use K3"):
-        PolicyGradient(advantage=estimator, kl=PenaltyPerToken())
+    with pytest.raises(ConfigError, match=rf"kl is .*: {name} looks at success alone.*; use UnbiasedK3"):
+        PolicyGradient(advantage=estimator, kl=K1Reward(BETA))
     assert PolicyGradient(advantage=estimator, kl=K3()).needs.reference
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from ragged import group_of, ragged_groups, trajectory_of, zero_estimates
 
+from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
     GRPO,
     K3,
@@ -21,6 +22,7 @@ from tsr_lightning.objectives import (
     RewardShaping,
     RolloutScaled,
     Scale,
+    SuccessSign,
     TokenGAE,
     TokenMean,
     TurnGAE,
@@ -182,4 +184,11 @@ def test_rollouts_without_spread_are_finite():
         estimates = [[zero_estimates(t) for t in group.trajectories]]
         (own,) = GRPO(advantage=RolloutScaled()).credit([group], estimates)
         assert all(credit.advantages.tolist() == [0.0, 0.0] for credit in own)
+        (own,) = PPO(advantage=RolloutScaled(TokenGAE())).credit([group], estimates)
+        assert all(credit.value_targets.tolist() == [1.0, 1.0] for credit in own)
     assert GRPO(advantage=RolloutScaled()).credit([], []) == []
+
+
+def test_scaled_rewards_must_reach_the_estimator():
+    with pytest.raises(ConfigError, match=r"RolloutScaled\.estimator is SuccessSign.*looks at success alone"):
+        RolloutScaled(SuccessSign())

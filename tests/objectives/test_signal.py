@@ -1,5 +1,7 @@
 """Which groups have signal: those on which the objective's policy loss has a gradient."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from ragged import group_of, ragged_groups, trajectory_of, zero_estimates
@@ -7,15 +9,20 @@ from ragged import group_of, ragged_groups, trajectory_of, zero_estimates
 from tsr_lightning.objectives import (
     DAPO,
     GRPO,
+    PPO,
     RAFT,
     SFT,
     Discount,
     GroupNormalised,
     ImitateSuccesses,
+    LinearSchedule,
     Objective,
     OverlongPenalty,
+    ReinforcePlusPlus,
+    Supervised,
 )
 from tsr_lightning.objectives.signal import compared_returns, compared_std, has_signal
+from tsr_lightning.trajectory import Origin
 
 OBJECTIVES = [
     GRPO(),
@@ -63,3 +70,20 @@ def test_a_group_of_which_all_are_masked_has_no_signal():
     assert has_signal(group_of(other, cut), GRPO())
     (credits,) = DAPO().credit([group_of(other, cut)], [[zero_estimates(other), zero_estimates(cut)]])
     assert torch.cat([credit.weights for credit in credits]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("objective", [PPO(), ReinforcePlusPlus()], ids=str)
+def test_a_lone_trajectory_has_signal_where_the_baseline_is_not_the_group(objective: Objective):
+    lone = group_of(trajectory_of([(2, 1.0)]))
+    assert has_signal(lone, objective)
+    assert not has_signal(lone, GRPO())
+    assert not has_signal(
+        group_of(trajectory_of([(2, 0.0)], out_of_tokens=True)), replace(objective, mask_truncated=True)
+    )
+
+
+def test_a_demonstration_has_signal_while_its_term_has_a_coefficient():
+    objective = GRPO(supervised=Supervised(LinearSchedule(1.0, 0.0, 4)))
+    demonstrated = group_of(replace(trajectory_of([(2, 0.0)]), origin=Origin.DEMONSTRATED))
+    assert has_signal(demonstrated, objective.at(3))
+    assert not has_signal(demonstrated, objective.at(4))

@@ -10,7 +10,7 @@ from tests.fakes import Letters
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.training.demonstrations import Demonstrations
-from tsr_lightning.trajectory import Group, Origin
+from tsr_lightning.trajectory import Group, Message, Origin
 
 ROOM = 1000
 
@@ -82,7 +82,13 @@ def test_other_line_separators_within_a_text_end_no_line(tmp_path: Path):
     line = json.dumps({"messages": [{"role": role, "content": "a\u2028b"} for role in ("user", "assistant")]})
     path = written(tmp_path, line.encode().decode("unicode_escape"))
     [read] = Demonstrations(path, count=1).conversations
-    assert read.exchanges == (("a\u2028b", "a\u2028b"),)
+    assert read.exchanges == (((Message("user", "a\u2028b"),), "a\u2028b"),)
+
+
+def test_a_file_that_is_no_utf_8_is_refused(tmp_path: Path):
+    (tmp_path / "talks.jsonl").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"talks\.jsonl': it is no UTF-8 text, so write it as UTF-8"):
+        _ = Demonstrations(str(tmp_path / "talks.jsonl")).conversations
 
 
 def test_the_file_is_read_once(tmp_path: Path):

@@ -26,6 +26,7 @@ from tsr_lightning.objectives import (
 )
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
+from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.plan_check import check_plan
 
 IMITATING = GRPO(searched=ImitateSuccesses())
@@ -109,23 +110,33 @@ def test_a_supervised_term_accepts_demonstrations(kind: type[PolicyGradient], pl
 
 def test_a_supervised_term_needs_an_expert_or_a_file():
     objective = GRPO(supervised=Supervised())
-    with pytest.raises(ConfigError, match=r"supervised is 'set': it needs demonstrations: give .*Expert.*or set it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"objective is 'GRPO': its supervised term needs .*: give .*Expert.*or set",
+    ):
         check_plan(objective, Uniform(Sample(), 8))
-    check_plan(objective, Uniform(Sample(), 8), from_file=True)
+    check_plan(objective, Uniform(Sample(), 8), Demonstrations("talks.jsonl"))
 
 
 @pytest.mark.parametrize("objective", [GRPO(), PPO()], ids=repr)
 def test_a_file_of_demonstrations_needs_an_objective_that_takes_them(objective: Objective):
-    with pytest.raises(ConfigError, match=r"data\.demonstrations is .*supervised term.*or use the objective SFT"):
-        check_plan(objective, Uniform(Sample(), 8), from_file=True)
-    check_plan(SFT(), Uniform(Sample(), 8), from_file=True)
+    with pytest.raises(ConfigError, match=r"path is 'talks\.jsonl': .*supervised term.*or use the objective SFT"):
+        check_plan(objective, Uniform(Sample(), 8), Demonstrations("talks.jsonl"))
+    check_plan(SFT(), Uniform(Sample(), 8), Demonstrations("talks.jsonl"))
 
 
 def test_an_epoch_without_rollout_needs_a_file():
     objective, plan = GRPO(supervised=Supervised()), Phases([Uniform(Expert(), 1), NoRollout()], [2])
-    with pytest.raises(ConfigError, match=r"rolls out nothing in epoch 2, and there is no file.*demonstrations\.path"):
-        check_plan(objective, plan)
-    check_plan(objective, plan, from_file=True)
+    for file in (None, Demonstrations("talks.jsonl", epochs=2)):
+        with pytest.raises(ConfigError, match=r"rolls out nothing in epoch 2, and data\.demonstrations has nothing"):
+            check_plan(objective, plan, file)
+    check_plan(objective, plan, Demonstrations("talks.jsonl"))
+
+
+def test_a_file_that_ends_before_a_last_phase_without_rollout_is_refused():
+    objective = GRPO(supervised=Supervised())
+    with pytest.raises(ConfigError, match="rolls out nothing in epoch 7"):
+        check_plan(objective, NoRollout(), Demonstrations("talks.jsonl", epochs=7))
 
 
 def test_a_demonstration_is_no_baseline():

@@ -204,7 +204,7 @@ def test_two_ranks_equal_one_process(case: str, tmp_path: Path) -> None:
     mixture, dynamic = "mixture" in case, "dynamic sampling" in case
     data: dict[str, Any] = {"env": MIXTURE} if mixture else {}
     if dynamic:
-        data["dynamic_sampling"] = {"groups": 5, "max_tokens": 1000}
+        data["dynamic_sampling"] = {"groups": 5, "max_sampled_tokens": 1000}
     one, two = (prepared(tmp_path / str(ranks), objective, keep, ranks, **data) for ranks in (1, 2))
     with in_folder(one):
         tsr("fit", "--config", "run.yaml")

@@ -30,7 +30,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     check_policy(agent.spec)
     _check_numbers(data)
     _check_plan(agent, data)
-    _check_context(agent, data)
+    _check_context(agent, data, trains=subcommand == "fit")
     held_out = data.instances.held_out  # drawn here, so that too few initial states are refused early
     remedy = "hold out at least 1, and set data.evaluations to [] to skip evaluation"
     require(len(held_out) > 0, "data.held_out.instances", len(held_out), remedy)
@@ -85,12 +85,12 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
         for entry, env in zip(data.mixture, data.envs, strict=True):
             if isinstance(strategy, Expert) and not isinstance(env, HasOracle):
                 raise ConfigError(f"data.plan uses Expert, but {entry.env} has no oracle: choose another strategy")
-    check_plan(agent.objective, data.plan, from_file=data.demonstrations is not None)
+    check_plan(agent.objective, data.plan, data.demonstrations)
     if data.dynamic_sampling is not None:
         data.dynamic_sampling.check(data.plan)
 
 
-def _check_context(agent: Agent, data: RolloutDataModule) -> None:
+def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> None:
     model_limit = context_length(agent.spec)
     limit = data.context_tokens or model_limit
     if limit > model_limit:
@@ -112,7 +112,7 @@ def _check_context(agent: Agent, data: RolloutDataModule) -> None:
                 f"data.env is {entry.env}, whose first prompt has {prompt} tokens, which leaves no room for a response "
                 f"within {limit}: use a model or data.context_tokens with a longer context"
             )
-    if data.demonstrations is not None:
+    if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)
 
 

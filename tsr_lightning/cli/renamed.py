@@ -19,7 +19,10 @@ RENAMED: Mapping[str, str] = {
     "PPO.lam": "PPO.advantage.gae_lambda",
     **{f"{name}.clip_low": f"{name}.surrogate.low" for name in ("PPO", "GRPO")},
     **{f"{name}.clip_high": f"{name}.surrogate.high" for name in ("PPO", "GRPO", "RAFT")},
-    **{f"{name}.kl_coefficient": f"{name}.kl.coefficient" for name in ("PPO", "GRPO", "RAFT")},
+    **{
+        f"{name}.kl_coefficient": f"{name}.kl, a class such as K3 with its coefficient"
+        for name in ("PPO", "GRPO", "RAFT")
+    },
     "GRPO.normalise_std": "GRPO.advantage.divide_by_std",
     "PPO.gae": "PPO.advantage",
     "PPO.gamma": "PPO.advantage.gamma",
@@ -46,6 +49,7 @@ RENAMED: Mapping[str, str] = {
     "tsr_lightning.search.moves": "tsr_lightning.search.simulator",
     "tsr_lightning.search.stages": "tsr_lightning.search.executors",
     "tsr_lightning.trainer": "tsr_lightning.training.trainer",
+    "tsr_lightning.training.logging": "tsr_lightning.training.lightning_compat",
 }
 
 

@@ -130,7 +130,7 @@ def bilevel_gae(
 
     V_k is V of the context that the last token of turn k was sampled in, as in RAGEN; `turn_gae` takes that of its
     first. After the last turn comes `final_value`. Nothing crosses the end of a turn but A_k: no token bootstraps with
-    a value of the next turn. With all four factors 1 it is `token_gae` with 1 and 1.
+    a value of the next turn. With all four factors 1 and no penalties it is `token_gae` with 1 and 1.
 
     Departs from RAGEN, which takes every token with a reward other than 0 for the end of a turn, so that a turn of
     reward 0 joins the next, and which has one lambda for both levels. A token's penalty belongs to its turn alone.
@@ -175,7 +175,7 @@ def _nonempty_turns(lengths: Sequence[int], rewards: Sequence[float]) -> _Turns:
     return turns
 
 
-def group_normalised(returns: Tensor, *, normalise_std: bool, epsilon: float = 1e-6) -> Tensor:
+def group_normalised(returns: Tensor, *, divide_by_std: bool, epsilon: float = 1e-6) -> Tensor:
     """The group-relative advantage of GRPO, section 4.1.2 of https://arxiv.org/abs/2402.03300.
 
         A_i = (R_i - mean(R)) / (std(R) + epsilon)
@@ -186,13 +186,13 @@ def group_normalised(returns: Tensor, *, normalise_std: bool, epsilon: float = 1
 
     Args:
         returns: [G].
-        normalise_std: Whether to divide by the standard deviation.
+        divide_by_std: Whether to divide by the standard deviation.
         epsilon: Keeps a group of equal returns finite.
     """
     if returns.numel() < 2:
         return torch.zeros_like(returns, dtype=torch.float32)
     centred = returns.double() - returns.double().mean()
-    scale = centred.std() + epsilon if normalise_std else 1.0
+    scale = centred.std() + epsilon if divide_by_std else 1.0
     return (centred / scale).float()
 
 
@@ -228,7 +228,7 @@ def mean_normalised(outcomes: Tensor) -> Tensor:
     return ((outcomes.double() - mean) / mean).float()
 
 
-def state_relative(returns: Sequence[float], states: Sequence[str], *, normalise_std: bool) -> Tensor:
+def state_relative(returns: Sequence[float], states: Sequence[str], *, divide_by_std: bool) -> Tensor:
     """The step-relative advantage of GiGPO, equations 6 and 7 of https://arxiv.org/abs/2505.10978.
 
     A turn's return relative to those of all turns that were taken in an equal state, as `group_normalised` does it;
@@ -237,7 +237,7 @@ def state_relative(returns: Sequence[float], states: Sequence[str], *, normalise
     Args:
         returns: [M], from each turn on.
         states: [M], equal where the states are.
-        normalise_std: Whether to divide by the standard deviation among equal states.
+        divide_by_std: Whether to divide by the standard deviation among equal states.
 
     Returns [M].
     """
@@ -247,7 +247,7 @@ def state_relative(returns: Sequence[float], states: Sequence[str], *, normalise
     precise = torch.tensor(returns, dtype=torch.float64)
     advantages = torch.zeros(len(returns))
     for equal in turns.values():
-        advantages[equal] = group_normalised(precise[equal], normalise_std=normalise_std)
+        advantages[equal] = group_normalised(precise[equal], divide_by_std=divide_by_std)
     return advantages
 
 

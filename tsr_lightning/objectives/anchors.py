@@ -47,7 +47,7 @@ class GroupInGroup(AdvantageEstimator):
         require_fraction("GroupInGroup.gamma", self.gamma)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
-        of_episodes = outcome_advantages(groups, partial(group_normalised, normalise_std=self.divide_by_std))
+        of_episodes = outcome_advantages(groups, partial(group_normalised, divide_by_std=self.divide_by_std))
         return [
             [
                 episode._replace(advantages=episode.advantages + self.step_weight * step)
@@ -65,7 +65,7 @@ class GroupInGroup(AdvantageEstimator):
             require(len(keys) == len(each.lengths), "Trajectory.state_keys", keys, remedy)
         returns = chain.from_iterable(returns_to_go(each.turn_rewards, gamma=self.gamma) for each in compared)
         states = chain.from_iterable(each.trajectory.state_keys for each in compared)
-        advantages = iter(state_relative(list(returns), list(states), normalise_std=self.divide_by_std).tolist())
+        advantages = iter(state_relative(list(returns), list(states), divide_by_std=self.divide_by_std).tolist())
 
         def of(shaped: ShapedTrajectory) -> Tensor:
             per_turn = [next(advantages) if shaped.compared else 0.0 for _ in shaped.lengths]

@@ -68,7 +68,7 @@ class AdvantageEstimator(ABC):
         return True
 
     def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
-        """The return that it compares, given the rewards after shaping; equal ones teach nothing."""
+        """The return that it compares, given the shaped rewards; groups of equal ones count as without signal."""
         return sum(rewards)
 
     @abstractmethod
@@ -118,7 +118,7 @@ class GroupNormalised(AdvantageEstimator):
     minimum_compared = 2
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
-        return outcome_advantages(groups, lambda returns: group_normalised(returns, normalise_std=self.divide_by_std))
+        return outcome_advantages(groups, lambda returns: group_normalised(returns, divide_by_std=self.divide_by_std))
 
 
 @dataclass(frozen=True)

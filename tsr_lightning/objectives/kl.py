@@ -35,8 +35,9 @@ class K1Reward(KL):
     InstructGPT (https://arxiv.org/abs/2203.02155).
 
     The penalty is part of the return that the policy gradient maximises, so its expected gradient is that of
-    KL(pi || ref) over whole trajectories; a token's part in the KL of those after it counts too. It needs no gradient
-    of its own and goes with critics and with the baselines of groups, which then compare penalised returns.
+    KL(pi || ref) over whole trajectories; a token's part in the KL of those after it counts too (within its turn only,
+    under `BilevelGAE`). It needs no gradient of its own and goes with critics and with the baselines of groups, which
+    then compare penalised returns.
 
     Args:
         coefficient: the penalty of a token per nat.

@@ -99,7 +99,7 @@ class PolicyGradient(Objective):
 
     def imitates(self, trajectory: Trajectory) -> bool:
         if self.supervised is not None and trajectory.origin is Origin.DEMONSTRATED:
-            return True
+            return self.supervised.present_coefficient > 0
         return self.searched.imitates(trajectory) and not self.masks(trajectory)
 
     def masks(self, trajectory: Trajectory) -> bool:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from tsr_lightning.errors import require
 from tsr_lightning.objectives.advantages import Advantages
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, ShapedTrajectory
-from tsr_lightning.trajectory import Trajectory
 
-_EPSILON = 1e-6  # keeps a rollout of equal returns finite
+_EPSILON = 1e-6  # up to this, returns count as equal
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class RolloutScaled(AdvantageEstimator):
 
     estimator: AdvantageEstimator = field(default_factory=lambda: GroupNormalised(divide_by_std=False))
 
+    def __post_init__(self) -> None:
+        remedy = "it looks at success alone, and no scaling of rewards reaches it; use it without RolloutScaled"
+        require(self.estimator.uses_rewards, "RolloutScaled.estimator", self.estimator, remedy)
+
     @property
     def needs(self) -> Needs:
         return self.estimator.needs
@@ -39,17 +43,10 @@ class RolloutScaled(AdvantageEstimator):
     def minimum_compared(self) -> int:
         return self.estimator.minimum_compared
 
-    @property
-    def uses_rewards(self) -> bool:
-        return self.estimator.uses_rewards
-
-    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
-        return self.estimator.return_of(trajectory, rewards)
-
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         returns = [each.episode_return for group in groups for each in group if each.compared]
         std = float(torch.tensor(returns, dtype=torch.float64).std()) if len(returns) > 1 else 0.0
-        scale = 1.0 / (std + _EPSILON)
+        scale = 1.0 / (std + _EPSILON) if std > _EPSILON else 1.0  # a critic would learn what 1 / epsilon scales
         return self.estimator([[_scaled(each, scale) for each in group] for group in groups])
 
 

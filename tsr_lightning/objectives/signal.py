@@ -21,12 +21,16 @@ def compared_std(group: Group, objective: Objective) -> float:
 
 def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_STD) -> bool:
     """Whether the policy's terms can learn something from a group: a member is imitated, or the compared returns differ
-    and not all of these members are masked.
+    and not all of these members are masked. A lone compared trajectory has signal where the objective's baseline is not
+    the group's.
 
     DAPO asks for 0 < successes < G. Where returns are 0 or 1 that is the same, and where rewards are dense, a group
     without a success can teach too. A critic and a format penalty may learn from groups without signal.
     """
     if any(objective.imitates(trajectory) for trajectory in group.trajectories):
         return True
-    trained = [t for t in group.trajectories if objective.compares(t.origin) and not objective.masks(t)]
-    return bool(trained) and compared_std(group, objective) > minimum_std
+    compared = [t for t in group.trajectories if objective.compares(t.origin)]
+    if all(objective.masks(trajectory) for trajectory in compared):
+        return False
+    is_lone = len(compared) == 1 and objective.minimum_compared == 1  # its baseline lies outside the group
+    return is_lone or compared_std(group, objective) > minimum_std

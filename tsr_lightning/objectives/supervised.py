@@ -30,8 +30,8 @@ class Supervised:
         return Supervised(ConstantSchedule(self.coefficient(epoch)))
 
     @property
-    def weight(self) -> float:
-        """The coefficient in epoch 0; of the result of `at`, that in its epoch."""
+    def present_coefficient(self) -> float:
+        """The coefficient in the epoch that `at` chose, or in epoch 0."""
         return self.coefficient(0)
 
 
@@ -49,7 +49,7 @@ def supervised_credit(credit: Credit, trajectory: Trajectory, aggregation: Aggre
         return credit
     tokens = trajectory.trained_tokens
     zeros = torch.zeros(tokens)
-    weight = aggregation.weighting(tokens).weight if tokens and term.weight else 0.0
+    weight = aggregation.weighting(tokens).weight if tokens and term.present_coefficient else 0.0
     return replace(
         credit,
         advantages=zeros,
@@ -65,5 +65,6 @@ def with_supervised_loss(loss: Loss, targets: Targets, outputs: Outputs, term: S
     weights = targets.supervised_weights
     supervised = -(weights * outputs.logprobs).sum()
     stats = {"supervised_loss": supervised.detach(), "supervised_weight": weights.sum()}
-    total = loss.total + term.weight * supervised if term.weight else loss.total
+    coefficient = term.present_coefficient
+    total = loss.total + coefficient * supervised if coefficient else loss.total
     return loss._replace(total=total, stats=loss.stats | stats)

@@ -130,8 +130,9 @@ class Phases(Plan):
     """Plans one after the other, such as demonstrations, then a mixture, then samples alone.
 
     A plan counts its epochs from the beginning of its phase. The objective stays the same in all phases: one with a
-    supervised term trains on demonstrations in the first and needs none in the last. As PyTorch's `SequentialLR`, it
-    takes what follows one another and the lengths apart, so that one number moves the boundary of two phases.
+    supervised term trains on demonstrations in the first and needs none in the last. Plans and lengths
+    are two lists, so that one number moves the boundary of two phases; unlike the milestones of PyTorch's
+    `SequentialLR`, which count from the start, each number is the length of its phase.
 
     Args:
         plans: the plan of each phase.

@@ -35,7 +35,7 @@ from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.collect import Rollout, credited_sequences, epoch_tasks, roll_out
 from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically
+from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically, sampled_size
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
 from tsr_lightning.training.instances import HeldOut, Instances
@@ -145,7 +145,7 @@ class RolloutDataModule(LightningDataModule):
         if stage != "fit":
             return
         # For use without `tsr`, which checks the plan earlier and sets the temperature
-        check_plan(self.agent.objective, self.plan, from_file=self.demonstrations is not None)
+        check_plan(self.agent.objective, self.plan, self.demonstrations)
         if self.dynamic_sampling is not None:
             self.dynamic_sampling.check(self.plan)
         if self.demonstrations is not None:
@@ -235,8 +235,8 @@ class RolloutDataModule(LightningDataModule):
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
         sequences, credits = credited_sequences(groups, agent.objective.at(epoch), estimate, ranks)
-        if credits:
-            compat.log_figures(trainer, signal_metrics(credits), epoch)
+        if rolled_out:
+            compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]), epoch)
         if not sequences:
             rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)
@@ -266,16 +266,18 @@ class RolloutDataModule(LightningDataModule):
 
     def _rollout(self, epoch: int) -> tuple[int, list[Group]]:
         """How many groups were drawn in an epoch, by all ranks, and those of them that are trained on."""
-        trainer, agent, sampling = self._trainer, self.agent, self.dynamic_sampling
+        trainer, agent = self._trainer, self.agent
+        objective = agent.objective.at(epoch)
+        sampling = self.dynamic_sampling if sampled_size(self.plan, epoch) else None
         started = time.perf_counter()
         with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
-            needs = agent.objective.needs
+            needs = objective.needs
             driver = self.driver(
                 self.sampling.temperature, keep_siblings=needs.siblings, keep_state_keys=needs.state_keys
             )
             agent.begin_rollout()
             draw = partial(self._round, driver, epoch)
-            rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, agent.objective)
+            rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)
         seconds = time.perf_counter() - started
         groups = rollout.groups
         self._monitor.finish(TRAINING_ROLLOUT, groups)
@@ -284,16 +286,17 @@ class RolloutDataModule(LightningDataModule):
                 groups = callback.on_rollout_end(trainer, agent, groups)
         figures: dict[str, float] = {}
         if sampling is not None:
-            with_signal = sum(has_signal(group, agent.objective) for group in rollout.groups)
+            with_signal = sum(has_signal(group, objective) for group in rollout.groups)
             figures = {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": with_signal}
-            groups = sampling.select(groups, agent.objective)
+            groups = sampling.select(groups, objective)
             if with_signal < sampling.groups:
                 rank_zero_info(
-                    f"epoch {epoch}: data.dynamic_sampling.max_tokens is spent: {rollout.costs.tokens_generated:,} "
-                    f"tokens in {rollout.rounds} rounds gave {with_signal} of the {sampling.groups} groups with signal"
+                    f"epoch {epoch}: data.dynamic_sampling.max_sampled_tokens is spent: "
+                    f"{rollout.costs.tokens_generated:,} tokens in {rollout.rounds} rounds gave {with_signal} of the "
+                    f"{sampling.groups} groups with signal"
                 )
         figures |= rollout_metrics(rollout.groups, groups, rollout.costs, seconds, rollout.skipped)
-        if agent.objective.needs.final_values:
+        if needs.final_values:
             missing = figures["rollout/truncated_without_value"] = truncated_without_value(groups)
             if missing:
                 rank_zero_info(

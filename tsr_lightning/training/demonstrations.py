@@ -59,11 +59,18 @@ class Demonstrations:
         """
         path = Path(self.path)
         require(path.is_file(), _KEY, self.path, "there is no such file, so give one of JSON lines with messages")
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators within a text
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators within a text
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{_KEY} is {self.path!r}: it is no UTF-8 text, so write it as UTF-8") from error
         found = [self._conversation(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
         remedy = f"the file has {len(found)} conversations; give at most as many, or a longer file"
         require(self.count <= len(found), "data.demonstrations.count", self.count, remedy)
         return found
+
+    def lasts(self, epoch: int) -> bool:
+        """Whether an epoch trains on them."""
+        return self.epochs is None or epoch < self.epochs
 
     def check(self, chat: ChatFormat, context_tokens: int) -> None:
         """Raises a ConfigError for the first conversation with a turn that is longer than the context."""
@@ -79,7 +86,7 @@ class Demonstrations:
             chat: builds the prompts.
             context_tokens: the most tokens of a prompt and its response.
         """
-        if self.epochs is not None and epoch >= self.epochs:
+        if not self.lasts(epoch):
             return []
         return [
             Group(conversation.line, (self._trajectory(conversation, chat, context_tokens),))

@@ -21,37 +21,38 @@ class DynamicSampling:
 
     Args:
         groups: with signal, that an epoch wants.
-        max_tokens: sampled tokens per epoch, those of search included, after which no further round begins. A round
-            that has begun is finished.
+        max_sampled_tokens: of an epoch, those of search included, after which no further round begins. A round that has
+            begun is finished.
     """
 
     groups: int = 16
-    max_tokens: int = 100_000
+    max_sampled_tokens: int = 100_000
 
     def __post_init__(self) -> None:
         require(self.groups >= 1, "DynamicSampling.groups", self.groups, "give 1 or more, e.g. data.instances")
         remedy = "give the sampled tokens that an epoch may cost, e.g. four times those of one round"
-        require(self.max_tokens >= 1, "DynamicSampling.max_tokens", self.max_tokens, remedy)
+        require(self.max_sampled_tokens >= 1, "DynamicSampling.max_sampled_tokens", self.max_sampled_tokens, remedy)
 
     def check(self, plan: Plan) -> None:
         """Refuses a plan under which the wanted groups can never be had."""
-        for epoch in range(plan.constant_from + 1):
-            sampled = [e.count for e in plan.entries(epoch) if e.strategy.origin is not Origin.DEMONSTRATED]
-            require(
-                sum(sampled) >= 1,
-                "data.dynamic_sampling",
-                self,
-                f"in epoch {epoch} data.plan samples nothing, so max_tokens would never be spent; use null",
-            )
-            remedy = (
-                f"in groups of {sum(sampled)} samples of a token or more, they cost more than max_tokens, which is "
-                f"{self.max_tokens}; want fewer groups, or allow more tokens"
-            )
-            require(self.groups * sum(sampled) <= self.max_tokens, "data.dynamic_sampling.groups", self.groups, remedy)
+        sizes = [sampled_size(plan, epoch) for epoch in range(plan.constant_from + 1)]
+        remedy = "data.plan samples nothing, so no group can have signal by its returns; use null"
+        require(any(sizes), "data.dynamic_sampling", self, remedy)
+        remedy = (
+            f"in groups of {max(sizes)} samples of a token or more, they cost more than max_sampled_tokens, which is "
+            f"{self.max_sampled_tokens}; want fewer groups, or allow more tokens"
+        )
+        least = self.groups * max(sizes)
+        require(least <= self.max_sampled_tokens, "data.dynamic_sampling.groups", self.groups, remedy)
 
     def select(self, groups: Sequence[Group], objective: Objective) -> list[Group]:
         """The first of those with signal, as many as wanted."""
         return [group for group in groups if has_signal(group, objective)][: self.groups]
+
+
+def sampled_size(plan: Plan, epoch: int) -> int:
+    """How many members of a group the policy samples in an epoch; where it is 0, there is nothing to draw again."""
+    return sum(e.count for e in plan.entries(epoch) if e.strategy.origin is not Origin.DEMONSTRATED)
 
 
 def sample_dynamically(draw: Callable[[int], Rollout], sampling: DynamicSampling, objective: Objective) -> Rollout:
@@ -64,7 +65,7 @@ def sample_dynamically(draw: Callable[[int], Rollout], sampling: DynamicSampling
     """
     rollout = draw(0)
     while len(sampling.select(rollout.groups, objective)) < sampling.groups:
-        if rollout.costs.tokens_generated >= sampling.max_tokens:
+        if rollout.costs.tokens_generated >= sampling.max_sampled_tokens:
             break
         rollout += draw(rollout.rounds)
     return rollout

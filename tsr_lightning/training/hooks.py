@@ -28,7 +28,8 @@ class RolloutProgress:
 
 @runtime_checkable
 class OnRolloutEnd(Protocol):
-    """Called between search and credit with the groups of all ranks; the groups that it returns are trained on."""
+    """Called between search and credit with the groups of all ranks; the groups that it returns are trained on; of
+    these, dynamic sampling, if any, takes the first with signal."""
 
     def on_rollout_end(self, trainer: Trainer, agent: "Agent", groups: list[Group]) -> list[Group]: ...
 

@@ -124,6 +124,6 @@ class Instances:
             if initial not in taken:
                 return seed, initial, attempt
         raise ConfigError(
-            f"data.held_out.instances is {self._spec.instances}: {problem} of {type(self._envs[env]).__name__}, so hold "
-            "out fewer, or make the environment more varied"
+            f"data.held_out.instances is {self._spec.instances}: {problem}, so hold out fewer, or make "
+            f"{type(self._envs[env]).__name__} more varied"
         )

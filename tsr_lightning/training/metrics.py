@@ -17,7 +17,7 @@ def rollout_metrics(
 
     Args:
         groups: as rolled out.
-        kept: those that the callbacks left.
+        kept: those that are trained on.
         costs: of the rollout, as are the seconds.
         seconds: of the wall clock.
         skipped: draws of training instances that fell on a held-out state.

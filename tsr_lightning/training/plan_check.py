@@ -3,12 +3,13 @@
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.search.plan import Plan
+from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.trajectory import Origin
 
 _SUPERVISED = "give it a supervised term (--config warm_start/supervised.yaml)"
 
 
-def check_plan(objective: Objective, plan: Plan, *, from_file: bool = False) -> None:
+def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = None) -> None:
     """Refuses a plan that in some epoch rolls out what the objective cannot learn from.
 
     A trajectory whose return is compared needs others of its group for that. One that is imitated needs none, so groups
@@ -17,23 +18,18 @@ def check_plan(objective: Objective, plan: Plan, *, from_file: bool = False) -> 
     Args:
         objective: as configured.
         plan: of the rollouts.
-        from_file: whether demonstrations are read from a file too.
+        file: demonstrations that are read from a file too.
     """
     name, least = type(objective).__name__, objective.minimum_compared
-    require(
-        not from_file or objective.takes_demonstrations,
-        "data.demonstrations",
-        "a file",
-        f"{name} learns from samples of the policy alone; {_SUPERVISED}, or use the objective SFT",
+    if file is not None:
+        remedy = f"{name} learns from samples of the policy alone; {_SUPERVISED}, or use the objective SFT"
+        require(objective.takes_demonstrations, "data.demonstrations.path", file.path, remedy)
+    demonstrates = file is not None or any(strategy.origin is Origin.DEMONSTRATED for strategy in plan.strategies)
+    remedy = (
+        "its supervised term needs demonstrations: give data.plan a strategy Expert (--config warm_start/split.yaml), "
+        "give data.demonstrations.path, or set supervised to null"
     )
-    demonstrates = from_file or any(strategy.origin is Origin.DEMONSTRATED for strategy in plan.strategies)
-    require(
-        demonstrates or not objective.needs_demonstrations,
-        "model.objective.init_args.supervised",
-        "set",
-        "it needs demonstrations: give data.plan a strategy Expert (--config warm_start/split.yaml), give "
-        "data.demonstrations.path, or set it to null",
-    )
+    require(demonstrates or not objective.needs_demonstrations, "model.objective", name, remedy)
     for strategy in plan.strategies:
         require(
             strategy.origin is not Origin.DEMONSTRATED or objective.takes_demonstrations,
@@ -42,13 +38,14 @@ def check_plan(objective: Objective, plan: Plan, *, from_file: bool = False) -> 
             f"the demonstrations of {type(strategy).__name__} are no samples of the policy, and {name} learns from "
             f"samples; {_SUPERVISED}, or use the objective SFT",
         )
-    for epoch in range(plan.constant_from + 1):
+    ends = file.epochs if file is not None and file.epochs is not None else 0
+    for epoch in range(max(plan.constant_from, ends) + 1):
         require(
-            from_file or plan.group_size(epoch) >= 1,
+            plan.group_size(epoch) >= 1 or (file is not None and file.lasts(epoch)),
             "data.plan",
             type(plan).__name__,
-            f"it rolls out nothing in epoch {epoch}, and there is no file; give data.demonstrations.path, or "
-            "a plan with trajectories",
+            f"it rolls out nothing in epoch {epoch}, and data.demonstrations has nothing for it; give a file and "
+            "enough epochs of it, or a plan with trajectories",
         )
         compared = sum(entry.count for entry in plan.entries(epoch) if objective.compares(entry.strategy.origin))
         require(
