@@ -41,8 +41,8 @@ side by side; seconds are of training, evaluation apart. The interval is of the 
 over instances, seeds pooled. The standard error of one figure is about 0.02 sampled and 0.03 greedy.
 
 Step size, filter and batch are those of `configs/sokoban.yaml`, which were chosen with GRPO and PPO. No objective was
-tuned for this table, so it says that each trains as shipped, and not which is best. DAPO draws instances until 16 groups
-have signal, so it takes twice the tokens.
+tuned for this table, so it says that each trains as shipped, and not which is best. DAPO draws instances until 16
+groups have signal, so it takes twice the tokens.
 
 """
 
