@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.trajectory import Group, Trajectory
@@ -76,11 +76,21 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _lines_before(path: Path, epoch: int) -> Iterator[str]:
-    """The lines of earlier epochs; a last line that was cut off is left out with those of its own."""
+    """The lines of earlier epochs. It stops at an incomplete line, which a killed run leaves."""
     if not path.is_file() or epoch == 0:
         return
     with path.open(encoding="utf-8", newline="\n") as file:
         for line in file:
-            if not line.endswith("\n") or json.loads(line)["epoch"] >= epoch:
+            if not line.endswith("\n") or _epoch_of(line, path) >= epoch:
                 return
             yield line
+
+
+def _epoch_of(line: str, path: Path) -> int:
+    try:
+        return int(json.loads(line)["epoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"ConversationLog.path is {str(path)!r}: a line there has no epoch, so another program wrote it; give "
+            "another path"
+        ) from error

@@ -1,6 +1,5 @@
 """One optimizer step of a real Trainer on ragged groups, and its gradients, in one process or as one of two ranks."""
 
-import inspect
 import os
 import pickle
 import sys
@@ -15,7 +14,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from tsr_lightning import objectives
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import Objective
@@ -53,16 +51,6 @@ class Step:
     gradients: dict[str, Tensor]
     figures: dict[str, float]
     micro_batches: int
-
-
-def presets() -> dict[str, Objective]:
-    """Every objective of the package, with its defaults."""
-    named = {name: vars(objectives)[name] for name in objectives.__all__}
-    return {
-        name: kind()
-        for name, kind in named.items()
-        if isinstance(kind, type) and issubclass(kind, Objective) and not inspect.isabstract(kind)
-    }
 
 
 def optimizer_step(objective: Objective, micro_batch_tokens: int, ranks: int = 1) -> Step:
@@ -171,7 +159,7 @@ def _turn(turn: Turn, reward: float, tokens: int | None, *, finished: bool) -> T
 
 
 def run_rank(cases: Mapping[str, Objective], folder: Path, environment: Mapping[str, str]) -> None:
-    """One of two ranks, in a process of its own: the steps of all cases, in `rank0.pkl` or `rank1.pkl`."""
+    """Runs all cases as one of two ranks, and writes the steps to `rank0.pkl` or `rank1.pkl`."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     os.environ.update(environment)
     torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from callback_support import trajectory, turn
 from commands import QUICK, TINY, tsr
 
 from callbacks.conversation_log import to_record
+from tsr_lightning.errors import ConfigError
 from tsr_lightning.trajectory import to_messages
 
 ORACLE = (
@@ -63,3 +64,14 @@ def test_a_resumed_run_replaces_the_lines_of_its_epochs(empty_folder: Path):
     [first] = Path("runs").rglob("*=0.ckpt")
     tsr(*ORACLE, *callbacks(successes_only=False), "--ckpt_path", first)
     assert Path("log.jsonl").read_text(encoding="utf-8") == before
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_resumed_run_refuses_a_file_that_another_program_wrote(empty_folder: Path):
+    tsr(*ORACLE, *callbacks(successes_only=False))
+    foreign = '{"messages": []}\n'
+    Path("log.jsonl").write_text(foreign, encoding="utf-8")
+    [first] = Path("runs").rglob("*=0.ckpt")
+    with pytest.raises(ConfigError, match=r"ConversationLog\.path is 'log\.jsonl': a line there has no epoch"):
+        tsr(*ORACLE, *callbacks(successes_only=False), "--ckpt_path", first)
+    assert Path("log.jsonl").read_text(encoding="utf-8") == foreign

@@ -2,9 +2,13 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
+from ragged import group_of as group
+from ragged import trajectory_of
+from ragged import turn_of as turn
 from torch import Tensor
 
 from tsr_lightning.objectives import (
@@ -29,45 +33,15 @@ from tsr_lightning.objectives import (
     Unchanged,
     outcome_advantages,
 )
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 CENTRED = GroupNormalised(divide_by_std=False)
 ARRAYS = tuple(field.name for field in dataclasses.fields(Credit))
 
 
-def turn(tokens: int, reward: float) -> Turn:
-    return Turn(
-        prompt=(1,),
-        response=(2,) * tokens,
-        behaviour_logprobs=(-1.0,) * tokens,
-        finished=True,
-        messages=(),
-        text="",
-        reward=reward,
-        valid=True,
-        effective=True,
-    )
-
-
-def trajectory(
-    *turns: tuple[int, float], origin: Origin = Origin.SAMPLED, succeeded: bool = False, truncated: bool = False
-) -> Trajectory:
+def trajectory(*turns: tuple[int, float], **arguments: Any) -> Trajectory:
     """From (trained tokens, reward) of each turn."""
-    return Trajectory(
-        instance=0,
-        member=0,
-        strategy="Sample",
-        origin=origin,
-        turns=tuple(turn(tokens, reward) for tokens, reward in turns),
-        succeeded=succeeded,
-        truncated=truncated,
-        final_prompt=(1,),
-        final_messages=(),
-    )
-
-
-def group(*trajectories: Trajectory) -> Group:
-    return Group(instance=0, trajectories=trajectories)
+    return trajectory_of(turns, **arguments)
 
 
 def estimates(of: Trajectory, values: list[float] | None = None, final_value: float = 0.0) -> Estimates:
@@ -333,4 +307,4 @@ def test_needs():
 
 def test_an_objective_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        PPO().whiten = 0.3  # type: ignore[misc]
+        PPO().whiten = False  # type: ignore[misc]

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 import torch
+from ragged import trajectory_of
 from torch import Tensor
 
 from tsr_lightning.errors import ConfigError
@@ -45,7 +46,7 @@ from tsr_lightning.objectives import (
     Unchanged,
 )
 from tsr_lightning.objectives.advantages import bilevel_gae, token_gae
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 SEEDS = range(6)
 BETA = 0.3
@@ -61,21 +62,13 @@ def random_trajectory(random: Random, searched: float, succeeded: bool, reward: 
     rewards = [random.choice((0.0, random.gauss(0, 1))) for _ in lengths]
     if reward is not None:
         rewards = [0.0] * (turns - 1) + [reward]
-    return Trajectory(
-        instance=0,
-        member=0,
-        strategy="Sample",
+    trajectory = trajectory_of(
+        list(zip(lengths, rewards, strict=True)),
         origin=Origin.SEARCHED if random.random() < searched else Origin.SAMPLED,
-        turns=tuple(
-            Turn((1,), (2,) * length, (-1.0,) * length, True, (), "", value, True, True)
-            for length, value in zip(lengths, rewards, strict=True)
-        ),
         succeeded=succeeded,
         truncated=not succeeded and random.random() < 0.5,
-        final_prompt=(1,),
-        final_messages=(),
-        state_keys=tuple(random.choice("abcdef") for _ in lengths),
     )
+    return replace(trajectory, state_keys=tuple(random.choice("abcdef") for _ in lengths))
 
 
 def random_rollout(seed: int, searched: float = 0.3) -> tuple[list[Group], list[list[Estimates]]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from ragged import trajectory_of
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
@@ -24,7 +25,7 @@ from tsr_lightning.objectives import (
     TurnGAE,
     UnbiasedK3,
 )
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 GENERATOR = torch.Generator().manual_seed(11)
 LOGITS, REFERENCE = torch.randn(2, 5, generator=GENERATOR, dtype=torch.float64)
@@ -150,31 +151,7 @@ def targets(estimates: Estimates, credit: Credit) -> Targets:
 
 
 def trajectory(lengths: Sequence[int], rewards: Sequence[float], origin: Origin = Origin.SAMPLED) -> Trajectory:
-    turns = tuple(
-        Turn(
-            prompt=(1,),
-            response=(2,) * length,
-            behaviour_logprobs=(-1.0,) * length,
-            finished=True,
-            messages=(),
-            text="",
-            reward=reward,
-            valid=True,
-            effective=True,
-        )
-        for length, reward in zip(lengths, rewards, strict=True)
-    )
-    return Trajectory(
-        instance=0,
-        member=0,
-        strategy="Sample",
-        origin=origin,
-        turns=turns,
-        succeeded=True,
-        truncated=False,
-        final_prompt=(),
-        final_messages=(),
-    )
+    return trajectory_of(list(zip(lengths, rewards, strict=True)), origin=origin, succeeded=True)
 
 
 # (lengths, rewards): one-token turns, turns without reward or tokens, returns that are equal before the penalty

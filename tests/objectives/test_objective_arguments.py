@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from jsonargparse import ArgumentError, ArgumentParser
+from presets import PRESETS
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
@@ -15,27 +16,19 @@ from tsr_lightning.objectives import (
     K3,
     PPO,
     RAFT,
-    RLOO,
-    SFT,
     BilevelGAE,
     Clipped,
     ClippedWeight,
     Constant,
     ConstantSchedule,
     Discount,
-    DrGRPO,
-    GiGPO,
     GroupInGroup,
     GroupNormalised,
     ImitateSuccesses,
     K1Reward,
     LinearSchedule,
-    MaxRL,
     Objective,
     OverlongPenalty,
-    ReinforcePlusPlus,
-    ReinforcePlusPlusBaseline,
-    ReinforceRej,
     ReturnAtEnd,
     ReturnToGo,
     RolloutScaled,
@@ -51,19 +44,6 @@ from tsr_lightning.objectives import (
 )
 
 NAN = float("nan")
-NAMED = [
-    GRPO,
-    PPO,
-    RAFT,
-    RLOO,
-    SFT,
-    DrGRPO,
-    GiGPO,
-    MaxRL,
-    ReinforcePlusPlus,
-    ReinforcePlusPlusBaseline,
-    ReinforceRej,
-]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +114,7 @@ def parsed(*arguments: str) -> Objective:
     return parser.instantiate(parser.parse_args(list(arguments))).objective
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", PRESETS)
 def test_a_short_name_alone_gives_the_defaults(kind: type[Objective]):
     assert parsed("--objective", kind.__name__) == kind()
 

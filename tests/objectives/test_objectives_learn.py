@@ -7,12 +7,12 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch import seed_everything
+from presets import PRESETS
 
-import tsr_lightning.objectives as objectives
 from callbacks import Evaluation
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences
 from tsr_lightning.engines.base import Sampling
-from tsr_lightning.objectives import DAPO, GRPO, SFT, Credit, Objective, PolicyGradient, ReinforceRej
+from tsr_lightning.objectives import DAPO, GRPO, SFT, Credit, Objective, ReinforceRej
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.strategies import Expert, Sample
@@ -25,13 +25,6 @@ from tsr_lightning.trajectory import Trajectory
 
 EPOCHS = 30
 SLOW_EPOCHS = 45
-KINDS = [
-    kind
-    for name in objectives.__all__
-    if isinstance(kind := getattr(objectives, name), type)
-    and issubclass(kind, Objective)
-    and kind not in (Objective, PolicyGradient)
-]
 OTHER_ARGUMENTS = {DAPO: {"mask_truncated": False}}  # random weights end hardly a response, so the mask leaves nothing
 SLOW = (DAPO, ReinforceRej)  # a mean over tokens, and no baseline: both begin slowly
 
@@ -108,7 +101,7 @@ FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", PRESETS, ids=lambda kind: kind.__name__)
 def test_success_rises_above_0_9(kind: type[Objective]):
     assert success_rate(kind) > 0.9
 
@@ -126,8 +119,6 @@ def test_grpo_with_a_fault_does_not_learn(fault: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind is not objectives.GRPO], ids=lambda kind: kind.__name__
-)
+@pytest.mark.parametrize("kind", [kind for kind in PRESETS if kind is not GRPO], ids=lambda kind: kind.__name__)
 def test_with_a_fault_none_learns(fault: str, kind: type[Objective], monkeypatch: pytest.MonkeyPatch):
     check_fault(fault, kind, monkeypatch)

@@ -149,7 +149,7 @@ def test_dual_clip_by_hand():
 
 
 def test_a_turn_is_clipped_as_a_whole():
-    # Log ratios 0.3 and -0.1 have the mean 0.1, and 0.5 is a turn of its own: ratios 1.105, 1.105 and 1.649.
+    # Two turns, with log ratios (0.3, -0.1) and (0.5): means 0.1 and 0.5, so ratios 1.105, 1.105 and 1.649.
     logprobs = torch.tensor([0.3, -0.1, 0.5]).requires_grad_()
     clipped = TurnClipped(0.2, 0.2)(logprobs, logprobs, targets_of([1.0] * 3, turn_starts=[1.0, 0.0, 1.0]))
     torch.testing.assert_close(clipped.losses, -torch.tensor([math.exp(0.1), math.exp(0.1), 1.2]))

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from optimizer_steps import ONE, SEVERAL, SIZES, Step, optimizer_step, presets, run_rank
+from optimizer_steps import ONE, SEVERAL, SIZES, Step, optimizer_step, run_rank
+from presets import PRESETS
 from processes import CONTEXT
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -43,7 +44,7 @@ VARIANTS: dict[str, Objective] = {
     "CISPO, two-sided": CISPO(surrogate=ClippedWeight(0.2, 0.28)),
     "PPO, UnbiasedK3": PPO(kl=UnbiasedK3(0.1)),
 }
-OBJECTIVES = presets() | VARIANTS
+OBJECTIVES = {kind.__name__: kind() for kind in (*PRESETS, PolicyGradient)} | VARIANTS
 
 
 @dataclass(frozen=True)

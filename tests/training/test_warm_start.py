@@ -20,7 +20,7 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.trajectory import Origin
 
-# a resumed run writes to a folder of its own, which is as it should be
+# the resumed run writes to a new folder on purpose
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")
 
 RUN = ("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY)

@@ -21,6 +21,12 @@ class Advantages(NamedTuple):
     weight: float = 1.0  # factor of the aggregation's weight and normalizer; 0 leaves the trajectory out
 
 
+def uniform(tokens: int, advantage: float) -> Advantages:
+    """The same advantage for each of N tokens, and no value targets."""
+    zeros = torch.zeros(tokens)
+    return Advantages(torch.full_like(zeros, advantage), zeros)
+
+
 def gae(rewards: Tensor, values: Tensor, *, gamma: float, gae_lambda: float, final_value: float = 0.0) -> Advantages:
     """Generalised advantage estimation over S steps, equations 11 to 16 of https://arxiv.org/abs/1506.02438.
 

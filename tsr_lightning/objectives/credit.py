@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from tsr_lightning.batching.tensors import Credit
-from tsr_lightning.objectives.advantages import Advantages, whiten
+from tsr_lightning.objectives.advantages import Advantages, uniform, whiten
 from tsr_lightning.objectives.aggregation import Aggregation
 from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride
 from tsr_lightning.trajectory import Group, Trajectory
@@ -18,15 +18,15 @@ def imitation_credit(
     """Advantage 1 for every token of the trajectories that are imitated; the others are left out."""
 
     def credit(trajectory: Trajectory) -> Credit:
-        return apply_override(uniform_credit(trajectory, 1.0, aggregation), None if imitates(trajectory) else LEFT_OUT)
+        imitated = without_critic(weighted(uniform(trajectory.trained_tokens, 1.0), aggregation))
+        return apply_override(imitated, None if imitates(trajectory) else LEFT_OUT)
 
     return [[credit(trajectory) for trajectory in group.trajectories] for group in groups]
 
 
-def uniform_credit(trajectory: Trajectory, advantage: float, aggregation: Aggregation) -> Credit:
-    """The same advantage for every token, and no critic."""
-    zeros = torch.zeros(trajectory.trained_tokens)
-    return replace(weighted(Advantages(torch.full_like(zeros, advantage), zeros), aggregation), value_weights=zeros)
+def without_critic(credit: Credit) -> Credit:
+    """The credit where no critic is trained."""
+    return replace(credit, value_weights=torch.zeros_like(credit.weights))
 
 
 def weighted(estimate: Advantages, aggregation: Aggregation) -> Credit:

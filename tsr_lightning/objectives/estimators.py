@@ -18,6 +18,7 @@ from tsr_lightning.objectives.advantages import (
     leave_one_out,
     returns_to_go,
     token_rewards,
+    uniform,
 )
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.checks import require_fraction
@@ -93,15 +94,16 @@ def outcome_advantages(
     def of(group: Sequence[ShapedTrajectory]) -> list[Advantages]:
         returns = torch.tensor([return_of(each) for each in group if each.compared], dtype=torch.float64)
         advantages = iter(advantages_of(returns).tolist())
-        return [uniform(each, next(advantages) if each.compared else 0.0) for each in group]
+        return [uniform(each.trajectory.trained_tokens, next(advantages) if each.compared else 0.0) for each in group]
 
     return [of(group) for group in groups]
 
 
-def uniform(shaped: ShapedTrajectory, advantage: float) -> Advantages:
-    """The same advantage for every token, and no value targets."""
-    zeros = torch.zeros(shaped.trajectory.trained_tokens)
-    return Advantages(torch.full_like(zeros, advantage), zeros)
+def separate_advantages(
+    groups: Sequence[Sequence[ShapedTrajectory]], advantages_of: Callable[[ShapedTrajectory], Advantages]
+) -> list[list[Advantages]]:
+    """Each trajectory's advantages from itself alone."""
+    return [[advantages_of(shaped) for shaped in group] for group in groups]
 
 
 @dataclass(frozen=True)
@@ -154,4 +156,4 @@ class ReturnToGo(AdvantageEstimator):
             returns = torch.tensor(returns_to_go(rewards.tolist(), gamma=self.gamma))
             return Advantages(returns, torch.zeros_like(returns))
 
-        return [[of(shaped) for shaped in group] for group in groups]
+        return separate_advantages(groups, of)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tsr_lightning.objectives.advantages import Advantages, bilevel_gae, token_gae, turn_gae
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.checks import require_fraction
-from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory
+from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory, separate_advantages
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TokenGAE(AdvantageEstimator):
                 penalties=shaped.kl_penalties,
             )
 
-        return [[of(shaped) for shaped in group] for group in groups]
+        return separate_advantages(groups, of)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TurnGAE(AdvantageEstimator):
                 final_value=_final_value(shaped, self.bootstrap_truncated),
             )
 
-        return [[of(shaped) for shaped in group] for group in groups]
+        return separate_advantages(groups, of)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class BilevelGAE(AdvantageEstimator):
                 penalties=shaped.kl_penalties,
             )
 
-        return [[of(shaped) for shaped in group] for group in groups]
+        return separate_advantages(groups, of)
 
 
 def _final_value(shaped: ShapedTrajectory, bootstrap_truncated: bool) -> float:

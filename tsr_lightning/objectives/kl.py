@@ -3,7 +3,7 @@
 The estimators k1, k2 and k3 are those of http://joschu.net/blog/kl-approx.html.
 """
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,15 +14,23 @@ from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.terms import k2, k3, log_ratio
 
 
+@dataclass(frozen=True)
 class KL(ABC):
-    """A term that keeps the policy near the reference. It has a part in the loss or a part in the rewards."""
+    """A term that keeps the policy near the reference. It has a part in the loss or a part in the rewards.
+
+    Args:
+        coefficient: the term's weight; in the rewards, the penalty of a token per nat.
+    """
 
     in_rewards: ClassVar[bool] = False
-    coefficient: float
+    coefficient: float = 0.001
 
+    def __post_init__(self) -> None:
+        require_coefficient(f"{type(self).__name__}.coefficient", self.coefficient)
+
+    @abstractmethod
     def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-        """Per token, without the coefficient, to be differentiated."""
-        return torch.zeros_like(logprobs)
+        """Per token, without the coefficient, to be differentiated; zeros where the term is in the rewards."""
 
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         """What is taken off the reward of each sampled token, the coefficient included."""
@@ -38,16 +46,12 @@ class K1Reward(KL):
     KL(pi || ref) over whole trajectories; a token's part in the KL of those after it counts too (within its turn only,
     under `BilevelGAE`). It needs no gradient of its own and goes with critics and with the baselines of groups, which
     then compare penalised returns.
-
-    Args:
-        coefficient: the penalty of a token per nat.
     """
 
     in_rewards = True
-    coefficient: float = 0.001
 
-    def __post_init__(self) -> None:
-        require_coefficient("K1Reward.coefficient", self.coefficient)
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+        return torch.zeros_like(logprobs)
 
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         return self.coefficient * (old_logprobs - reference_logprobs)
@@ -59,15 +63,7 @@ class K2(KL):
 
     Its value is biased, and its expected gradient is that of KL(pi || ref): section 4 of
     https://arxiv.org/abs/2510.01555.
-
-    Args:
-        coefficient: the term's weight.
     """
-
-    coefficient: float = 0.001
-
-    def __post_init__(self) -> None:
-        require_coefficient("K2.coefficient", self.coefficient)
 
     def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         return k2(log_ratio(reference_logprobs, logprobs))
@@ -79,15 +75,7 @@ class K3(KL):
     https://arxiv.org/abs/2402.03300.
 
     Its value is an unbiased estimate of KL(pi || ref), and its expected gradient that of KL(ref || pi).
-
-    Args:
-        coefficient: the term's weight.
     """
-
-    coefficient: float = 0.001
-
-    def __post_init__(self) -> None:
-        require_coefficient("K3.coefficient", self.coefficient)
 
     def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         return k3(log_ratio(reference_logprobs, logprobs))
@@ -100,15 +88,7 @@ class UnbiasedK3(KL):
 
     Both the value and the expected gradient are those of KL(pi || ref), exactly so on the first update of a rollout,
     where the samples are the policy's own.
-
-    Args:
-        coefficient: the term's weight.
     """
-
-    coefficient: float = 0.001
-
-    def __post_init__(self) -> None:
-        require_coefficient("UnbiasedK3.coefficient", self.coefficient)
 
     def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         log_ratios = log_ratio(reference_logprobs, logprobs)

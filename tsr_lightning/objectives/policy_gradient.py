@@ -10,7 +10,14 @@ from tsr_lightning.errors import require
 from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.checks import require_coefficient
-from tsr_lightning.objectives.credit import apply_override, penalise_format, regroup, weighted, whitened
+from tsr_lightning.objectives.credit import (
+    apply_override,
+    penalise_format,
+    regroup,
+    weighted,
+    whitened,
+    without_critic,
+)
 from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, ShapedTrajectory
 from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import ValueLoss, policy_loss, with_value_loss
@@ -115,7 +122,7 @@ class PolicyGradient(Objective):
         ]
         credits = [weighted(each, self.aggregation) for group in self.advantage(shaped) for each in group]
         if self.critic is None:
-            credits = [replace(credit, value_weights=torch.zeros_like(credit.weights)) for credit in credits]
+            credits = [without_critic(credit) for credit in credits]
         if self.whiten:
             credits = whitened(credits, [each.compared for group in shaped for each in group])
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]

@@ -24,7 +24,6 @@ from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.objectives.signal import has_signal
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver
@@ -286,15 +285,10 @@ class RolloutDataModule(LightningDataModule):
                 groups = callback.on_rollout_end(trainer, agent, groups)
         figures: dict[str, float] = {}
         if sampling is not None:
-            with_signal = sum(has_signal(group, objective) for group in rollout.groups)
-            figures = {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": with_signal}
+            figures = sampling.figures(rollout, objective)
             groups = sampling.select(groups, objective)
-            if with_signal < sampling.groups:
-                rank_zero_info(
-                    f"epoch {epoch}: data.dynamic_sampling.max_sampled_tokens is spent: "
-                    f"{rollout.costs.tokens_generated:,} tokens in {rollout.rounds} rounds gave {with_signal} of the "
-                    f"{sampling.groups} groups with signal"
-                )
+            if shortfall := sampling.shortfall(rollout, objective):
+                rank_zero_info(f"epoch {epoch}: {shortfall}")
         figures |= rollout_metrics(rollout.groups, groups, rollout.costs, seconds, rollout.skipped)
         if needs.final_values:
             missing = figures["rollout/truncated_without_value"] = truncated_without_value(groups)

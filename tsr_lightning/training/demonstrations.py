@@ -29,7 +29,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Demonstrated conversations, each a group of its own beside those of the rollout.
+    """Demonstrated conversations. Each becomes a group of one trajectory, added to the rollout's groups.
 
     Prompts are those that the run's chat format and `data.context` give, so what is trained on looks as in a rollout.
     The messages are the file's own: begin with the environment's instructions as a system message, as

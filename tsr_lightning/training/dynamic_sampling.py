@@ -45,9 +45,27 @@ class DynamicSampling:
         least = self.groups * max(sizes)
         require(least <= self.max_sampled_tokens, "data.dynamic_sampling.groups", self.groups, remedy)
 
+    def figures(self, rollout: Rollout, objective: Objective) -> dict[str, float]:
+        """Of an epoch's rollout."""
+        return {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": _with_signal(rollout, objective)}
+
+    def shortfall(self, rollout: Rollout, objective: Objective) -> str:
+        """What is said where the budget ran out; "" where it did not."""
+        found = _with_signal(rollout, objective)
+        if found >= self.groups:
+            return ""
+        return (
+            f"data.dynamic_sampling.max_sampled_tokens is spent: {rollout.costs.tokens_generated:,} tokens in "
+            f"{rollout.rounds} rounds gave {found} of the {self.groups} groups with signal"
+        )
+
     def select(self, groups: Sequence[Group], objective: Objective) -> list[Group]:
         """The first of those with signal, as many as wanted."""
         return [group for group in groups if has_signal(group, objective)][: self.groups]
+
+
+def _with_signal(rollout: Rollout, objective: Objective) -> int:
+    return sum(has_signal(group, objective) for group in rollout.groups)
 
 
 def sampled_size(plan: Plan, epoch: int) -> int:
