@@ -147,7 +147,7 @@ def driver(
     concurrency: int = 256,
     limits: TokenLimits = TokenLimits(1000),  # noqa: B008  (frozen)
     max_response_tokens: int = 64,
-    keep_siblings: bool = False,
+    keep_tree: bool = False,
     keep_state_keys: bool = False,
     workers: Sequence[Any] = (),
 ) -> Driver:
@@ -155,7 +155,7 @@ def driver(
     env = Walk() if env is None else env
     others = [[worker] for worker in workers]
     return Driver(
-        [env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_siblings, keep_state_keys, others
+        [env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_tree, keep_state_keys, others
     )
 
 

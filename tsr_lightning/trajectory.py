@@ -54,15 +54,20 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One response that a search proposed for a turn, and its outcome in the search."""
+    """One response of a search tree, and the state that it led to."""
 
     turn: Turn
-    env_score: float | None  # of the state that it led to; None where the strategy has no scorer
+    parent: int | None  # place in the tree of the candidate that led to the state it was proposed in; None: the root
+    state_key: str  # equal where states are equal
+    remaining: int  # the environment's own budget
+    env_score: float | None  # None where the strategy has no scorer
     score: float  # by the strategy's scorer, or as the strategy changed it; 0 without either
     episode_return: float  # up to and including this turn
     done: bool
     succeeded: bool
-    kept: bool  # whether it is the response of the trajectory's turn
+    out_of_tokens: bool  # ended because a token limit left no room for another turn
+    drawn: bool  # sampled for its state; False: the response of another candidate, played in the real episode
+    kept: bool  # whether the trajectory goes through it
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class Trajectory:
     truncated: bool  # ended by a budget and not by the task
     final_prompt: tuple[int, ...]  # the context after the last turn, for bootstrapping; empty unless truncated
     final_messages: tuple[Message, ...]  # after the last turn
-    siblings: tuple[tuple[Candidate, ...], ...] = ()  # [T][C] all candidates of each turn; empty unless asked for
+    tree: tuple[Candidate, ...] = ()  # all that its search proposed, parents first; empty unless asked for
     env: int = 0  # index of the environment in the mixture
     out_of_tokens: bool = False  # truncated, because a token limit left no room for another turn
     state_keys: tuple[str, ...] = ()  # [T] equal where turns were taken in equal states; empty unless asked for

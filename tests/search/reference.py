@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.fakes import Guided, Letters, Scripted
 from tsr_lightning.engines.base import Response
+from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
@@ -82,7 +83,7 @@ class Point:
     succeeded: bool = False
     truncated: bool = False
     out_of_tokens: bool = False
-    proposals: list["Point"] = field(default_factory=list)
+    proposals: list["Point"] = field(default_factory=list)  # and real turns
     children: int = 0  # proposals, and turns of the oracle
     simulated: "Point | None" = None  # whose response a real turn played
 
@@ -102,13 +103,32 @@ class Point:
         """The child of `point` on the path to this one."""
         return self if self.parent is point or self.parent is None else self.parent.first_turn_after(point)
 
-    def siblings(self, scorer: Scorer | None) -> tuple[tuple[Candidate, ...], ...]:
-        """All proposals for each turn of the path to here."""
-        if self.parent is None:
-            return ()
-        kept = self.simulated or self
-        own = tuple(candidate(point, scorer, point is kept) for point in self.parent.proposals)
-        return (*self.parent.siblings(scorer), own)
+    @property
+    def path(self) -> "list[Point]":
+        return [*self.parent.path, self] if self.parent else []
+
+    def tree(self, scorer: Scorer | None, root: "Point") -> tuple[Candidate, ...]:
+        """Everything below the root, nearer things first."""
+        queue = [*root.proposals]
+        for point in queue:
+            queue += point.proposals
+        return tuple(
+            Candidate(
+                point.turn,
+                None if point.parent is root else queue.index(point.parent),
+                fingerprint(point.place),
+                point.remaining,
+                point.env_score if scorer and point.simulated is None else None,
+                value(scorer, point) if scorer and point.simulated is None else 0.0,
+                point.episode_return,
+                point.done,
+                point.succeeded,
+                point.out_of_tokens,
+                point.simulated is None,
+                point in self.path,
+            )
+            for point in queue
+        )
 
 
 @dataclass
@@ -127,7 +147,6 @@ class Reference:
         end = self.end()
         final = end.ids if end.truncated and len(end.ids) <= (self.limits.model or self.limits.context) else ()
         strategy = self.task.strategy
-        siblings = end.siblings(strategy.scored_by)
         return Trajectory(
             self.task.instance,
             self.task.member,
@@ -138,7 +157,7 @@ class Reference:
             end.truncated,
             final,
             end.messages,
-            siblings,
+            end.tree(strategy.scored_by, self.root),
             out_of_tokens=end.out_of_tokens,
         )
 
@@ -223,6 +242,7 @@ class Reference:
         response = Response(chosen.turn.response, chosen.turn.behaviour_logprobs, chosen.turn.finished)
         outcome = self.step(point, response, real.fold_in("path"), real)
         outcome.simulated = chosen
+        point.proposals.append(outcome)
         return outcome
 
     def step(self, point: Point, response: Response, key: Key, noise: Key) -> Point:
@@ -260,19 +280,6 @@ class Reference:
     def child_key(self, point: Point) -> Key:
         point.children += 1
         return point.key.fold_in(point.children - 1)
-
-
-def candidate(point: Point, scorer: Scorer | None, kept: bool) -> Candidate:
-    assert point.turn is not None
-    return Candidate(
-        point.turn,
-        point.env_score if scorer else None,
-        value(scorer, point) if scorer else 0.0,
-        point.episode_return,
-        point.done,
-        point.succeeded,
-        kept,
-    )
 
 
 def value(scorer: Scorer, point: Point) -> float:

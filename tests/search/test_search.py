@@ -1,9 +1,10 @@
-"""Search: each strategy against the brute-force reference, invariance of draws, siblings and costs."""
+"""Search: each strategy against the brute-force reference, invariance of draws, trees and costs."""
 
 import ast
 import itertools
 import random
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,9 @@ UNLIMITED = TokenLimits(1000)
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_a_strategy_chooses_what_the_reference_chooses(strategy: Strategy) -> None:
-    """48 searches of 12 instances have equal token ids, returns, successes, and candidates of each turn."""
+    """48 searches of 12 instances have equal token ids, returns, successes, and trees."""
     searches = tasks(strategy, 48)
-    played = driver(Guided(), concurrency=7, keep_siblings=True).run(searches)
+    played = driver(Guided(), concurrency=7, keep_tree=True).run(searches)
     assert played == [Reference(task, UNLIMITED, 64).trajectory() for task in searches]
     assert len({(t.succeeded, t.episode_return) for t in played}) > 3  # or any two strategies would agree
 
@@ -43,7 +44,7 @@ def test_a_strategy_chooses_what_the_reference_chooses(strategy: Strategy) -> No
 def test_a_token_limit_cuts_where_the_reference_cuts(strategy: Strategy, limits: TokenLimits) -> None:
     """Limits of a turn, an episode and a context: responses are cut to fit; without room the episode is truncated."""
     searches = tasks(strategy, 48)
-    played = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=2, keep_siblings=True).run(searches)
+    played = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=2, keep_tree=True).run(searches)
     assert played == [Reference(task, limits, 2).trajectory() for task in searches]
     cut = [t for t in played if t.truncated and len(t.turns) < TURNS]
     assert cut, "no limit was reached"
@@ -186,20 +187,18 @@ def test_an_early_success_beats_a_late_one() -> None:
         assert len(chosen.turns) == (GOAL - 3) / 2  # missed by chance with probability (1 - 1/8)^64 = 0.0002 each
 
 
-# -- siblings ----------------------------------------------------------------------------------------------------------
+# -- trees -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", FEW, ids=repr)
-def test_siblings_are_recorded_only_on_request_and_change_nothing(strategy: Strategy) -> None:
+def test_trees_are_recorded_only_on_request_and_change_nothing(strategy: Strategy) -> None:
     searches = tasks(strategy, 12)
-    recorded = driver(Guided(), keep_siblings=True).run(searches)
+    recorded = driver(Guided(), keep_tree=True).run(searches)
     plain = driver(Guided()).run(searches)
-    assert [replace(trajectory, siblings=()) for trajectory in recorded] == plain
+    assert [replace(trajectory, tree=()) for trajectory in recorded] == plain
     for trajectory in recorded:
-        assert len(trajectory.siblings) == len(trajectory.turns)
-        for turn, candidates in zip(trajectory.turns, trajectory.siblings, strict=True):
-            kept = [candidate.turn.response for candidate in candidates if candidate.kept]
-            assert kept == ([] if isinstance(strategy, Expert) else [turn.response])
+        kept = [candidate.turn for candidate in trajectory.tree if candidate.kept]
+        assert kept == ([] if isinstance(strategy, Expert) else [*trajectory.turns])
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -212,17 +211,28 @@ def test_state_keys_are_those_of_the_states_that_turns_were_taken_in(strategy: S
         assert trajectory.state_keys == tuple(map(fingerprint, places))  # without the turns left
 
 
-def test_siblings_of_a_beam_are_all_its_candidates() -> None:
-    """Without slips, from 3: each turn has four candidates per kept prefix, of which one prefix led on."""
-    [trajectory] = driver(Walk(slip=0), keep_siblings=True).run([SearchTask(3, 0, Beam(2, 4), Key(1))])
-    assert [len(candidates) for candidates in trajectory.siblings] == [4] * len(trajectory.turns)
-    candidates = [candidate for of_turn in trajectory.siblings for candidate in of_turn]
-    assert len({candidate.score for candidate in candidates}) > 2
-    assert all(candidate.score == candidate.env_score for candidate in candidates)
-    assert all(
-        c.turn.prompt == turn.prompt for turn, cs in zip(trajectory.turns, trajectory.siblings, strict=True) for c in cs
-    )
-    assert tuple(c.turn for c in candidates if c.kept) == trajectory.turns
+def test_the_tree_of_a_beam_has_all_its_candidates() -> None:
+    """Without slips, from 3: four candidates in each of up to two states a turn, with their parents' contexts."""
+    [trajectory] = driver(Walk(slip=0), keep_tree=True).run([SearchTask(3, 0, Beam(2, 4), Key(1))])
+    states = Counter(candidate.parent for candidate in trajectory.tree)
+    assert set(states.values()) == {4}
+    assert len(states) > len(trajectory.turns)  # more than the trajectory's own
+    assert len({candidate.score for candidate in trajectory.tree}) > 2
+    for candidate in trajectory.tree:
+        assert candidate.score == candidate.env_score
+        assert candidate.drawn
+        if candidate.parent is not None:
+            before = trajectory.tree[candidate.parent].turn
+            assert candidate.turn.prompt[: len(before.prompt)] == before.prompt
+
+
+def test_a_committed_turn_is_a_further_outcome_of_its_response() -> None:
+    [trajectory] = driver(Guided(), keep_tree=True).run([SearchTask(3, 0, Beam(2, 4, commit="resample"), Key(1))])
+    real = [candidate for candidate in trajectory.tree if not candidate.drawn]
+    assert [candidate.turn for candidate in real] == [*trajectory.turns]
+    for candidate in real:
+        drawn = [other for other in trajectory.tree if other.parent == candidate.parent and other.drawn]
+        assert candidate.turn.response in [other.turn.response for other in drawn]
 
 
 # -- the strategy's view of a node -------------------------------------------------------------------------------------

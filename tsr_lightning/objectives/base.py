@@ -21,7 +21,7 @@ class Needs:
         values: a critic and its values.
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
-        siblings: the candidates that search proposed at each turn, in `Trajectory.siblings`.
+        tree: all that each search proposed, in `Trajectory.tree`.
         state_keys: the state that each turn was taken in, in `Trajectory.state_keys`.
     """
 
@@ -29,7 +29,7 @@ class Needs:
     values: bool = False
     final_values: bool = False
     reference: bool = False
-    siblings: bool = False
+    tree: bool = False
     state_keys: bool = False
 
 

@@ -20,8 +20,8 @@ from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, 
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search
-from tsr_lightning.trajectory import Candidate, Trajectory
+from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search, flat
+from tsr_lightning.trajectory import Candidate, Trajectory, Turn
 
 ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, searches in all, costs since the run began)
 
@@ -66,7 +66,7 @@ class Driver:
         sampling: temperature and the token limit of a turn.
         limits: the other token limits.
         concurrency: searches that run at once.
-        keep_siblings: record all candidates of each turn in `Trajectory.siblings`.
+        keep_tree: record all candidates of a search in `Trajectory.tree`.
         keep_state_keys: record the state that each turn was taken in, in `Trajectory.state_keys`.
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
@@ -80,14 +80,14 @@ class Driver:
         sampling: Sampling,
         limits: TokenLimits,
         concurrency: int = 256,
-        keep_siblings: bool = False,
+        keep_tree: bool = False,
         keep_state_keys: bool = False,
         workers: Sequence[Sequence[Branchable]] = (),
     ) -> None:
         self.engine = engine
         self.temperature = sampling.temperature
         self.concurrency = concurrency
-        self.keep_siblings = keep_siblings
+        self.keep_tree = keep_tree
         self.keep_state_keys = keep_state_keys
         self.costs = Costs()
         self._simulator = TurnSimulator(envs, chat_format, sampling, limits)
@@ -141,7 +141,7 @@ class Driver:
             truncated=leaf.snapshot.truncated,
             final_prompt=self._simulator.final_prompt(leaf),
             final_messages=leaf.snapshot.messages,
-            siblings=tuple(map(_siblings, leaf.path[1:])) if self.keep_siblings else (),
+            tree=_tree(leaf) if self.keep_tree else (),
             env=task.env,
             out_of_tokens=leaf.snapshot.out_of_tokens,
             state_keys=tuple(map(_state_key, leaf.path[:-1])) if self.keep_state_keys else (),
@@ -185,13 +185,23 @@ class Driver:
 
     def _answer(self, search: _ActiveSearch, nodes: Iterator[Node]) -> Any:
         """The answer to a search's request, taken from the nodes of its wave."""
-        if not isinstance(search.request, Expand):
-            return next(nodes)
-        groups = [list(islice(nodes, search.request.count)) for _ in search.request.nodes]
-        if self.keep_siblings:
-            for parent, children in zip(search.request.nodes, groups, strict=True):
-                parent.driver.candidates += children
-        return groups
+        match search.request:
+            case Expand(parents, count):
+                groups = [list(islice(nodes, count)) for _ in parents]
+                self._keep(flat(groups))
+                return groups
+            case Commit():
+                node = next(nodes)
+                self._keep([node])
+                return node
+            case Demonstrate():
+                return next(nodes)
+
+    def _keep(self, nodes: Sequence[Node]) -> None:
+        """Lists nodes with their parents, where trees are recorded."""
+        for node in nodes if self.keep_tree else ():
+            if node.parent is not None:
+                node.parent.driver.candidates.append(node)
 
     def _score(self, wave: Sequence[_ActiveSearch], answers: Sequence[Any]) -> None:
         """Sets the scores of all children of the wave, one call per scorer, so that a critic sees one batch."""
@@ -244,20 +254,30 @@ def _state_key(node: Node) -> str:
     return fingerprint(node.snapshot.state_key)
 
 
-def _siblings(node: Node) -> tuple[Candidate, ...]:
-    """The candidates among which the turn of `node` was chosen, in the order of their proposal; none of an oracle."""
-    kept = node.driver.committed or node
-    proposed = node.parent.driver.candidates if node.parent is not None else []
-    return tuple(
-        Candidate(
-            turn=candidate.turn,
-            env_score=candidate.snapshot.env_score,
-            score=candidate.score,
-            episode_return=candidate.episode_return,
-            done=candidate.done,
-            succeeded=candidate.succeeded,
-            kept=candidate is kept,
-        )
-        for candidate in proposed
-        if candidate.turn is not None
+def _tree(leaf: Node) -> tuple[Candidate, ...]:
+    """All that the search of a leaf proposed, depth by depth; none of an oracle's turns, which are no samples."""
+    path = set(map(id, leaf.path))
+    tree: list[Candidate] = []
+    level: list[tuple[int | None, Node]] = [(None, leaf.path[0])]  # nodes, each with its place in the tree
+    while level:
+        children = [(parent, child) for parent, node in level for child in node.driver.candidates]
+        level = [(len(tree) + i, child) for i, (_, child) in enumerate(children)]
+        tree += [_candidate(child, child.turn, parent, id(child) in path) for parent, child in children if child.turn]
+    return tuple(tree)
+
+
+def _candidate(node: Node, turn: Turn, parent: int | None, kept: bool) -> Candidate:
+    return Candidate(
+        turn=turn,
+        parent=parent,
+        state_key=_state_key(node),
+        remaining=node.snapshot.remaining,
+        env_score=node.snapshot.env_score,
+        score=node.score,
+        episode_return=node.episode_return,
+        done=node.done,
+        succeeded=node.succeeded,
+        out_of_tokens=node.snapshot.out_of_tokens,
+        drawn=node.driver.committed is None,
+        kept=kept,
     )

@@ -37,7 +37,7 @@ class DriverState:
     prompt: tuple[int, ...] | None = None  # [P] the context of the next response, once it has been built
     generated_tokens: int = 0  # of the path's responses, those sampled from the policy rather than demonstrated
     children: int = 0  # proposed so far; the next child's key is derived from this number
-    candidates: list["Node[Any]"] = field(default_factory=list)  # the proposed children, where the driver keeps them
+    candidates: list["Node[Any]"] = field(default_factory=list)  # the children, where the driver keeps them
     committed: "Node[Any] | None" = None  # the simulated node whose response `Commit` played
     env: int = 0  # index of the environment
 

@@ -198,7 +198,7 @@ class RolloutDataModule(LightningDataModule):
             raise RuntimeError("the RolloutDataModule has no trainer yet: fit and validate give it theirs")
         return self.trainer
 
-    def driver(self, temperature: float, *, keep_siblings: bool = False, keep_state_keys: bool = False) -> Driver:
+    def driver(self, temperature: float, *, keep_tree: bool = False, keep_state_keys: bool = False) -> Driver:
         """Runs searches with the policy as it is now."""
         agent, context_tokens = self.agent, self._context_limit
         return Driver(
@@ -209,7 +209,7 @@ class RolloutDataModule(LightningDataModule):
             limits=TokenLimits(context_tokens, self.episode_tokens, agent.policy.context_length),
             concurrency=self.concurrency,
             workers=self.workers,
-            keep_siblings=keep_siblings,
+            keep_tree=keep_tree,
             keep_state_keys=keep_state_keys,
         )
 
@@ -271,9 +271,7 @@ class RolloutDataModule(LightningDataModule):
         started = time.perf_counter()
         with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
             needs = objective.needs
-            driver = self.driver(
-                self.sampling.temperature, keep_siblings=needs.siblings, keep_state_keys=needs.state_keys
-            )
+            driver = self.driver(self.sampling.temperature, keep_tree=needs.tree, keep_state_keys=needs.state_keys)
             agent.begin_rollout()
             draw = partial(self._round, driver, epoch)
             rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)
