@@ -105,11 +105,14 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The trajectories of one instance, each from a search of its own."""
+    """What is compared: the trajectories of one instance, each from a search of its own, or the responses that searches
+    of it proposed in one state, each an episode of one turn."""
 
     instance: int
     trajectories: tuple[Trajectory, ...]  # [G]
     env: int = 0  # index of the environment in the mixture
+    weight: float = 1.0  # of each of its trajectories in the loss
+    is_state: bool = False  # made of the responses in one state
 
     @property
     def returns(self) -> tuple[float, ...]:

@@ -68,7 +68,7 @@ def schedule(
     steps = [
         _normalised([sequences[i] for i in minibatch])
         for epoch in range(updates.epochs)
-        for minibatch in _minibatches(len(sequences), updates.minibatches, key.fold_in(Stream.SHUFFLE, epoch))
+        for minibatch in _minibatches(_units(sequences), updates.minibatches, key.fold_in(Stream.SHUFFLE, epoch))
     ]
     packs = [[_packs(part, updates.micro_batch_tokens) for part in _sharded(step, ranks)] for step in steps]
     count = max([at_least, *(len(part) for step in packs for part in step)])
@@ -92,11 +92,29 @@ def collate(sequences: Sequence[TrainingSequence]) -> Batch:
     return Batch(packed, Targets(**columns))
 
 
-def _minibatches(count: int, minibatches: int, key: Key) -> list[list[int]]:
-    """Shuffled indices in nearly equal minibatches, none of them empty."""
+def _units(sequences: Sequence[TrainingSequence]) -> list[list[int]]:
+    """Indices of the sequences that share a search tree; all others are units of their own."""
+    units: list[list[int]] = []
+    of_tree: dict[int, list[int]] = {}
+    for i, sequence in enumerate(sequences):
+        if sequence.tree is not None and sequence.tree in of_tree:
+            of_tree[sequence.tree].append(i)
+            continue
+        units.append([i])
+        if sequence.tree is not None:
+            of_tree[sequence.tree] = units[-1]
+    return units
+
+
+def _minibatches(units: Sequence[list[int]], minibatches: int, key: Key) -> list[list[int]]:
+    """The indices of shuffled units in minibatches of nearly equally many units, none of them empty."""
+    count = len(units)
     order = key.generator().permutation(count).tolist()
     parts = min(minibatches, count)
-    return [order[count * i // parts : count * (i + 1) // parts] for i in range(parts)]
+    return [
+        [i for unit in order[count * part // parts : count * (part + 1) // parts] for i in units[unit]]
+        for part in range(parts)
+    ]
 
 
 def _normalised(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:

@@ -28,6 +28,7 @@ class TrainingSequence:
     turn_starts: Tensor  # [N] float, 1 at the first sampled id of each turn
     targets: Targets | None = None  # [N]; None before credit
     normalizers: Tensor | None = None  # [N] what each token adds to the divisor of its optimizer step
+    tree: int | None = None  # sequences of one search tree, which share prefixes, stay in one minibatch
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,8 +60,17 @@ def training_sequences(trajectory: Trajectory) -> list[TrainingSequence]:
     ]
 
 
-def with_credit(sequences: Sequence[TrainingSequence], estimates: Estimates, credit: Credit) -> list[TrainingSequence]:
-    """The sequences of one trajectory, each with its part of the credit; those without any weight are left out."""
+def with_credit(
+    sequences: Sequence[TrainingSequence], estimates: Estimates, credit: Credit, tree: int | None = None
+) -> list[TrainingSequence]:
+    """The sequences of one trajectory, each with its part of the credit; those without any weight are left out.
+
+    Args:
+        sequences: of the trajectory.
+        estimates: of its tokens.
+        credit: of its tokens.
+        tree: the search tree that it is a response of, if it is one.
+    """
     targets = Targets(
         old_logprobs=estimates.logprobs,
         old_values=estimates.values,
@@ -79,5 +89,5 @@ def with_credit(sequences: Sequence[TrainingSequence], estimates: Estimates, cre
         start = span.stop
         part = targets.map(itemgetter(span))
         if any(weights.any() for weights in (part.weights, part.value_weights, part.supervised_weights)):
-            credited.append(replace(sequence, targets=part, normalizers=credit.normalizers[span]))
+            credited.append(replace(sequence, targets=part, normalizers=credit.normalizers[span], tree=tree))
     return credited

@@ -3,6 +3,7 @@
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, SequenceMean, TokenMean
 from tsr_lightning.objectives.anchors import GroupInGroup
+from tsr_lightning.objectives.backups import Backup, MaxBackup, MeanBackup
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.cispo import CISPO
 from tsr_lightning.objectives.dapo import DAPO
@@ -34,6 +35,7 @@ from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAt
 from tsr_lightning.objectives.successes import SuccessRelative, SuccessSign
 from tsr_lightning.objectives.supervised import Supervised
 from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
+from tsr_lightning.objectives.tree_credit import TreeCredit
 
 __all__ = [
     "CISPO",
@@ -49,6 +51,7 @@ __all__ = [
     "SFT",
     "AdvantageEstimator",
     "Aggregation",
+    "Backup",
     "BilevelGAE",
     "Clipped",
     "ClippedWeight",
@@ -67,7 +70,9 @@ __all__ = [
     "LeaveOneOut",
     "LinearSchedule",
     "Loss",
+    "MaxBackup",
     "MaxRL",
+    "MeanBackup",
     "Needs",
     "Objective",
     "Outputs",
@@ -92,6 +97,7 @@ __all__ = [
     "Targets",
     "TokenGAE",
     "TokenMean",
+    "TreeCredit",
     "TurnClipped",
     "TurnGAE",
     "UnbiasedK3",

@@ -94,9 +94,14 @@ class Objective(ABC):
         """Whether a compared trajectory stays out of the policy loss, though its return counts in the baseline."""
         return False
 
+    def comparisons(self, group: Group) -> list[Group]:
+        """The groups that are credited in the place of one that was rolled out: with tree credit one per expanded
+        state, otherwise the group itself; none where nothing is learned from it."""
+        return [group]
+
     @abstractmethod
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
-        """Credit of whole trajectories, after filtering; `estimates` and the result are indexed as
+        """Credit of whole trajectories, after filtering and `comparisons`; `estimates` and the result are indexed as
         `groups[i].trajectories[j]`."""
 
     @abstractmethod

@@ -29,17 +29,17 @@ def without_critic(credit: Credit) -> Credit:
     return replace(credit, value_weights=torch.zeros_like(credit.weights))
 
 
-def weighted(estimate: Advantages, aggregation: Aggregation) -> Credit:
+def weighted(estimate: Advantages, aggregation: Aggregation, group_weight: float = 1.0) -> Credit:
     """The credit of one trajectory of N trained tokens, before any override; the critic's weights are those of the
-    aggregation."""
+    aggregation, times that of the group."""
     tokens = estimate.advantages.numel()
     weight, normalizer = aggregation.weighting(tokens) if tokens else (0.0, 0.0)
-    weights = torch.full((tokens,), weight)
+    weights = torch.full((tokens,), weight * group_weight)
     return Credit(
         advantages=estimate.advantages,
         value_targets=estimate.value_targets,
         weights=weights * estimate.weight,
-        normalizers=torch.full((tokens,), normalizer * estimate.weight),
+        normalizers=torch.full((tokens,), normalizer * group_weight * estimate.weight),
         value_weights=weights,
         supervised_weights=torch.zeros(tokens),
     )

@@ -75,6 +75,8 @@ class PolicyGradient(Objective):
         require(needed == given, f"{name}.critic", self.critic, remedy)
         if not self.advantage.uses_rewards:
             self._require_nothing_in_the_rewards()
+        if self.searched.needs_tree:
+            self._require_values_alone()
 
     def _require_nothing_in_the_rewards(self) -> None:
         name, reason = type(self).__name__, f"{type(self.advantage).__name__} looks at success alone, and no"
@@ -82,9 +84,16 @@ class PolicyGradient(Objective):
         remedy = f"{reason} penalty on rewards reaches it; use UnbiasedK3, K3 or K2 in the loss, or null"
         require(self.kl is None or not self.kl.in_rewards, f"{name}.kl", self.kl, remedy)
 
+    def _require_values_alone(self) -> None:
+        name, credit = type(self).__name__, type(self.searched).__name__
+        remedy = f"under {credit} the return of a response is its value, and no shaping of rewards reaches it; use []"
+        require(not self.shaping, f"{name}.shaping", self.shaping, remedy)
+        remedy = f"under {credit} siblings are compared in their state already; use GroupNormalised or LeaveOneOut"
+        require(not self.advantage.needs.state_keys, f"{name}.advantage", type(self.advantage).__name__, remedy)
+
     @property
     def needs(self) -> Needs:
-        return replace(self.advantage.needs, reference=self.kl is not None)
+        return replace(self.advantage.needs, reference=self.kl is not None, tree=self.searched.needs_tree)
 
     @property
     def minimum_compared(self) -> int:
@@ -115,12 +124,19 @@ class PolicyGradient(Objective):
     def return_of(self, trajectory: Trajectory) -> float:
         return self.advantage.return_of(trajectory, self._rewards(trajectory))
 
+    def comparisons(self, group: Group) -> list[Group]:
+        return self.searched.comparisons(group)
+
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         shaped = [
             [self._shaped(*pair) for pair in zip(group.trajectories, own, strict=True)]
             for group, own in zip(groups, estimates, strict=True)
         ]
-        credits = [weighted(each, self.aggregation) for group in self.advantage(shaped) for each in group]
+        credits = [
+            weighted(each, self.aggregation, group.weight)
+            for group, advantages in zip(groups, self.advantage(shaped), strict=True)
+            for each in advantages
+        ]
         if self.critic is None:
             credits = [without_critic(credit) for credit in credits]
         if self.whiten:

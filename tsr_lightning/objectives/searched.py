@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsr_lightning.errors import require
-from tsr_lightning.trajectory import Origin, Trajectory
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
 class CreditOverride(NamedTuple):
@@ -29,6 +29,15 @@ class SearchedCredit(ABC):
     @abstractmethod
     def override(self, trajectory: Trajectory) -> CreditOverride | None:
         """None where `compares` holds for the trajectory's origin."""
+
+    @property
+    def needs_tree(self) -> bool:
+        """Whether `Trajectory.tree` is recorded."""
+        return False
+
+    def comparisons(self, group: Group) -> list[Group]:
+        """See `Objective.comparisons`."""
+        return [group]
 
     def imitates(self, trajectory: Trajectory) -> bool:
         """Whether the override makes the trajectory more likely."""

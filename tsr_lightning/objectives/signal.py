@@ -14,7 +14,12 @@ def compared_returns(group: Group, objective: Objective) -> list[float]:
 
 
 def compared_std(group: Group, objective: Objective) -> float:
-    """The population standard deviation of the compared returns: 0 where there are fewer than two."""
+    """The population standard deviation of the compared returns: 0 where there are fewer than two. Under tree credit
+    the largest of its states'."""
+    return max((_std(part, objective) for part in objective.comparisons(group)), default=0.0)
+
+
+def _std(group: Group, objective: Objective) -> float:
     returns = compared_returns(group, objective)
     return pstdev(returns) if returns else 0.0
 
@@ -27,10 +32,14 @@ def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_
     DAPO asks for 0 < successes < G. Where returns are 0 or 1 that is the same, and where rewards are dense, a group
     without a success can teach too. A critic and a format penalty may learn from groups without signal.
     """
+    return any(_has_signal(part, objective, minimum_std) for part in objective.comparisons(group))
+
+
+def _has_signal(group: Group, objective: Objective, minimum_std: float) -> bool:
     if any(objective.imitates(trajectory) for trajectory in group.trajectories):
         return True
     compared = [t for t in group.trajectories if objective.compares(t.origin)]
     if all(objective.masks(trajectory) for trajectory in compared):
         return False
     is_lone = len(compared) == 1 and objective.minimum_compared == 1  # its baseline lies outside the group
-    return is_lone or compared_std(group, objective) > minimum_std
+    return is_lone or _std(group, objective) > minimum_std

@@ -46,6 +46,11 @@ class Strategy(ABC, Generic[DataT]):
         return Origin.SEARCHED
 
     @property
+    def branches(self) -> bool:
+        """Whether some state gets two candidates or more, so that siblings can be compared."""
+        return self.origin is Origin.SEARCHED
+
+    @property
     def scored_by(self) -> Scorer | None:
         """The scorer that sets `Node.score` of every child; None where no score is used."""
         return None

@@ -80,22 +80,36 @@ class Credited(NamedTuple):
     """What the updates of an epoch are made from, of all ranks."""
 
     sequences: list[TrainingSequence]  # those with any weight, with their part of the credit
-    credits: list[list[Credit]]  # indexed as `groups[i].trajectories[j]`
+    credits: list[list[Credit]]  # of each group: one per trajectory of its comparisons
 
 
 def credited_sequences(groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks) -> Credited:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them."""
-    if not groups:
-        return Credited([], [])
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    comparisons = [objective.comparisons(group) for group in groups]
+    compared = list(chain.from_iterable(comparisons))
+    if not compared:
+        return Credited([], [[] for _ in groups])
+    trajectories = [trajectory for group in compared for trajectory in group.trajectories]
+    trees = [
+        i if group.is_state else None
+        for i, of_group in enumerate(comparisons)
+        for group in of_group
+        for _ in group.trajectories
+    ]
     sequences = [training_sequences(trajectory) for trajectory in trajectories]
     estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
-    remaining = iter(estimates)
-    by_group = [list(islice(remaining, len(group.trajectories))) for group in groups]
-    credits = objective.credit(groups, by_group)
+    credits = objective.credit(compared, _by_group(estimates, compared))
     credited = [
         sequence
-        for parts, estimated, credit in zip(sequences, estimates, chain.from_iterable(credits), strict=True)
-        for sequence in with_credit(parts, estimated, credit)
+        for parts, estimated, credit, tree in zip(
+            sequences, estimates, chain.from_iterable(credits), trees, strict=True
+        )
+        for sequence in with_credit(parts, estimated, credit, tree)
     ]
-    return Credited(credited, credits)
+    remaining = iter(credits)
+    return Credited(credited, [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons])
+
+
+def _by_group(estimates: Sequence[Estimates], groups: Sequence[Group]) -> list[list[Estimates]]:
+    remaining = iter(estimates)
+    return [list(islice(remaining, len(group.trajectories))) for group in groups]

@@ -39,7 +39,13 @@ from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
 from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.memory import PeakMemory
-from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, truncated_without_value, update_metrics
+from tsr_lightning.training.metrics import (
+    rollout_metrics,
+    signal_metrics,
+    tree_metrics,
+    truncated_without_value,
+    update_metrics,
+)
 from tsr_lightning.training.mixture import MixtureEntry, mixture_of
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.training.plan_check import check_plan
@@ -288,6 +294,8 @@ class RolloutDataModule(LightningDataModule):
             if shortfall := sampling.shortfall(rollout, objective):
                 rank_zero_info(f"epoch {epoch}: {shortfall}")
         figures |= rollout_metrics(rollout.groups, groups, rollout.costs, seconds, rollout.skipped)
+        if needs.tree:
+            figures |= tree_metrics(groups, objective)
         if needs.final_values:
             missing = figures["rollout/truncated_without_value"] = truncated_without_value(groups)
             if missing:

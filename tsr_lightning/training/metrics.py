@@ -7,6 +7,9 @@ from statistics import fmean, pstdev
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
+from tsr_lightning.objectives.base import Objective
+from tsr_lightning.objectives.signal import has_signal
+from tsr_lightning.objectives.tree_credit import siblings
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
@@ -62,6 +65,21 @@ def signal_metrics(credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
     return {
         "rollout/signal_group_share": fmean(any(bool(signal.any()) for signal in group) for group in signals),
         "rollout/signal_token_share": sum(int(signal.sum()) for group in signals for signal in group) / max(tokens, 1),
+    }
+
+
+def tree_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, float]:
+    """How much of its searches' trees an objective compares.
+
+    Args:
+        groups: that are trained on, with their trees.
+        objective: of the epoch.
+    """
+    expanded = sum(len(siblings([t.tree for t in group.trajectories])) for group in groups)
+    states = [part for group in groups for part in objective.comparisons(group) if part.is_state]
+    return {
+        "rollout/signal_node_share": sum(has_signal(state, objective) for state in states) / max(expanded, 1),
+        "rollout/compared_responses": sum(len(state.trajectories) for state in states),
     }
 
 

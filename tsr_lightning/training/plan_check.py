@@ -12,8 +12,8 @@ _SUPERVISED = "give it a supervised term (--config warm_start/supervised.yaml)"
 def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = None) -> None:
     """Refuses a plan that in some epoch rolls out what the objective cannot learn from.
 
-    A trajectory whose return is compared needs others of its group for that. One that is imitated needs none, so groups
-    of one search are allowed where successes are imitated.
+    A trajectory whose return is compared needs others of its group for that. One that is imitated needs none, nor does
+    one whose responses are compared with their siblings in its tree, so there groups of one search are allowed.
 
     Args:
         objective: as configured.
@@ -38,6 +38,12 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
             f"the demonstrations of {type(strategy).__name__} are no samples of the policy, and {name} learns from "
             f"samples; {_SUPERVISED}, or use the objective SFT",
         )
+    remedy = (
+        "it compares the responses that a search proposes in one state, and no strategy of data.plan proposes several; "
+        "use a search (--config search/beam.yaml), or ImitateSuccesses"
+    )
+    branches = any(strategy.branches for strategy in plan.strategies)
+    require(branches or not objective.needs.tree, "model.objective.init_args.searched", "TreeCredit", remedy)
     ends = file.epochs if file is not None and file.epochs is not None else 0
     for epoch in range(max(plan.constant_from, ends) + 1):
         require(
@@ -47,12 +53,16 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
             f"it rolls out nothing in epoch {epoch}, and data.demonstrations has nothing for it; give a file and "
             "enough epochs of it, or a plan with trajectories",
         )
-        compared = sum(entry.count for entry in plan.entries(epoch) if objective.compares(entry.strategy.origin))
+        compared = sum(
+            entry.count
+            for entry in plan.entries(epoch)
+            if objective.compares(entry.strategy.origin) and not (objective.needs.tree and entry.strategy.branches)
+        )
         require(
             compared == 0 or compared >= least,
             "data.plan",
             type(plan).__name__,
             f"it makes groups of {plan.group_size(epoch)}, of which {name} compares {compared} in epoch {epoch}; "
-            f"without others there is no baseline, so let it compare at least {least}, or none (searched ones under "
-            "ImitateSuccesses are imitated and need no group), or use PPO",
+            f"without others there is no baseline, so let it compare at least {least}, or none (searched ones need "
+            "no group under ImitateSuccesses or TreeCredit), or use PPO",
         )

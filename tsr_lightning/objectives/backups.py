@@ -1,0 +1,199 @@
+"""Values of the candidates of search trees, backed up from what the searches found below them.
+
+Trees of one instance are one graph: a state is its depth, its key and the budget left, so that a candidate that a
+search dropped because an equal state was kept has that state's value. Outcomes of equal responses in equal states are
+averaged, since under noise one of them may be luck.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from tsr_lightning.objectives.checks import require_fraction
+from tsr_lightning.trajectory import Candidate
+
+
+class State(NamedTuple):
+    """A state of an instance's trees; only the root, which all share, has depth 0."""
+
+    depth: int
+    state_key: str
+    remaining: int
+
+
+ROOT = State(0, "", 0)
+
+
+class Response(NamedTuple):
+    """A response in a state."""
+
+    state: State
+    text: str
+
+
+class Backup(ABC):
+    """The values of candidates."""
+
+    @abstractmethod
+    def __call__(self, trees: Sequence[Sequence[Candidate]]) -> list[list[float]]:
+        """Of every candidate, indexed as `trees[i][j]`; equal responses in equal states have equal values.
+
+        Args:
+            trees: `Trajectory.tree` of searches of one instance.
+        """
+
+
+@dataclass(frozen=True)
+class MaxBackup(Backup):
+    """The best that was found below a candidate: a success, discounted by the turns it took; else a share of the best
+    score.
+
+    It is the value of acting by search from there on, and not that of the policy. Under noise the best of several
+    outcomes may be luck, though those of one response are averaged: use `MeanBackup` there.
+
+    Args:
+        discount: per turn, up to the success.
+        score_share: the value of the best score, bounded to [0, 1], where no success was found: of the strategy's
+            scorer, which may be a critic. Below discount^turns a success is always worth more.
+    """
+
+    discount: float = 0.9
+    score_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_fraction("MaxBackup.discount", self.discount)
+        require_fraction("MaxBackup.score_share", self.score_share)
+
+    def __call__(self, trees: Sequence[Sequence[Candidate]]) -> list[list[float]]:
+        def success(candidate: Candidate, below: float | None) -> float:
+            return 1.0 if candidate.succeeded else self.discount * (below or 0.0)
+
+        def score(candidate: Candidate, below: float | None) -> float | None:
+            return _larger(bounded_score(candidate), below)
+
+        found = backed_up(trees, success, _best)
+        scores = backed_up(trees, score, _best)
+        return [
+            [value or self.score_share * (score or 0.0) for value, score in zip(*tree, strict=True)]
+            for tree in zip(found, scores, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class MeanBackup(Backup):
+    """The mean return from a candidate on: its reward and what the candidates below it returned, each weighted by how
+    often it was drawn.
+
+    Where every episode was played to its end by the policy, as by `MonteCarlo`, it is an unbiased estimate of the
+    policy's Q (VinePPO, https://arxiv.org/abs/2410.01679). Where a search selected what it went on with, the mean is
+    over the selected.
+
+    Args:
+        discount: per turn.
+        score_share: the value of a state that the search left: this share of its score, bounded to [0, 1].
+    """
+
+    discount: float = 1.0
+    score_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_fraction("MeanBackup.discount", self.discount)
+        require_fraction("MeanBackup.score_share", self.score_share)
+
+    def __call__(self, trees: Sequence[Sequence[Candidate]]) -> list[list[float]]:
+        def value(candidate: Candidate, below: float | None) -> float:
+            rest = below
+            if candidate.done:
+                rest = 0.0
+            elif rest is None:
+                rest = self.score_share * (bounded_score(candidate) or 0.0)
+            return candidate.turn.reward + self.discount * rest
+
+        return [[each or 0.0 for each in tree] for tree in backed_up(trees, value, _mean)]
+
+
+def found_success(trees: Sequence[Sequence[Candidate]]) -> list[list[bool]]:
+    """Whether any outcome at or below a candidate is a success, indexed as `trees[i][j]`."""
+
+    def outcome(candidate: Candidate, below: float | None) -> float:
+        return float(candidate.succeeded) or (below or 0.0)
+
+    return [[bool(value) for value in tree] for tree in backed_up(trees, outcome, _best)]
+
+
+def bounded_score(candidate: Candidate) -> float | None:
+    """The strategy's score within [0, 1]; None where it gave none."""
+    return None if candidate.env_score is None else min(max(candidate.score, 0.0), 1.0)
+
+
+class Weighed(NamedTuple):
+    """The value of a response, and how often it was drawn."""
+
+    value: float
+    draws: int
+
+
+def backed_up(
+    trees: Sequence[Sequence[Candidate]],
+    outcome: Callable[[Candidate, float | None], float | None],
+    value_of_state: Callable[[Sequence[Weighed]], float],
+) -> list[list[float | None]]:
+    """The value of every candidate's response: the mean of its outcomes, deepest states first.
+
+    Args:
+        trees: of searches of one instance.
+        outcome: the value of one outcome, given that of the state it led to where the trees go on from there; None
+            where nothing is known of it.
+        value_of_state: from the values of the responses in it.
+    """
+    states_of = [proposed_in(tree) for tree in trees]
+    outcomes: dict[State, dict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
+    for tree, states in zip(trees, states_of, strict=True):
+        for candidate, state in zip(tree, states, strict=True):
+            outcomes[state][candidate.turn.text].append(candidate)
+    of_states: dict[State, float] = {}
+    of_responses: dict[Response, float] = {}
+    for state in sorted(outcomes, reverse=True):  # by depth
+        weighed = []
+        for text, candidates in outcomes[state].items():
+            known = [outcome(each, of_states.get(_led_to(each, state))) for each in candidates]
+            values = [value for value in known if value is not None]
+            if values:
+                of_responses[Response(state, text)] = fmean(values)
+                weighed.append(Weighed(fmean(values), sum(each.drawn for each in candidates)))
+        if weighed:
+            of_states[state] = value_of_state(weighed)
+    return [
+        [of_responses.get(Response(state, each.turn.text)) for each, state in zip(tree, states, strict=True)]
+        for tree, states in zip(trees, states_of, strict=True)
+    ]
+
+
+def proposed_in(tree: Sequence[Candidate]) -> list[State]:
+    """The state that each candidate was proposed in."""
+    states: list[State] = []
+    for candidate in tree:
+        parent = candidate.parent
+        states.append(ROOT if parent is None else _led_to(tree[parent], states[parent]))
+    return states
+
+
+def _led_to(candidate: Candidate, before: State) -> State:
+    return State(before.depth + 1, candidate.state_key, candidate.remaining)
+
+
+def _larger(score: float | None, below: float | None) -> float | None:
+    known = [value for value in (score, below) if value is not None]
+    return max(known) if known else None
+
+
+def _best(responses: Sequence[Weighed]) -> float:
+    return max(response.value for response in responses)
+
+
+def _mean(responses: Sequence[Weighed]) -> float:
+    draws = sum(response.draws for response in responses)
+    return sum(response.value * response.draws for response in responses) / draws if draws else 0.0
