@@ -36,7 +36,7 @@ from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically, sampled_size
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
-from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
+from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd, OnRolloutMetrics
 from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.memory import PeakMemory
 from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, truncated_without_value, update_metrics
@@ -298,6 +298,9 @@ class RolloutDataModule(LightningDataModule):
                     "bootstrap_truncated takes 0 for its value"
                 )
         compat.log_figures(trainer, figures | {"cost/rollout_peak_mib": memory.highest_mib}, epoch)
+        for callback in compat.callbacks(trainer):
+            if isinstance(callback, OnRolloutMetrics):
+                callback.on_rollout_metrics(trainer, figures, epoch)
         return len(rollout.groups), groups
 
     def _round(self, driver: Driver, epoch: int, number: int) -> Rollout:
