@@ -29,6 +29,7 @@ class GatheredEpisodes(NamedTuple):
 
     episodes: Sequence[Episode]
     returns: Sequence[float]
+    surprisals: Sequence[float]  # minus the log-probability of all responses, in nats, as they were sampled
     tokens_generated: int
     env_steps: int
     seconds: float  # of the slowest rank
@@ -39,14 +40,14 @@ class EpisodeMetric(Metric):
 
     full_state_update = False
     counts: list[Tensor]  # each [n, 8] int64, a row per `Episode`
-    returns: list[Tensor]  # each [n] float64
+    sums: list[Tensor]  # each [n, 2] float64: an episode's return and its surprisal
     costs: Tensor  # [2] int64
     seconds: Tensor  # [] float64
 
     def __init__(self) -> None:
         super().__init__()
         self.add_state("counts", default=[], dist_reduce_fx="cat")
-        self.add_state("returns", default=[], dist_reduce_fx="cat")
+        self.add_state("sums", default=[], dist_reduce_fx="cat")
         self.add_state("costs", default=torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("seconds", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="max")
 
@@ -57,32 +58,30 @@ class EpisodeMetric(Metric):
         trajectories = [trajectory for group in result.groups for trajectory in group.trajectories] if result else []
         rows = [_signed(_episode(trajectory)) for trajectory in trajectories]
         self.counts.append(torch.tensor(rows, dtype=torch.int64, device=self.device).reshape(-1, len(Episode._fields)))
-        self.returns.append(
-            torch.tensor(
-                [trajectory.episode_return for trajectory in trajectories], dtype=torch.float64, device=self.device
-            )
-        )
+        sums = [(trajectory.episode_return, trajectory.surprisal) for trajectory in trajectories]
+        self.sums.append(torch.tensor(sums, dtype=torch.float64, device=self.device).reshape(-1, 2))
         if result is not None:
             self.costs += torch.tensor([result.costs.tokens_generated, result.costs.env_steps], device=self.device)
             self.seconds += result.seconds
 
     def compute(self) -> dict[str, Tensor]:
         # torchmetrics gives a list before the ranks are joined and a tensor after it
-        counts, returns = _joined(self.counts), _joined(self.returns)
-        return {"counts": counts, "returns": returns, "costs": self.costs, "seconds": self.seconds}
+        counts, sums = _joined(self.counts), _joined(self.sums)
+        return {"counts": counts, "sums": sums, "costs": self.costs, "seconds": self.seconds}
 
     def gather(self) -> GatheredEpisodes:
         """The episodes of all ranks; called on each."""
         state = self.compute()
         rows = [_unsigned(Episode(*row)) for row in state["counts"].tolist()]
-        returns = state["returns"].reshape(-1).tolist()  # torchmetrics makes a scalar of a single one
+        sums = state["sums"].tolist()
         # a sampler that pads its last batch repeats episodes; with keyed draws the copies are equal
-        once = {(row.env, row.instance, row.member): (row, value) for row, value in zip(rows, returns, strict=True)}
+        once = {(row.env, row.instance, row.member): (row, *both) for row, both in zip(rows, sums, strict=True)}
         ordered = [once[key] for key in sorted(once)]
         tokens, steps = state["costs"].tolist()
         return GatheredEpisodes(
-            episodes=[row for row, _ in ordered],
-            returns=[value for _, value in ordered],
+            episodes=[row for row, _, _ in ordered],
+            returns=[value for _, value, _ in ordered],
+            surprisals=[value for _, _, value in ordered],
             tokens_generated=tokens,
             env_steps=steps,
             seconds=state["seconds"].item(),

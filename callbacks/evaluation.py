@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks import table
 from callbacks.costs import RolloutCostMeter, RunCosts
 from callbacks.episodes import EpisodeMetric
-from callbacks.measurement import Measurement, measure
+from callbacks.measurement import GAPS, Measurement, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
@@ -40,14 +40,16 @@ class Evaluation(Callback):
 
     Per protocol it logs `val/<protocol>/` success_rate, pass@k, return, turns, valid_actions and effective_actions (of
     all turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps and
-    seconds; of a mixture of environments `success_rate/<env id>` too. Loggers get the success rates as `Held-out
-    success/<protocol>` too, which TensorBoard shows before all else. The abscissa is the number of epochs trained; the
-    values are in `trainer.callback_metrics` too, for a ModelCheckpoint to monitor (not for its file name: the "/" would
-    make a folder).
+    seconds; of a mixture of environments `success_rate/<env id>` too; of plain samples the policy's entropy; of a
+    protocol with search the gap to plain samples; after the start what is newly solved. docs/diagnostics.md defines
+    them. Loggers get the success rates as `Held-out success/<protocol>` too, which TensorBoard shows before all else.
+    The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
+    ModelCheckpoint to monitor (not for its file name: the "/" would make a folder).
 
     `num_sanity_val_steps: -1` measures the start, at abscissa 0. The end of `fit` then prints before, after and their
     difference, with 95% intervals; `validate` prints its figures. `<log_dir>/<name>.json` holds the figures and every
-    instance's successes (`<name>.validate.json` after `validate`), and is rewritten after every validation.
+    instance's successes (`<name>.validate.json` after `validate`), and is rewritten after every validation. A protocol
+    that a validation leaves out keeps its latest figures there, with their epoch.
 
     Args:
         pass_at: the ks of pass@k; null: the powers of two up to a protocol's samples. A larger k is left out.
@@ -105,6 +107,20 @@ class Evaluation(Callback):
     def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
         self._rollouts.update(progress)
 
+    def on_rollout_metrics(self, trainer: Trainer, metrics: Mapping[str, float], epochs: int) -> None:
+        """Logs how far the searched trajectories of a rollout are above what the same policy did without search on the
+        held-out instances, where it was evaluated: these are other instances, of the same distribution."""
+        data = datamodule(trainer)
+        if not isinstance(data, RolloutDataModule) or len(data.mixture) > 1:  # whose weights evaluation ignores
+            return
+        temperature = data.sampling.temperature
+        for plain in [*self._latest.values(), *self._before.values()]:
+            if plain.is_plain and plain.epochs == epochs and plain.protocol["temperature"] == temperature:
+                searched = {key: metrics.get(f"rollout/searched/{key}") for key in GAPS}
+                gaps = {key: value - plain.figures[key] for key, value in searched.items() if value is not None}
+                log_figures(trainer, {f"rollout/search_gap_held_out/{key}": gap for key, gap in gaps.items()}, epochs)
+                return
+
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._protocols, self._episodes = {}, {}
 
@@ -140,15 +156,21 @@ class Evaluation(Callback):
             measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
             if measurement is not None:
                 measured[name] = measurement
+        is_start = trainer.sanity_checking and position.epochs == 0  # some resumed runs have a sanity check too
+        start = {} if is_start else self._before
+        measured = {
+            name: replace(one, figures=one.figures | search_gap(measured, name) | since_start(start.get(name), one))
+            for name, one in measured.items()
+        }
         figures = {f"val/{name}/{key}": value for name, one in measured.items() for key, value in one.figures.items()}
         headline = {f"{HEADLINE}/{name}": one.figures["success_rate"] for name, one in measured.items()}
         log_figures(trainer, headline | figures, epochs=position.epochs)
         if not trainer.sanity_checking:  # whose metrics Lightning discards
             pl_module.log_dict(figures, logger=False, sync_dist=True)  # for callback_metrics alone
-        if trainer.sanity_checking and position.epochs == 0:  # some resumed runs have a sanity check too
+        if is_start:
             self._before = measured
         else:
-            self._latest = measured
+            self._latest = {**(self._latest if is_fitting(trainer) else {}), **measured}
         seconds = sum(one.figures["seconds"] for one in measured.values())
         self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
         self._write(trainer)
@@ -180,7 +202,12 @@ class Evaluation(Callback):
             table.show("Held-out instances before training", table.each(self._before), notes)
             return
         if not self._before:
-            notes.append("the start was not measured: trainer.num_sanity_val_steps: -1 does that")
+            notes.append(
+                "the start was not measured, so nothing is known to be newly solved: trainer.num_sanity_val_steps: -1 "
+                "does that"
+            )
+        if missing := [name for name in self._before if name not in self._latest]:
+            notes.append(f"not measured after training: {', '.join(missing)} (tsr validate does that)")
         table.show("Held-out instances before and after training", table.changes(self._before, self._latest), notes)
 
     def _print_figures(self) -> None:

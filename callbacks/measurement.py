@@ -11,6 +11,8 @@ from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.lightning_compat import Position
 
+GAPS = ("success_rate", "return")  # the figures in which search is compared with plain sampling
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -19,6 +21,11 @@ class Measurement:
     updates: int
     outcomes: Mapping[Instance, tuple[int, int]]  # (successes, episodes)
     figures: dict[str, float]  # `success_rate` and so on, as logged
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the policy acted without search."""
+        return self.protocol["search"] is None
 
     @property
     def success_interval(self) -> Interval:
@@ -65,6 +72,9 @@ def measure(
 
     Rates weigh every instance the same, means every episode. A k of `pass_at` for which some instance has too few
     episodes is left out; None stands for the powers of two.
+
+    The policy's entropy is the mean surprisal of its samples: the expectation of a response's surprisal is the entropy
+    of the response. What a search selected is no sample, and greedy play has no entropy, so their protocols lack it.
     """
     episodes = gathered.episodes
     if not episodes:
@@ -79,6 +89,9 @@ def measure(
 
     turns = sum(episode.turns for episode in episodes)
     tokens = sum(episode.tokens for episode in episodes)
+    surprisal = sum(gathered.surprisals)
+    samples = protocol.search is None and protocol.temperature > 0
+    entropy = {"entropy_per_token": _ratio(surprisal, tokens), "entropy_per_turn": _ratio(surprisal, turns)}
     figures = {
         "success_rate": statistics.success_rate(outcomes),
         **(_success_by_env(outcomes, envs) if len(envs) > 1 else {}),
@@ -89,6 +102,7 @@ def measure(
         "effective_actions": _ratio(sum(episode.effective for episode in episodes), turns),
         "response_tokens_per_turn": _ratio(tokens, turns),
         "response_tokens_per_episode": tokens / len(episodes),
+        **(entropy if samples else {}),
         "tokens_generated": float(gathered.tokens_generated),
         "env_steps": float(gathered.env_steps),
         "seconds": gathered.seconds,
@@ -96,11 +110,45 @@ def measure(
     return Measurement(protocol.settings(), position.epochs, position.updates, outcomes, figures)
 
 
+def since_start(start: Measurement | None, now: Measurement) -> dict[str, float]:
+    """What a protocol's evaluation solved that the start did not, and the reverse, over the instances in both; nothing
+    where the start was not evaluated, or under another protocol.
+
+    An instance that the start never solved is one without a success in the protocol's samples.
+    """
+    if start is None or start.protocol != now.protocol:
+        return {}
+    solved = statistics.solved(start.outcomes, now.outcomes)
+    if not solved.instances:
+        return {}
+    return {
+        "never_solved_at_start": float(solved.never_before),
+        "newly_solved": float(solved.newly),
+        "newly_solved_share": _ratio(solved.newly, solved.never_before),
+        "no_longer_solved": float(solved.no_longer),
+    }
+
+
+def search_gap(measured: Mapping[str, Measurement], name: str) -> dict[str, float]:
+    """A searched protocol's success and return less those of plain sampling, by the same policy on the same instances.
+
+    Nothing where the protocol does not search, or no other one samples the same instances at its temperature.
+    """
+    searched = measured[name]
+    if searched.is_plain:
+        return {}
+    for plain in measured.values():
+        at_temperature = plain.protocol["temperature"] == searched.protocol["temperature"]
+        if plain.is_plain and at_temperature and plain.outcomes.keys() == searched.outcomes.keys():
+            return {f"search_gap/{key}": searched.figures[key] - plain.figures[key] for key in GAPS}
+    return {}
+
+
 def _success_by_env(outcomes: Mapping[Instance, tuple[int, int]], envs: Sequence[str]) -> dict[str, float]:
     by_env = {id: {one: counts for one, counts in outcomes.items() if envs[one[0]] == id} for id in envs}
     return {f"success_rate/{id}": statistics.success_rate(own) for id, own in by_env.items() if own}
 
 
-def _ratio(part: int, whole: int) -> float:
+def _ratio(part: float, whole: int) -> float:
     """Episodes that ended before their first turn have no turns to divide by; 0 rather than NaN."""
     return part / whole if whole else 0.0

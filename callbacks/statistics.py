@@ -19,6 +19,15 @@ class Interval(NamedTuple):
     high: float
 
 
+class Solved(NamedTuple):
+    """Which instances have a success before and after, counted over those common to both sides."""
+
+    newly: int  # no success before, at least one after
+    no_longer: int  # at least one success before, none after
+    never_before: int  # no success before
+    instances: int
+
+
 class Difference(NamedTuple):
     """A mean difference over the instances common to both sides."""
 
@@ -92,6 +101,22 @@ def paired_difference(before: Outcomes, after: Outcomes) -> Difference | None:
     half = Z95 * sqrt(variance / count)
     return Difference(
         fmean(changes), Interval(max(-1.0, centre - half), min(1.0, centre + half)), instances=len(changes)
+    )
+
+
+def solved(before: Outcomes, after: Outcomes) -> Solved:
+    """How the set of instances with at least one success changed.
+
+    Under an unchanged policy and as many episodes on both sides the expectations of `newly` and `no_longer` are equal,
+    but not 0: an instance that is solved rarely may have its one success on either side.
+    """
+    common = [instance for instance in before if instance in after]
+    pairs = [(before[instance][0] > 0, after[instance][0] > 0) for instance in common]
+    return Solved(
+        newly=pairs.count((False, True)),
+        no_longer=pairs.count((True, False)),
+        never_before=sum(not was for was, _ in pairs),
+        instances=len(pairs),
     )
 
 

@@ -22,13 +22,21 @@ _LABELS = {
     "effective_actions": "effective actions",
     "response_tokens_per_turn": "response tokens per turn",
     "response_tokens_per_episode": "response tokens per episode",
+    "entropy_per_token": "entropy per token, nats",
+    "entropy_per_turn": "entropy per turn, nats",
+    "search_gap/success_rate": "success rate above plain samples",
+    "search_gap/return": "return above plain samples",
+    "never_solved_at_start": "instances never solved at the start",
+    "newly_solved": "of these solved now",
+    "newly_solved_share": "of these solved now, share",
+    "no_longer_solved": "instances solved at the start alone",
     "tokens_generated": "cost: tokens generated",
     "env_steps": "cost: environment steps",
     "seconds": "cost: seconds",
 }
 INTERVALS = "[low, high]: 95% intervals over instances; that of the difference is paired over the same instances"
 _HIDDEN = {"pass@1"}  # equal to the success rate
-_COUNTS = {"tokens_generated", "env_steps"}
+_COUNTS = {"tokens_generated", "env_steps", "never_solved_at_start", "newly_solved", "no_longer_solved"}
 
 
 @dataclass(frozen=True, slots=True)

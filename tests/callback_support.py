@@ -28,11 +28,12 @@ def turn(
     finished: bool = True,
     tokens: int = 3,
     text: str = "Up",
+    logprob: float = 0.0,  # of each token
 ) -> Turn:
     return Turn(
         prompt=(1, 2),
         response=tuple(range(tokens)),
-        behaviour_logprobs=(0.0,) * tokens,
+        behaviour_logprobs=(logprob,) * tokens,
         finished=finished,
         messages=(Message("user", "####\n#P_#\n####"),),
         text=text,

@@ -94,6 +94,11 @@ class Trajectory:
         return sum(turn.reward for turn in self.turns)
 
     @property
+    def surprisal(self) -> float:
+        """Minus the log-probability of all responses, in nats, at the temperature that they were sampled at."""
+        return -sum(sum(turn.behaviour_logprobs) for turn in self.turns)
+
+    @property
     def overlong(self) -> bool:
         """Whether a token limit ended it: its last response was cut, or no further one had room."""
         return self.out_of_tokens or not self.turns[-1].finished

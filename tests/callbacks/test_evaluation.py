@@ -109,7 +109,13 @@ def test_a_run_is_measured_before_and_after(tmp_path, capsys):
 def test_every_figure_by_hand(tmp_path):
     protocol = EvalProtocol("both", temperature=0.5, samples=4)
     one = [
-        trajectory(7, 0, turn(-0.1, valid=False, effective=False, tokens=5), turn(1.0, tokens=2), succeeded=True),
+        trajectory(
+            7,
+            0,
+            turn(-0.1, valid=False, effective=False, tokens=5, logprob=-0.5),
+            turn(1.0, tokens=2, logprob=-0.25),
+            succeeded=True,
+        ),
         trajectory(7, 1, turn(-0.1, tokens=1), turn(-0.1, effective=False, tokens=1), turn(0.0, tokens=3)),
         trajectory(7, 2, turn(1.0, tokens=4), succeeded=True),
         trajectory(7, 3, turn(0.0, tokens=4)),
@@ -136,11 +142,151 @@ def test_every_figure_by_hand(tmp_path):
             "effective_actions": (turns - 2) / turns,
             "response_tokens_per_turn": tokens / turns,
             "response_tokens_per_episode": tokens / 8,
+            "entropy_per_token": (5 * 0.5 + 2 * 0.25) / tokens,
+            "entropy_per_turn": (5 * 0.5 + 2 * 0.25) / turns,
             "tokens_generated": 0.0,
             "env_steps": 0.0,
             "seconds": 0.0,
         }
     )
+
+
+@pytest.mark.parametrize("protocol", [GREEDY, EvalProtocol("searched", search=BestOfN(n=8))])
+def test_what_is_not_a_plain_sample_has_no_entropy(protocol, tmp_path):
+    run = trainer(tmp_path, Evaluation())
+    run.validate(Agent(), Data([[fixed(eval_result(protocol, outcomes(1, 1)))]]))
+    assert [name for name in run.callback_metrics if "entropy" in name] == []
+
+
+FIVE = EvalProtocol("five", samples=5)
+
+
+def five(updates):
+    """Five tries each of instances 1 to 5; the start never solves 1, 2 and 3."""
+    first = {1: (0,) * 5, 2: (0,) * 5, 3: (0,) * 5, 4: (0, 0, 1, 0, 0), 5: (1,) * 5}
+    later = {1: (0, 1, 0, 0, 0), 2: (1, 1, 0, 0, 1), 3: (0,) * 5, 4: (0,) * 5, 5: (1,) * 5}
+    return eval_result(FIVE, *(outcomes(instance, *won) for instance, won in (later if updates else first).items()))
+
+
+NEWLY_SOLVED = {"never_solved_at_start": 3, "newly_solved": 2, "newly_solved_share": 2 / 3, "no_longer_solved": 1}
+
+
+def newly_solved(figures):
+    return {name: value for name, value in figures.items() if "solved" in name}
+
+
+def test_newly_solved_are_the_instances_that_the_start_never_solved(tmp_path, capsys):
+    run = trainer(tmp_path, Evaluation(), max_epochs=2)
+    run.fit(Agent(), Data([[five]]))
+    for name, value in NEWLY_SOLVED.items():
+        assert points(tmp_path, f"val/five/{name}") == [(1, pytest.approx(value)), (2, pytest.approx(value))]
+    found = report(tmp_path)["evaluations"]["five"]
+    assert newly_solved(found["before"]["figures"]) == {}
+    assert newly_solved(found["after"]["figures"]) == pytest.approx(NEWLY_SOLVED)
+    output = capsys.readouterr().out
+    assert re.search(r"instances never solved at the start +3\n", output)
+    assert re.search(r"of these solved now +2\n", output)
+    assert re.search(r"instances solved at the start alone +1\n", output)
+
+
+def test_a_resumed_run_and_validate_know_what_the_start_solved(tmp_path):
+    checkpoints = ModelCheckpoint(tmp_path / "kept", "{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    trainer(tmp_path / "first", Evaluation(), checkpoints, enable_checkpointing=True).fit(Agent(), Data([[five]]))
+
+    path = checkpoints.best_model_path
+    run = trainer(tmp_path / "second", Evaluation(), checkpoints, max_epochs=3, enable_checkpointing=True)
+    with pytest.warns(UserWarning, match="exists and is not empty"):
+        run.fit(Agent(), Data([[five]]), ckpt_path=path)
+    assert newly_solved(report(tmp_path / "second")["evaluations"]["five"]["after"]["figures"]) == pytest.approx(
+        NEWLY_SOLVED
+    )
+    run = trainer(tmp_path / "third", Evaluation(), checkpoints, enable_checkpointing=True)
+    run.validate(Agent(), Data([[five]]), ckpt_path=path)
+    found = report(tmp_path / "third", "evaluation.validate.json")["evaluations"]["five"]
+    assert newly_solved(found["after"]["figures"]) == pytest.approx(NEWLY_SOLVED)
+
+
+def test_nothing_is_newly_solved_without_a_comparable_start(tmp_path, capsys):
+    def fewer(updates):
+        return five(updates) if updates else eval_result(EvalProtocol("five", samples=1), outcomes(1, 0))
+
+    def others(updates):
+        return eval_result(SAMPLED, outcomes(9 if updates else 8, 1))
+
+    trainer(tmp_path / "unmeasured", Evaluation(), num_sanity_val_steps=0).fit(Agent(), Data([[five]]))
+    assert "the start was not measured, so nothing is known to be newly solved" in capsys.readouterr().out
+    trainer(tmp_path / "other", Evaluation()).fit(Agent(), Data([[fewer], [others]]))
+    for folder in ("unmeasured", "other"):
+        for one in report(tmp_path / folder)["evaluations"].values():
+            assert newly_solved(one["after"]["figures"]) == {}
+
+
+BEAM = EvalProtocol("beam", samples=1, search=BestOfN(n=8))
+
+
+def test_the_search_gap_is_over_the_same_instances_at_the_same_temperature(tmp_path):
+    def plain(name, temperature, *groups):
+        return [fixed(eval_result(EvalProtocol(name, temperature, samples=2), *groups))]
+
+    searched = [Group(i, (trajectory(i, 0, turn(value), succeeded=value > 1),)) for i, value in ((1, 3.0), (2, 1.0))]
+    data = Data(
+        [
+            plain("greedy", 0.0, outcomes(1, 1, 1), outcomes(2, 1, 1)),
+            plain("others", 1.0, outcomes(1, 1, 1), outcomes(3, 1, 1)),
+            [fixed(eval_result(BEAM, *searched))],
+            plain("sampled", 1.0, outcomes(1, 0, 0), outcomes(2, 0, 1)),
+            plain("again", 1.0, outcomes(1, 1, 1), outcomes(2, 1, 1)),
+        ]
+    )
+    run = trainer(tmp_path, Evaluation())
+    run.validate(Agent(), data)
+    gaps = {name: value.item() for name, value in run.callback_metrics.items() if "search_gap" in name}
+    assert gaps == pytest.approx(
+        {"val/beam/search_gap/success_rate": 1 / 2 - 1 / 4, "val/beam/search_gap/return": (3.0 + 1.0) / 2 - 0.0}
+    )
+
+
+def test_a_protocol_that_a_validation_leaves_out_keeps_its_figures(tmp_path, capsys):
+    """At the start it is measured, and after two of three epochs."""
+
+    class Due(Data):
+        def val_dataloader(self):
+            return [Loader([improving]), Sometimes([greedy], self)]
+
+    class Sometimes(Loader):
+        def __init__(self, batches, data):
+            super().__init__(batches)
+            self.data = data
+
+        def __iter__(self):
+            return iter(self.batches if len(self.data.kept) in due else [])
+
+    due = (0, 2)
+    trainer(tmp_path / "twice", Evaluation(), max_epochs=3).fit(Agent(), Due())
+    assert [epochs for epochs, _ in points(tmp_path / "twice", "val/greedy/success_rate")] == [0, 2]
+    found = report(tmp_path / "twice")["evaluations"]
+    assert (found["sampled"]["after"]["epochs"], found["greedy"]["after"]["epochs"]) == (3, 2)
+    assert found["greedy"]["difference"]["value"] == 0.0
+    assert "after 2 epochs" in capsys.readouterr().out
+
+    due = (0,)
+    trainer(tmp_path / "once", Evaluation(), max_epochs=2).fit(Agent(), Due())
+    assert report(tmp_path / "once")["evaluations"]["greedy"]["after"] is None
+    assert "not measured after training: greedy (tsr validate does that)" in capsys.readouterr().out
+
+
+def test_a_validation_without_a_protocol_changes_nothing(tmp_path):
+    class Never(Loader):
+        def __iter__(self):
+            return iter(())
+
+    class Nothing(Data):
+        def val_dataloader(self):
+            return [Never([improving])]
+
+    trainer(tmp_path, Evaluation()).fit(Agent(), Nothing())
+    assert report(tmp_path)["evaluations"] == {}
+    assert report(tmp_path)["run"]["updates"] == 1
 
 
 def test_a_k_above_the_episodes_of_an_instance_is_left_out(tmp_path):

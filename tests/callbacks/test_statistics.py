@@ -12,6 +12,7 @@ from callbacks.statistics import (
     mean_pass_at_k,
     paired_difference,
     pass_at_k,
+    solved,
     success_interval,
     success_rate,
     wilson,
@@ -29,6 +30,21 @@ def test_pass_at_k_is_the_rate_of_subsets_with_a_success():
             for k in range(1, n + 1):
                 subsets = list(combinations(episodes, k))
                 assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [64, 128])
+def test_pass_at_64_is_that_of_the_paper(n):
+    for c in range(n + 1):
+        # Chen et al. 2021, figure 3: the numerically stable form
+        published = 1.0 if n - c < 64 else 1.0 - np.prod(1.0 - 64 / np.arange(n - c + 1, n + 1))
+        assert pass_at_k(n, c, 64) == pytest.approx(published, abs=1e-12)
+
+
+@given(OUTCOMES, OUTCOMES)
+def test_solved_counts_sets_of_instances(before, after):
+    both = before.keys() & after.keys()
+    was, now = ({i for i in both if side[i][0]} for side in (before, after))
+    assert solved(before, after) == (len(now - was), len(was - now), len(both - was), len(both))
 
 
 def test_mean_pass_at_k_averages_over_instances():

@@ -190,6 +190,10 @@ CASES = {
     "zero samples of an evaluation": Case(
         ("--data.evaluations", '[{"samples": 0}]'), r"data\.evaluations\.sampled\.samples is 0: give 1 or more"
     ),
+    "evaluation at every zeroth validation": Case(
+        ("--data.evaluations", '[{"every_n_validations": 0}]'),
+        r"data\.evaluations\.sampled\.every_n_validations is 0: give 1 or more, or null",
+    ),
     "InstanceFilter.keep above 1": Case(
         ("--trainer.callbacks", '{"class_path": "callbacks.InstanceFilter", "init_args": {"keep": 2}}'),
         r"InstanceFilter\.keep is 2\.0: give",

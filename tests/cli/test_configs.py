@@ -16,6 +16,7 @@ PARTS = {
     "search": ("data.plan", "data.instances"),
     "objective": ("model.objective", "data.dynamic_sampling"),
     "model": ("model.policy",),
+    "evaluation": ("data.evaluations",),
 }
 OVERLAYS = [name for name in FILES if Path(name).parts[0] in PARTS]
 PAIRS = [pair for pair in permutations(OVERLAYS, 2) if Path(pair[0]).parent == Path(pair[1]).parent]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from callback_support import trajectory
+from callback_support import trajectory, turn
 
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
@@ -20,6 +20,41 @@ def test_outcomes_are_separate_by_origin():
     assert figures["rollout/sampled/success_rate"] == 0.5
     assert figures["rollout/searched/success_rate"] == 0.0
     assert figures["rollout/demonstrated/success_rate"] == 1.0
+
+
+def test_the_search_gap_is_over_groups_that_hold_both():
+    def group(instance: int, *members: tuple[Origin, float, bool]) -> Group:
+        made = [
+            (origin, trajectory(instance, i, turn(value), succeeded=won))
+            for i, (origin, value, won) in enumerate(members)
+        ]
+        return Group(instance, tuple(replace(one, origin=origin) for origin, one in made))
+
+    sampled, searched = Origin.SAMPLED, Origin.SEARCHED
+    groups = [
+        group(1, (sampled, 1.0, False), (sampled, 2.0, True), (searched, 5.0, True)),  # 5 − 1.5, 1 − 0.5
+        group(2, (searched, 1.0, False), (searched, 3.0, True), (sampled, 4.0, True)),  # 2 − 4, 0.5 − 1
+        group(3, (searched, 9.0, True)),
+        group(4, (sampled, -9.0, False), (Origin.DEMONSTRATED, 9.0, True)),
+    ]
+    figures = rollout_metrics(groups, [], Costs(), seconds=1.0, skipped=0)
+    assert figures["rollout/search_gap/return"] == pytest.approx((3.5 - 2.0) / 2)
+    assert figures["rollout/search_gap/success_rate"] == pytest.approx((0.5 - 0.5) / 2)
+    alone = rollout_metrics(groups[2:], [], Costs(), seconds=1.0, skipped=0)
+    assert not any(name.startswith("rollout/search_gap") for name in alone)
+
+
+def test_entropy_is_the_surprisal_of_samples_alone():
+    first = trajectory(0, 0, turn(tokens=3, logprob=-0.5), turn(tokens=1, logprob=-2.0))
+    second = trajectory(0, 1, turn(tokens=2, logprob=-1.0))
+    searched = replace(trajectory(0, 2, turn(tokens=9, logprob=-9.0)), origin=Origin.SEARCHED)
+    figures = rollout_metrics([Group(0, (first, second, searched))], [], Costs(), seconds=1.0, skipped=0)
+    assert figures["rollout/sampled/entropy_per_token"] == pytest.approx((1.5 + 2.0 + 2.0) / 6)
+    assert figures["rollout/sampled/entropy_per_turn"] == pytest.approx((1.5 + 2.0 + 2.0) / 3)
+    assert [name for name in figures if "entropy" in name] == [
+        "rollout/sampled/entropy_per_token",
+        "rollout/sampled/entropy_per_turn",
+    ]
 
 
 def credit(advantages: list[float], weight: float = 1.0) -> Credit:

@@ -8,7 +8,7 @@ training.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -36,7 +36,7 @@ from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically, sampled_size
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
-from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd
+from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd, OnRolloutMetrics
 from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.memory import PeakMemory
 from tsr_lightning.training.metrics import (
@@ -63,15 +63,18 @@ class TrainLoader:
 
 
 class EvalLoader:
-    """The validation data of one protocol. Not a list, which Lightning would take for several loaders."""
+    """The validation data of one protocol, empty at a validation where it is not due. Not a list, which Lightning would
+    take for several loaders."""
 
-    def __init__(self, batches: Sequence[EvalBatch]) -> None:
+    def __init__(self, batches: Sequence[EvalBatch], is_due: Callable[[], bool]) -> None:
         self._batches = batches
+        self._is_due = is_due
 
     def __iter__(self) -> Iterator[EvalBatch]:
-        return iter(self._batches)
+        return iter(self._batches if self._is_due() else ())
 
     def __len__(self) -> int:
+        """The most batches that a validation has: Lightning asks once."""
         return len(self._batches)
 
 
@@ -162,7 +165,19 @@ class RolloutDataModule(LightningDataModule):
             f"give {self.sampling.temperature}, which is data.sampling.temperature: responses are trained on at the "
             "temperature that they were sampled at",
         )
+        self._check_evaluations()
         self._micro_batches = self._trainer.accumulate_grad_batches
+
+    def _check_evaluations(self) -> None:
+        if compat.ValidationSchedule.of(self._trainer) is not None:
+            return
+        for protocol in self.evaluations:
+            every = protocol.every_n_validations
+            remedy = (
+                "without trainer.check_val_every_n_epoch and trainer.max_epochs no validation is known to be the last; "
+                "give both, or 1 to evaluate it at every validation"
+            )
+            require(every == 1, f"data.evaluations.{protocol.name}.every_n_validations", every, remedy)
 
     def teardown(self, stage: str) -> None:
         if stage == "fit":
@@ -304,6 +319,9 @@ class RolloutDataModule(LightningDataModule):
                     "bootstrap_truncated takes 0 for its value"
                 )
         compat.log_figures(trainer, figures | {"cost/rollout_peak_mib": memory.highest_mib}, epoch)
+        for callback in compat.callbacks(trainer):
+            if isinstance(callback, OnRolloutMetrics):
+                callback.on_rollout_metrics(trainer, figures, epoch)
         return len(rollout.groups), groups
 
     def _round(self, driver: Driver, epoch: int, number: int) -> Rollout:
@@ -318,7 +336,13 @@ class RolloutDataModule(LightningDataModule):
 
     def val_dataloader(self) -> list[EvalLoader]:
         """One loader per protocol; under several ranks each evaluates its share of the instances."""
-        return [EvalLoader(self._eval_batches(protocol)) for protocol in self.evaluations]
+        return [EvalLoader(self._eval_batches(one), partial(self._is_due, one)) for one in self.evaluations]
+
+    def _is_due(self, protocol: EvalProtocol) -> bool:
+        schedule = compat.ValidationSchedule.of(self._trainer)
+        if schedule is None or not compat.is_fitting(self._trainer):
+            return True
+        return protocol.is_due(compat.position_at_validation(self._trainer, None).epochs, schedule)
 
     def _eval_batches(self, protocol: EvalProtocol) -> list[EvalBatch]:
         numbered = Ranks.of(self._trainer).shard(list(enumerate(self.instances.held_out)))

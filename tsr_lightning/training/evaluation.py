@@ -1,4 +1,4 @@
-"""What is evaluated and what comes back: plain data between the data module, the agent and the callbacks."""
+"""What is evaluated, when, and what comes back: plain data between the data module, the agent and the callbacks."""
 
 import time
 from collections.abc import Sequence
@@ -8,11 +8,13 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from tsr_lightning.costs import Costs
+from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.strategies import Sample, Strategy
 from tsr_lightning.training.collect import run_groups
 from tsr_lightning.training.instances import Instance
+from tsr_lightning.training.lightning_compat import ValidationSchedule
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.trajectory import Group
 
@@ -26,12 +28,31 @@ class EvalProtocol:
         temperature: softmax temperature of the policy; 0 is greedy.
         samples: episodes per instance (1 is enough where nothing is random).
         search: a strategy to act by; null acts as the trained policy does, without search.
+        every_n_validations: of a fit's validations every n-th evaluates it, and the first, before training, and the
+            last always do; null: these two alone. `tsr validate` always does.
+
+    Raises:
+        ConfigError: for fewer than 1 in `every_n_validations`.
     """
 
     name: str = "sampled"
     temperature: float = 1.0
     samples: int = 1
     search: Strategy | None = None
+    every_n_validations: int | None = 1
+
+    def __post_init__(self) -> None:
+        every = self.every_n_validations
+        remedy = "give 1 or more, or null for the first and the last validation alone"
+        require(every is None or every >= 1, f"data.evaluations.{self.name}.every_n_validations", every, remedy)
+
+    def is_due(self, epochs: int, schedule: ValidationSchedule) -> bool:
+        """Whether a fit's validation after this many epochs evaluates it. It depends on the position alone, so that a
+        resumed run evaluates what the uninterrupted one does."""
+        every = self.every_n_validations
+        if every == 1 or epochs in (0, schedule.last):
+            return True
+        return every is not None and epochs % (every * schedule.interval) == 0
 
     def settings(self) -> dict[str, Any]:
         """All but the name, as plain types for a checkpoint and JSON; figures under other settings are not compared."""

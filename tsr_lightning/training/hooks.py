@@ -1,5 +1,6 @@
 """What a Lightning callback may implement to take part in a rollout. `tsr_lightning` knows callbacks by these alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -32,6 +33,14 @@ class OnRolloutEnd(Protocol):
     these, dynamic sampling, if any, takes the first with signal."""
 
     def on_rollout_end(self, trainer: Trainer, agent: "Agent", groups: list[Group]) -> list[Group]: ...
+
+
+@runtime_checkable
+class OnRolloutMetrics(Protocol):
+    """Called on all ranks with the figures of a training rollout by tag, which are of all groups that were rolled out,
+    and with the epochs that its policy had been trained for."""
+
+    def on_rollout_metrics(self, trainer: Trainer, metrics: Mapping[str, float], epochs: int) -> None: ...
 
 
 @runtime_checkable

@@ -72,6 +72,25 @@ def position_at_validation(trainer: Trainer, loaded: Position | None) -> Positio
     return Position(epochs=trainer.fit_loop.epoch_progress.current.ready, updates=trainer.global_step)
 
 
+@dataclass(frozen=True, slots=True)
+class ValidationSchedule:
+    """When a fit validates: after every `interval` epochs."""
+
+    interval: int
+    max_epochs: int
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> "ValidationSchedule | None":
+        """None where the interval or the end of the fit is not counted in epochs."""
+        interval, epochs = trainer.check_val_every_n_epoch, trainer.max_epochs
+        return None if interval is None or epochs is None or epochs < 0 else cls(interval, epochs)
+
+    @property
+    def last(self) -> int:
+        """The epochs trained at the last validation."""
+        return self.max_epochs // self.interval * self.interval
+
+
 # -- updates ----------------------------------------------------------------------------------------------------------
 
 

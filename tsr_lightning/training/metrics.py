@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from statistics import fmean, pstdev
 
 from tsr_lightning.batching.schedule import Batch
@@ -31,6 +32,8 @@ def rollout_metrics(
         outcomes |= _outcomes(f"rollout/{origin.value}/", [t for t in trajectories if t.origin is origin])
     return {
         **outcomes,
+        **_entropies("rollout/sampled/", [t for t in trajectories if t.origin is Origin.SAMPLED]),
+        **_search_gaps("rollout/search_gap/", groups),
         "rollout/groups": len(groups),
         "rollout/groups_kept": len(kept),
         "rollout/return_std_in_group": fmean(pstdev(group.returns) for group in groups),
@@ -99,6 +102,35 @@ def step_metrics(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict
 def truncated_without_value(groups: Sequence[Group]) -> int:
     """How many truncated trajectories end in a context longer than the model sees, so that 0 stands for its value."""
     return sum(t.truncated and not t.final_prompt for group in groups for t in group.trajectories)
+
+
+def _entropies(prefix: str, sampled: Sequence[Trajectory]) -> dict[str, float]:
+    """The policy's entropy in nats, by the mean surprisal of its samples: the expectation of a response's surprisal is
+    the entropy of the response. What a search selected is no sample."""
+    turns = sum(len(t.turns) for t in sampled)
+    tokens = sum(t.trained_tokens for t in sampled)
+    surprisal = sum(t.surprisal for t in sampled)
+    if not tokens:
+        return {}
+    return {f"{prefix}entropy_per_token": surprisal / tokens, f"{prefix}entropy_per_turn": surprisal / turns}
+
+
+def _search_gaps(prefix: str, groups: Sequence[Group]) -> dict[str, float]:
+    """By how much the searched trajectories of a group are above its sampled ones: the mean over the groups that hold
+    both, so of the same instances and the same policy."""
+    pairs = [(_of(Origin.SEARCHED, group), _of(Origin.SAMPLED, group)) for group in groups]
+    pairs = [(searched, sampled) for searched, sampled in pairs if searched and sampled]
+    if not pairs:
+        return {}
+    compared = {"success_rate": attrgetter("succeeded"), "return": attrgetter("episode_return")}
+    return {
+        f"{prefix}{name}": fmean(fmean(map(of, searched)) - fmean(map(of, sampled)) for searched, sampled in pairs)
+        for name, of in compared.items()
+    }
+
+
+def _of(origin: Origin, group: Group) -> list[Trajectory]:
+    return [trajectory for trajectory in group.trajectories if trajectory.origin is origin]
 
 
 def _outcomes(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
