@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks import table
 from callbacks.costs import RolloutCostMeter, RunCosts
 from callbacks.episodes import EpisodeMetric
+from callbacks.history import History
 from callbacks.measurement import GAPS, Measurement, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -49,7 +50,8 @@ class Evaluation(Callback):
     `num_sanity_val_steps: -1` measures the start, at abscissa 0. The end of `fit` then prints before, after and their
     difference, with 95% intervals; `validate` prints its figures. `<log_dir>/<name>.json` holds the figures and every
     instance's successes (`<name>.validate.json` after `validate`), and is rewritten after every validation. A protocol
-    that a validation leaves out keeps its latest figures there, with their epoch.
+    that a validation leaves out keeps its latest figures there, with their epoch. `<log_dir>/<name>.history.json` holds
+    every evaluation so far with what the run had cost by then (`History`).
 
     Args:
         pass_at: the ks of pass@k; null: the powers of two up to a protocol's samples. A larger k is left out.
@@ -79,6 +81,7 @@ class Evaluation(Callback):
         self._rollouts = RolloutCostMeter()  # of this rank, since this process began
         self._earlier = RunCosts()  # of the run that this one resumes
         self._costs = RunCosts()
+        self._history = History()
         self._started = monotonic()
         self._loaded: Position | None = None
 
@@ -89,12 +92,19 @@ class Evaluation(Callback):
         return self._generate_state_key(name=self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"before": _plain(self._before), "latest": _plain(self._latest), "costs": asdict(self._costs)}
+        return {
+            "before": _plain(self._before),
+            "latest": _plain(self._latest),
+            "costs": asdict(self._costs),
+            "history": self._history.plain(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._before = {name: Measurement.from_plain(plain) for name, plain in state_dict["before"].items()}
         self._latest = {name: Measurement.from_plain(plain) for name, plain in state_dict["latest"].items()}
         self._earlier = self._costs = RunCosts(**state_dict["costs"])
+        if "history" in state_dict:  # which earlier versions did not keep
+            self._history.load(state_dict["history"])
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._loaded = Position.in_checkpoint(checkpoint)
@@ -173,6 +183,9 @@ class Evaluation(Callback):
             self._latest = {**(self._latest if is_fitting(trainer) else {}), **measured}
         seconds = sum(one.figures["seconds"] for one in measured.values())
         self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
+        if not is_fitting(trainer):
+            self._history = History()  # not that of the run whose checkpoint was loaded
+        self._history.add(self._costs, measured)
         self._write(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -250,11 +263,17 @@ class Evaluation(Callback):
                 name: _report(before.get(name), self._latest.get(name)) for name in {**before, **self._latest}
             },
         }
-        path = Path(folder) / (f"{self.name}.json" if fitting else f"{self.name}.validate.json")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(contents, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(partial, path)  # so that a killed run leaves a whole file
+        stem = self.name if fitting else f"{self.name}.validate"
+        _replace(Path(folder) / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
+        _replace(Path(folder) / f"{stem}.history.json", self._history.to_json())
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file such that a killed run leaves a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
 def _report(before: Measurement | None, after: Measurement | None) -> dict[str, Any]:

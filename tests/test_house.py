@@ -25,7 +25,19 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "search": (*COMMON, "envs.base", "engines.base"),
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
-    "cli": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives", "training"),
+    "studies": ("errors",),
+    "cli": (
+        *COMMON,
+        "studies",
+        "envs",
+        "modeling",
+        "batching",
+        "policy",
+        "engines",
+        "search",
+        "objectives",
+        "training",
+    ),
     "callbacks": (*COMMON, "training", "batching", "objectives.base", "objectives.signal"),
     "__main__": ("cli",),
 }
@@ -38,6 +50,7 @@ FOREIGN: Mapping[str, set[str]] = {
     "engines": {"lightning", "tokenizers", "peft"},
     "modeling": {"lightning", "tokenizers", "peft"},
     "policy": {"lightning"},
+    "studies": {"torch", "lightning", "transformers", "tokenizers", "peft"},
 }
 
 

@@ -10,6 +10,10 @@ import pytest
 import yaml
 from commands import QUICK, ROOT, tsr
 
+from tsr_lightning.cli.app import resolved_settings
+from tsr_lightning.studies.grid import read_grid
+from tsr_lightning.studies.study import check_arms
+
 CONFIGS = ROOT / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml"))
 PARTS = {
@@ -18,6 +22,7 @@ PARTS = {
     "model": ("model.policy",),
     "evaluation": ("data.evaluations",),
 }
+GRIDS = [name for name in FILES if Path(name).parts[0] == "studies"]
 OVERLAYS = [name for name in FILES if Path(name).parts[0] in PARTS]
 PAIRS = [pair for pair in permutations(OVERLAYS, 2) if Path(pair[0]).parent == Path(pair[1]).parent]
 BASE = "sokoban.yaml"
@@ -67,7 +72,7 @@ def test_no_line_has_two_comments_or_trailing_spaces(name: str):
         assert len(re.findall(r"(?:^|\s)# ", line)) <= 1, line
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [name for name in FILES if name not in GRIDS])
 def test_builds(name: str, tiny_model, empty_folder: Path):
     """With model and callbacks, for a run of zero epochs."""
     files = re.findall(r"configs/(\S+\.yaml)", " ".join(commands(name)[0]))  # those of its first command
@@ -106,6 +111,13 @@ def test_an_overlay_replaces_all_others_of_its_kind(last: str, resolve, capsys, 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=map(" then ".join, PAIRS))
 def test_an_overlay_replaces_any_other_of_its_kind(first: str, second: str, resolve, capsys, empty_folder):
     assert resolve(capsys, BASE, first, second) == resolve(capsys, BASE, second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_arm_of_a_grid_is_a_run_that_tsr_would_take(name: str, empty_folder: Path):
+    grid = read_grid(CONFIGS / name)
+    assert check_arms(grid, resolved_settings).keys() == {arm.name for arm in grid.arms}
 
 
 def part(config: dict[str, Any], name: str) -> dict[str, Any]:

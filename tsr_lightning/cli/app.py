@@ -1,5 +1,6 @@
-"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags."""
+"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags; study and report."""
 
+import logging
 import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
@@ -7,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_run
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
+from tsr_lightning.cli.report import DESCRIPTION as REPORT
+from tsr_lightning.cli.report import report
 from tsr_lightning.cli.shipped_configs import config_path
+from tsr_lightning.cli.study import DESCRIPTION as STUDY
+from tsr_lightning.cli.study import study
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -28,6 +34,10 @@ SUBCOMMANDS = {
 }
 
 
+# Subcommands that configure no run of their own, in one sentence each.
+PLAIN_SUBCOMMANDS = {"study": STUDY, "report": REPORT}
+
+
 class TSRCLI(LightningCLI):
     """LightningCLI with this project's subcommands, argument links and checks."""
 
@@ -36,6 +46,13 @@ class TSRCLI(LightningCLI):
         """Lightning's fit and validate, and export. There is no test set, so no test or predict."""
         lightning = LightningCLI.subcommands()
         return {"fit": lightning["fit"], "validate": lightning["validate"], "export": {"model", "datamodule"}}
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        """Lists study and report among the subcommands too, which `main` runs by itself."""
+        super()._add_subcommands(parser, **kwargs)
+        for name, description in PLAIN_SUBCOMMANDS.items():
+            listed = LightningArgumentParser(description=description)
+            parser._subcommands_action.add_subcommand(name, listed, help=description)  # type: ignore[union-attr]
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Lightning's parser, with a --config whose files merge `data.env_kwargs` key by key."""
@@ -72,10 +89,22 @@ class TSRCLI(LightningCLI):
         return trainer
 
 
+class CheckingCLI(TSRCLI):
+    """Parses, builds and checks as `tsr` does, and runs nothing: no model is loaded and no file written."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends it with one sentence and status 2."""
+    given = list(sys.argv[1:] if args is None else args)
     try:
-        run(sys.argv[1:] if args is None else args)
+        if given[:1] == ["study"]:
+            sys.exit(study(given[1:], resolved_settings))
+        if given[:1] == ["report"]:
+            sys.exit(report(given[1:]))
+        run(given)
     except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # a ConfigError is a ValueError
         sentence = config_error_sentence(error)
         if sentence is None:
@@ -84,13 +113,34 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(2)
 
 
-def run(args: Sequence[str]) -> TSRCLI:
+def resolved_settings(flags: Sequence[str]) -> dict[str, Any]:
+    """The whole configuration that `tsr fit` would run with these flags.
+
+    Raises:
+        ConfigError: `tsr fit` would refuse it.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)  # Lightning tells of devices whenever a Trainer is made
+    try:
+        cli = run(["fit", *flags], CheckingCLI)
+        return dict(yaml.safe_load(cli._parser("fit").dump(cli.config["fit"], skip_none=False)))
+    except (ArgumentError, ValueError, ModuleNotFoundError) as error:
+        sentence = config_error_sentence(error)
+        if sentence is None:
+            raise
+        raise ConfigError(sentence) from error
+    finally:
+        logging.disable(before)
+
+
+def run(args: Sequence[str], cli: type[TSRCLI] = TSRCLI) -> TSRCLI:
     """Runs the command and returns its CLI, which holds the agent, the data module and the Trainer."""
-    sys.path.insert(0, "")  # a user's own environments and strategies are modules of the working folder
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a user's own environments and strategies are modules of the working folder
     start = next((i for i, argument in enumerate(args, start=1) if argument in SUBCOMMANDS), len(args))
     sys.argv[1:] = [_resolved(argument) for argument in (*args[:start], *as_overlays(args[start:]))]
     strict = {"exit_on_error": False, "allow_abbrev": False}
-    return TSRCLI(
+    return cli(
         Agent,
         RolloutDataModule,
         trainer_class=Trainer,

@@ -1,0 +1,59 @@
+"""What each evaluation of a run measured and what the run had cost by then, small enough to be kept for good."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from callbacks.costs import RunCosts
+from callbacks.measurement import Measurement
+from tsr_lightning.training.instances import Instance
+
+
+class History:
+    """The evaluations of a run in the order of epochs, as plain types for a checkpoint and JSON.
+
+    `plain` has `instances`: [I] of (environment, seed); `protocols`: by name, its `settings` and `episodes`, [I] counts
+    (0 where it did not play an instance); `evaluations`: the costs of the run so far (`RunCosts`), and by protocol its
+    `figures` and `successes`, [I] counts.
+    """
+
+    def __init__(self) -> None:
+        self._instances: list[Instance] = []
+        self._protocols: dict[str, dict[str, Any]] = {}
+        self._evaluations: list[dict[str, Any]] = []
+
+    def add(self, costs: RunCosts, measured: Mapping[str, Measurement]) -> None:
+        """Adds an evaluation; a second one after as many epochs, as a resumed run may begin with, is left out."""
+        if not measured or any(past["costs"]["epochs"] == costs.epochs for past in self._evaluations):
+            return
+        if not self._instances:
+            self._instances = sorted({instance for one in measured.values() for instance in one.outcomes})
+        for name, one in measured.items():
+            counts = [one.outcomes.get(instance, (0, 0)) for instance in self._instances]
+            self._protocols[name] = {"settings": one.protocol, "episodes": [episodes for _, episodes in counts]}
+        self._evaluations.append(
+            {
+                "costs": asdict(costs),
+                "figures": {name: dict(one.figures) for name, one in measured.items()},
+                "successes": {
+                    name: [one.outcomes.get(instance, (0, 0))[0] for instance in self._instances]
+                    for name, one in measured.items()
+                },
+            }
+        )
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "instances": [list(instance) for instance in self._instances],
+            "protocols": self._protocols,
+            "evaluations": self._evaluations,
+        }
+
+    def load(self, plain: Mapping[str, Any]) -> None:
+        self._instances = [(env, seed) for env, seed in plain["instances"]]
+        self._protocols = dict(plain["protocols"])
+        self._evaluations = list(plain["evaluations"])
+
+    def to_json(self) -> str:
+        return json.dumps(self.plain(), separators=(",", ":"), allow_nan=False) + "\n"

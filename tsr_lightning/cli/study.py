@@ -1,0 +1,87 @@
+"""`tsr study`: a grid of configurations x seeds, each run as `tsr fit` runs it."""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+
+from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
+from tsr_lightning.cli.shipped_configs import config_path
+from tsr_lightning.studies.folder import StudyFolder
+from tsr_lightning.studies.grid import read_grid
+from tsr_lightning.studies.study import Outcome, Resolve, check_arms, run_study
+
+DESCRIPTION = "Runs a grid of configurations and seeds, several runs side by side, and goes on where it was stopped."
+
+
+def make_parser() -> PlainParser:
+    parser = PlainParser(prog="tsr study", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("grid", help="a YAML file, or the name of a shipped one such as studies/stability.yaml")
+    parser.add_argument("--output", type=Path, help="folder of the results and runs; runs/studies/NAME if not given")
+    parser.add_argument("--jobs", type=at_least_one, help="runs side by side, instead of the grid's jobs")
+    parser.add_argument("--only", metavar="PATTERN", help="only arms that match, such as 'ppo-*' or 'ppo-beam/seed1'")
+    parser.add_argument(
+        "--keep-changed", action="store_true", help="keep finished runs of arms whose settings have changed since"
+    )
+    return parser
+
+
+def study(args: Sequence[str], resolve: Resolve) -> int:
+    """Runs the subcommand and returns the exit status: 0 where all runs asked for are finished.
+
+    Args:
+        args: the command line after `tsr study`.
+        resolve: gives the whole configuration of `tsr fit` by its flags, and refuses what it would refuse.
+    """
+    given = make_parser().parse_args(args)
+    grid = read_grid(_grid_path(given.grid))
+    console = Console(highlight=False)
+    checked = check_arms(grid, resolve)
+    folder = StudyFolder(given.output or Path("runs") / "studies" / grid.name)
+    with _interrupted_by_sigterm():
+        outcome = run_study(
+            grid,
+            checked,
+            folder,
+            jobs=given.jobs or grid.jobs,
+            only=given.only,
+            keep_changed=given.keep_changed,
+            console=console,
+        )
+    return _conclude(outcome, folder, console)
+
+
+def _grid_path(name: str) -> Path:
+    """A file of the working folder, or else the shipped one of that name."""
+    path = Path(name)
+    return path if path.exists() else config_path(name) or path
+
+
+def _conclude(outcome: Outcome, folder: StudyFolder, console: Console) -> int:
+    for runs, state in ((outcome.failed, "failed"), (outcome.busy, "in the hands of another process")):
+        if runs:
+            console.print(f"{len(runs)} {state}: {', '.join(map(str, runs))}; the same command goes on with them")
+    console.print(f"{len(outcome.finished)} finished, results in {folder.results}; tsr report {folder.root}")
+    return 1 if outcome.failed or outcome.busy else 0
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, so that what runs is ended with the study."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoints", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)

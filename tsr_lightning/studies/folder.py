@@ -1,0 +1,64 @@
+"""Where a study keeps what it writes, and atomic files of JSON."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsr_lightning.studies.grid import Run
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """The folder of a study.
+
+    `grid.json` and `results/` are small and all that a report or another machine needs; `runs/` has logs and
+    checkpoints, and may be deleted once its runs are finished.
+    """
+
+    root: Path
+
+    @property
+    def grid(self) -> Path:
+        return self.root / "grid.json"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    def result(self, run: Run) -> Path:
+        return self.results / run.arm / f"seed{run.seed}.json"
+
+    def work(self, run: Run) -> Path:
+        """Where the run's logger writes."""
+        return self.runs / run.arm / f"seed{run.seed}"
+
+    def log(self, run: Run) -> Path:
+        return self.runs / run.arm / f"seed{run.seed}.log"
+
+    def lock(self, run: Run) -> Path:
+        return self.runs / run.arm / f".seed{run.seed}.lock"
+
+    def begun(self, run: Run) -> Path:
+        """The settings that an unfinished run was begun with."""
+        return self.runs / run.arm / f"seed{run.seed}.settings.json"
+
+
+def write_json(path: Path, contents: Any) -> None:
+    """Writes a whole file or none, without spaces."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(contents, separators=(",", ":"), allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

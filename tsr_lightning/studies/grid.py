@@ -1,0 +1,225 @@
+"""A grid: arms x seeds. An arm is a configuration under a name, as overlays and overrides of the command line."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_yaml, texts, whole_numbers
+
+_KEYS = (
+    *("name", "configs", "overrides", "arms", "axes", "seeds", "jobs", "threads"),
+    *("baseline", "thresholds"),
+)
+_ARM_KEYS = ("configs", "overrides", "seeds")
+_POINT_KEYS = ("configs", "overrides")
+# What a study sets for each of its runs, and what says it in a grid.
+_OWN = {
+    "seed_everything": "seeds",
+    "ckpt_path": "nothing: a stopped run goes on by itself",
+    "trainer.logger": "nothing: --output says where runs are written",
+    "trainer.default_root_dir": "nothing: --output says where runs are written",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study: an arm with a seed."""
+
+    arm: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.arm} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A configuration that is run with several seeds.
+
+    Args:
+        name: of its folder and in the report.
+        configs: files as `--config` takes them, each laid over those before it.
+        overrides: values by dotted key, laid over all files.
+        seeds: of its runs.
+        points: the point that it stands for on each axis, where it comes from axes.
+    """
+
+    name: str
+    configs: tuple[str, ...]
+    overrides: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    points: Mapping[str, str] = field(default_factory=dict)
+
+    def flags(self) -> list[str]:
+        """What a user would write after `tsr fit`."""
+        files = [f"--config={path}" for path in self.configs]
+        return [*files, *(f"--{key}={flag_value(value)}" for key, value in self.overrides.items())]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A study to run.
+
+    Args:
+        name: of its folder.
+        arms: in the order of the file, then those of the axes.
+        jobs: runs side by side.
+        threads: of each run.
+        baselines: the arm that each arm is compared with, by name; empty for none.
+        thresholds: success rates by protocol, to which the report tells the time.
+    """
+
+    name: str
+    arms: tuple[Arm, ...]
+    jobs: int
+    threads: int
+    baselines: Mapping[str, str]
+    thresholds: Mapping[str, tuple[float, ...]]
+
+    def runs(self) -> list[Run]:
+        """All runs, seed after seed, so that the first ones cover all arms."""
+        seeds = dict.fromkeys(seed for arm in self.arms for seed in arm.seeds)
+        return [Run(arm.name, seed) for seed in seeds for arm in self.arms if seed in arm.seeds]
+
+
+def flag_value(value: Any) -> str:
+    """A value of YAML as the command line takes it: a text as it stands, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def read_grid(path: Path) -> Grid:
+    """Reads a grid.
+
+    Raises:
+        ConfigError: with the file's name, the key, the value and the remedy.
+    """
+    try:
+        return parse_grid(read_yaml(path), path.stem)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
+    """The grid that a mapping describes; `name` where it gives none."""
+    check_keys(given, _KEYS, "")
+    configs, overrides = texts(given.get("configs"), "configs"), _overrides(given.get("overrides"), "overrides")
+    if "seeds" not in given:
+        raise ConfigError("seeds is missing: give a list of whole numbers, such as [1, 2, 3]")
+    seeds = whole_numbers(given["seeds"], "seeds")
+    arms = [*_named_arms(given.get("arms"), seeds), *_product(given.get("axes"), seeds)]
+    require(len(arms) > 0, "arms", [], "give at least one arm, or axes")
+    laid = [
+        Arm(arm.name, (*configs, *arm.configs), {**overrides, **arm.overrides}, arm.seeds, arm.points) for arm in arms
+    ]
+    names = [arm.name for arm in laid]
+    for arm in laid:
+        require(names.count(arm.name) == 1, "arms", arm.name, "give every arm a name of its own, axes included")
+    return Grid(
+        name=_name(given.get("name", name), "name"),
+        arms=tuple(laid),
+        jobs=positive(given.get("jobs", 1), "jobs"),
+        threads=positive(given.get("threads", 1), "threads"),
+        baselines=_baselines(given.get("baseline"), laid),
+        thresholds=_thresholds(given.get("thresholds")),
+    )
+
+
+def _named_arms(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
+    for name, arm in mapping(given, "arms").items():
+        keys = mapping(arm, f"arms.{name}")
+        check_keys(keys, _ARM_KEYS, f"arms.{name}.")
+        yield Arm(
+            _name(name, "arms"),
+            texts(keys.get("configs"), f"arms.{name}.configs"),
+            _overrides(keys.get("overrides"), f"arms.{name}.overrides"),
+            whole_numbers(keys["seeds"], f"arms.{name}.seeds") if "seeds" in keys else seeds,
+        )
+
+
+@dataclass(frozen=True)
+class _Point:
+    name: str
+    configs: tuple[str, ...]
+    overrides: Mapping[str, Any]
+
+
+def _product(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
+    """An arm for every combination of one point from each axis."""
+    axes = {axis: _points(points, f"axes.{axis}") for axis, points in mapping(given, "axes").items()}
+    if not axes:
+        return
+    for points in itertools.product(*axes.values()):
+        yield Arm(
+            "-".join(point.name for point in points),
+            tuple(path for point in points for path in point.configs),
+            {key: value for point in points for key, value in point.overrides.items()},
+            seeds,
+            {axis: point.name for axis, point in zip(axes, points, strict=True)},
+        )
+
+
+def _points(given: Any, key: str) -> list[_Point]:
+    """The points of an axis: a list of files, each named by its stem, or a mapping with keys of its own for each."""
+    if isinstance(given, list):
+        files = texts(given, key)
+        points = [_Point(_name(PurePosixPath(path).stem, key), (path,), {}) for path in files]
+    else:
+        points = []
+        for name, point in mapping(given, key).items():
+            keys = mapping(point, f"{key}.{name}")
+            check_keys(keys, _POINT_KEYS, f"{key}.{name}.")
+            configs = texts(keys.get("configs"), f"{key}.{name}.configs")
+            points.append(
+                _Point(_name(name, key), configs, _overrides(keys.get("overrides"), f"{key}.{name}.overrides"))
+            )
+    require(len(points) > 0, key, given, "give at least one point")
+    return points
+
+
+def _overrides(given: Any, key: str) -> dict[str, Any]:
+    overrides = mapping(given, key)
+    for name in overrides:
+        for own, instead in _OWN.items():
+            if name == own or name.startswith(f"{own}."):
+                raise ConfigError(f"{key} has {name}, which a study sets by itself: use {instead}")
+        if name in ("config", "c", "print_config", "help"):
+            raise ConfigError(f"{key} has {name}, which is no setting: use configs")
+    return overrides
+
+
+def _name(given: Any, key: str) -> str:
+    is_plain = isinstance(given, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*", given) is not None
+    require(is_plain, key, given, "give names of letters, digits and . _ + = -, since folders are named by them")
+    return str(given)
+
+
+def _baselines(given: Any, arms: Sequence[Arm]) -> dict[str, str]:
+    """The arm that each is compared with: one for all by its name, or by points, such as {search: sample}, the one that
+    has those and is the same on all other axes."""
+    if given is None:
+        return {}
+    names = [arm.name for arm in arms]
+    if isinstance(given, str):
+        require(given in names, "baseline", given, f"give one of {', '.join(names)}")
+        return dict.fromkeys(names, given)
+    points = {axis: str(point) for axis, point in mapping(given, "baseline").items()}
+    known = {(axis, point) for arm in arms for axis, point in arm.points.items()}
+    for axis, point in points.items():
+        require((axis, point) in known, f"baseline.{axis}", point, "give an axis and one of its points")
+    named = {frozenset(arm.points.items()): arm.name for arm in arms if arm.points}
+    return {arm.name: named[frozenset({**arm.points, **points}.items())] for arm in arms if arm.points}
+
+
+def _thresholds(given: Any) -> dict[str, tuple[float, ...]]:
+    found = {}
+    for protocol, rates in mapping(given, "thresholds").items():
+        several = rates if isinstance(rates, list) else [rates]
+        is_rates = all(isinstance(rate, int | float) and 0 < rate <= 1 for rate in several)
+        require(is_rates, f"thresholds.{protocol}", rates, "give success rates above 0 and up to 1, such as [0.5]")
+        found[protocol] = tuple(float(rate) for rate in several)
+    return found

@@ -1,0 +1,83 @@
+"""Reads the YAML of a grid. Knows what may stand in it, and no meaning of a configuration."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tsr_lightning.errors import ConfigError
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice, where YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in mapping:
+                raise ConfigError(f"line {key_node.start_mark.line + 1} has {key} for a second time: keep one")
+            mapping[key] = self.construct_object(value_node, deep=deep)
+        return mapping
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        ConfigError: there is no such file, or no mapping in it.
+    """
+    try:
+        read = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except OSError as error:
+        raise ConfigError(f"the grid {path} cannot be read: give the path of a YAML file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the grid is no valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(read, dict):
+        raise ConfigError("the grid is no mapping of keys: give seeds, configs and arms or axes")
+    return read
+
+
+def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Refuses a key that is not known, with the closest that is."""
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.6)
+            remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+            raise ConfigError(f"{where}{key} is no key of a grid: {remedy}")
+
+
+def mapping(given: Any, key: str) -> dict[str, Any]:
+    """`given` as a mapping with texts as keys; null is an empty one."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise ConfigError(f"{key} is {given!r}: give a mapping")
+    return {str(name): value for name, value in given.items()}
+
+
+def texts(given: Any, key: str) -> tuple[str, ...]:
+    """`given` as a list of texts; null is an empty one."""
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise ConfigError(f"{key} is {given!r}: give a list of names")
+    return tuple(given)
+
+
+def whole_numbers(given: Any, key: str) -> tuple[int, ...]:
+    """`given` as a list of different whole numbers, at least one."""
+    is_list = isinstance(given, list) and len(given) > 0
+    if not is_list or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in given):
+        raise ConfigError(f"{key} is {given!r}: give a list of whole numbers, such as [1, 2, 3]")
+    if len(set(given)) < len(given):
+        raise ConfigError(f"{key} is {given!r}: give every number once")
+    return tuple(given)
+
+
+def positive(given: Any, key: str) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ConfigError(f"{key} is {given!r}: give a whole number of 1 or more")
+    return given

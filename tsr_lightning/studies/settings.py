@@ -1,0 +1,43 @@
+"""The settings of a run as a flat mapping, so that two can be compared key by key."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Settings = dict[str, Any]  # dotted key -> a plain value
+
+# What differs between the runs of an arm, and what a study sets by itself.
+_NOT_COMPARED = ("seed_everything", "ckpt_path", "config", "trainer.logger", "trainer.default_root_dir")
+_SHOWN = 3
+
+
+def flat_settings(resolved: Mapping[str, Any]) -> Settings:
+    """The resolved configuration of a run by dotted key; an entry of a list by its position. An empty mapping or list
+    is a value."""
+    return {
+        key: value
+        for key, value in _leaves(dict(resolved), "")
+        if not any(key == own or key.startswith(f"{own}.") for own in _NOT_COMPARED)
+    }
+
+
+def _leaves(node: Any, above: str) -> list[tuple[str, Any]]:
+    children: list[tuple[str, Any]]
+    if isinstance(node, Mapping) and node:
+        children = [(str(key), value) for key, value in node.items()]
+    elif isinstance(node, list) and any(isinstance(entry, Mapping) for entry in node):
+        children = [(str(place), value) for place, value in enumerate(node)]
+    else:
+        return [(above, node)]
+    return [leaf for key, value in children for leaf in _leaves(value, f"{above}.{key}" if above else key)]
+
+
+def differences(before: Settings, now: Settings) -> str:
+    """What differs, in words; empty where nothing does."""
+    absent = "not set"
+    changes = [
+        f"{key} was {before.get(key, absent)} and is {now.get(key, absent)}"
+        for key in sorted({*before, *now})
+        if before.get(key, absent) != now.get(key, absent)
+    ]
+    more = [f"{len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
+    return ", ".join([*changes[:_SHOWN], *more])

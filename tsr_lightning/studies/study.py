@@ -1,0 +1,246 @@
+"""Runs what is not finished of a study, some runs side by side. What it leaves is described in `folder.py`."""
+
+import fnmatch
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
+from tsr_lightning.studies.grid import Arm, Grid, Run, flag_value
+from tsr_lightning.studies.process import AlreadyRunning, Processes, is_locked, last_lines
+from tsr_lightning.studies.progress import Progress, describe_change
+from tsr_lightning.studies.result import read_result, result_contents
+from tsr_lightning.studies.settings import Settings, differences, flat_settings
+
+Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
+
+_LINES_OF_A_FAILURE = 12
+
+
+@dataclass(frozen=True)
+class CheckedArm:
+    """An arm whose configuration `tsr fit` would take.
+
+    Args:
+        arm: from the grid.
+        settings: of its configuration, by dotted key.
+        evaluation: the name of its `callbacks.Evaluation`, which names the file of the history.
+    """
+
+    arm: Arm
+    settings: Settings
+    evaluation: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the runs that were asked for."""
+
+    finished: tuple[Run, ...]
+    failed: tuple[Run, ...]
+    busy: tuple[Run, ...]  # another process works on them
+
+
+def check_arms(grid: Grid, resolve: Resolve) -> dict[str, CheckedArm]:
+    """Every arm's configuration, by name.
+
+    Raises:
+        ConfigError: of the first that `tsr fit` would refuse or that would measure nothing.
+    """
+    checked = {}
+    for arm in grid.arms:
+        try:
+            resolved = resolve([*arm.flags(), f"--seed_everything={arm.seeds[0]}"])
+            checked[arm.name] = CheckedArm(arm, flat_settings(resolved), _evaluation(resolved))
+        except ConfigError as error:
+            raise ConfigError(f"arm {arm.name}: {error}") from error
+    return checked
+
+
+def _evaluation(resolved: Mapping[str, Any]) -> str:
+    callbacks = resolved["trainer"].get("callbacks") or []
+    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+        if callback["class_path"] in ("callbacks.Evaluation", "callbacks.evaluation.Evaluation"):
+            require(bool(resolved["data"]["evaluations"]), "data.evaluations", [], "give at least one protocol")
+            return str((callback.get("init_args") or {}).get("name", "evaluation"))
+    raise ConfigError("trainer.callbacks has no callbacks.Evaluation, so nothing would be measured: add it")
+
+
+def chosen_runs(grid: Grid, pattern: str | None) -> list[Run]:
+    """The runs whose arm, or whose arm and seed as in `ppo-beam/seed1`, matches a shell pattern."""
+    runs = grid.runs()
+    if pattern is None:
+        return runs
+    chosen = [
+        run
+        for run in runs
+        if fnmatch.fnmatchcase(run.arm, pattern) or fnmatch.fnmatchcase(f"{run.arm}/seed{run.seed}", pattern)
+    ]
+    names = ", ".join(arm.name for arm in grid.arms)
+    require(bool(chosen), "--only", pattern, f"no arm has that name: give a pattern of {names}")
+    return chosen
+
+
+def run_study(
+    grid: Grid,
+    checked: Mapping[str, CheckedArm],
+    folder: StudyFolder,
+    *,
+    jobs: int,
+    only: str | None,
+    keep_changed: bool,
+    console: Console,
+) -> Outcome:
+    """Runs what is not finished yet; stopped runs go on from their last checkpoint.
+
+    Args:
+        grid: the study.
+        checked: its arms.
+        folder: where results and runs are written.
+        jobs: runs side by side.
+        only: a shell pattern of arms, or null for all.
+        keep_changed: keep finished runs that were made with other settings.
+        console: where to print.
+
+    Raises:
+        ConfigError: a finished run was made with other settings.
+    """
+    runs = chosen_runs(grid, only)
+    done = {run: read_result(folder.result(run)) for run in runs if folder.result(run).is_file()}
+    if not keep_changed:
+        _refuse_changed(done, checked, folder)
+    _write_grid(grid, folder)
+    todo = [run for run in runs if run not in done]
+    durations: dict[str, list[float]] = {}
+    for run, result in done.items():
+        durations.setdefault(run.arm, []).append(result["evaluations"][-1]["costs"]["seconds"])
+    progress = Progress(todo, durations, jobs, console)
+    progress.say(f"{grid.name}: {len(runs)} runs, {len(done)} finished, {len(todo)} to do, {jobs} side by side")
+    worker = _Worker(checked, folder, jobs, grid.threads, Processes(), progress)
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(worker.run, run) for run in todo]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        except BaseException:  # an interrupt: what runs dies with the study
+            worker.processes.close()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    states = dict(zip(todo, (future.result() for future in futures), strict=True))
+    return Outcome(
+        finished=tuple(run for run in runs if states.get(run, "finished") == "finished"),
+        failed=tuple(run for run in todo if states[run] == "failed"),
+        busy=tuple(run for run in todo if states[run] == "busy"),
+    )
+
+
+def _refuse_changed(
+    done: Mapping[Run, Mapping[str, Any]], checked: Mapping[str, CheckedArm], folder: StudyFolder
+) -> None:
+    for run, result in done.items():
+        changes = differences(result["settings"], checked[run.arm].settings)
+        if changes:
+            raise ConfigError(
+                f"{run} was run with other settings ({changes}): give the arm another name, delete "
+                f"{folder.result(run)} to run it again, or keep it with --keep-changed"
+            )
+
+
+def _write_grid(grid: Grid, folder: StudyFolder) -> None:
+    """For the report, which says what is missing. The result files say all else."""
+    plain = {
+        "name": grid.name,
+        "arms": {arm.name: {"seeds": list(arm.seeds), "points": dict(arm.points)} for arm in grid.arms},
+        "baselines": dict(grid.baselines),
+        "thresholds": {protocol: list(rates) for protocol, rates in grid.thresholds.items()},
+    }
+    if not folder.grid.is_file() or read_json(folder.grid) != plain:
+        write_json(folder.grid, plain)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What the threads of a study do."""
+
+    checked: Mapping[str, CheckedArm]
+    folder: StudyFolder
+    jobs: int
+    threads: int
+    processes: Processes
+    progress: Progress
+
+    def run(self, run: Run) -> str:
+        """Runs one run to its end: `finished`, `failed` or `busy`."""
+        checked, log = self.checked[run.arm], self.folder.log(run)
+        if is_locked(self.folder.lock(run)):
+            return self._busy(run)
+        checkpoint = self._checkpoint(run, checked)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder.begun(run), checked.settings)
+        self.progress.begin(run, "goes on from its last checkpoint" if checkpoint else "begins")
+        environment = {"OMP_NUM_THREADS": str(self.threads), "PL_GLOBAL_SEED": str(run.seed)}
+        command = fit_command(run, checked.arm, self.folder, checkpoint)
+        try:
+            status = self.processes.run(command, environment, log, self.folder.lock(run))
+        except AlreadyRunning:
+            return self._busy(run)
+        return self._finish(run, checked, status)
+
+    def _finish(self, run: Run, checked: CheckedArm, status: int) -> str:
+        written = self.folder.work(run) / f"{checked.evaluation}.history.json"
+        log = self.folder.log(run)
+        if status != 0:
+            how = f"was killed by signal {-status}" if status < 0 else f"FAILED with exit status {status}"
+            self.progress.fail(run, f"{how}; the end of {log}:", last_lines(log, _LINES_OF_A_FAILURE))
+            return "failed"
+        history = read_json(written) if written.is_file() else {"evaluations": []}
+        if not history["evaluations"]:
+            self.progress.fail(run, f"FAILED: it ended without an evaluation; the end of {log}:", last_lines(log, 5))
+            return "failed"
+        contents = result_contents(run, checked.settings, history, jobs=self.jobs, threads=self.threads)
+        write_json(self.folder.result(run), contents)
+        evaluations = history["evaluations"]
+        self.progress.finish(run, evaluations[-1]["costs"]["seconds"], describe_change(evaluations))
+        return "finished"
+
+    def _busy(self, run: Run) -> str:
+        self.progress.begin(run, "is left out")
+        self.progress.fail(run, "is being run by another process", [])
+        return "busy"
+
+    def _checkpoint(self, run: Run, checked: CheckedArm) -> Path | None:
+        """The last checkpoint of a stopped run; removes what was begun with other settings, or without a checkpoint."""
+        work, begun = self.folder.work(run), self.folder.begun(run)
+        last = work / "checkpoints" / "last.ckpt"
+        if last.is_file() and begun.is_file() and read_json(begun) == checked.settings:
+            return last
+        shutil.rmtree(work, ignore_errors=True)
+        self.folder.log(run).unlink(missing_ok=True)
+        return None
+
+
+def fit_command(run: Run, arm: Arm, folder: StudyFolder, checkpoint: Path | None) -> list[str]:
+    """The command line of a run."""
+    logger = {
+        "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+        "init_args": {
+            "save_dir": str(folder.runs),
+            "name": run.arm,
+            "version": f"seed{run.seed}",
+            "default_hp_metric": False,
+        },
+    }
+    own = {
+        "seed_everything": run.seed,
+        "trainer.enable_progress_bar": False,
+        "trainer.logger": logger,
+        **({"ckpt_path": str(checkpoint)} if checkpoint else {}),
+    }
+    flags = [f"--{key}={flag_value(value)}" for key, value in own.items()]
+    return [sys.executable, "-m", "tsr_lightning", "fit", *arm.flags(), *flags]
