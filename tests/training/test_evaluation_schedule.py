@@ -123,7 +123,7 @@ def test_the_gap_to_held_out_instances_is_of_one_policy(uninterrupted: Path):
 
 def test_every_figure_of_a_run_is_defined(uninterrupted: Path):
     pages = [ROOT / "docs" / "diagnostics.md", ROOT / "docs" / "objectives" / "diagnostics.md"]
-    defined = {tag for page in pages for tag in re.findall(r"`([^`\s]+)`", page.read_text(encoding="utf-8"))}
+    defined = {tag for page in pages for tag in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))}
     [events] = uninterrupted.rglob("events.out.*")
     logged = EventAccumulator(str(events)).Reload().Tags()["scalars"]
     general = {
