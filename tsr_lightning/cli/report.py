@@ -1,19 +1,60 @@
 """`tsr report`: tables, curves and a page of what studies measured."""
 
+import argparse
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from tsr_lightning.cli.plain_parser import PlainParser
+from tsr_lightning.errors import ConfigError
 
 DESCRIPTION = "Writes tables, curves and one page of what studies measured, finished or not."
+_LIBRARIES = ("pandas", "pyarrow", "scipy", "matplotlib")  # the extra `study`
 
 
 def make_parser() -> PlainParser:
     parser = PlainParser(prog="tsr report", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="the folder of a study")
+    parser.add_argument("--output", type=Path, help="folder to write to; DIR/report of the first study if not given")
+    parser.add_argument("--baseline", metavar="ARM", help="compares all arms with this one, instead of the grid's")
+    parser.add_argument(
+        "--threshold",
+        type=_threshold,
+        action="append",
+        default=[],
+        metavar="PROTOCOL=RATE",
+        help="a success rate to which to tell the time, such as sampled=0.5, instead of the grid's; may be repeated",
+    )
     return parser
 
 
 def report(args: Sequence[str]) -> int:
-    make_parser().parse_args(args)
+    """Runs the subcommand and returns the exit status.
+
+    Args:
+        args: the command line after `tsr report`.
+    """
+    given = make_parser().parse_args(args)
+    absent = [name for name in _LIBRARIES if find_spec(name) is None]
+    if absent:
+        raise ConfigError(f"tsr report needs {', '.join(absent)}: pip install 'tsr-lightning[study]'")
+    from tsr_lightning.studies.report.write import write_report
+
+    thresholds: dict[str, list[float]] = {}
+    for protocol, rate in given.threshold:
+        thresholds.setdefault(protocol, []).append(rate)
+    output = given.output or given.folders[0] / "report"
+    written = write_report(given.folders, output, baseline=given.baseline, thresholds=thresholds)
+    print("\n".join(map(str, written)))
     return 0
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    protocol, _, rate = text.partition("=")
+    try:
+        value = float(rate)
+    except ValueError:
+        value = 0.0
+    if not protocol or not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no PROTOCOL=RATE with a rate above 0 and up to 1")
+    return protocol, value

@@ -14,7 +14,7 @@ from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import read_grid
-from tsr_lightning.studies.study import Outcome, Resolve, check_arms, run_study
+from tsr_lightning.studies.study import Outcome, Resolve, check_arms, chosen_runs, run_study
 
 DESCRIPTION = "Runs a grid of configurations and seeds, several runs side by side, and goes on where it was stopped."
 
@@ -40,6 +40,7 @@ def study(args: Sequence[str], resolve: Resolve) -> int:
     """
     given = make_parser().parse_args(args)
     grid = read_grid(_grid_path(given.grid))
+    chosen_runs(grid, given.only)  # refused before the arms are checked, which takes a second or two each
     console = Console(highlight=False)
     checked = check_arms(grid, resolve)
     folder = StudyFolder(given.output or Path("runs") / "studies" / grid.name)
@@ -65,7 +66,7 @@ def _grid_path(name: str) -> Path:
 def _conclude(outcome: Outcome, folder: StudyFolder, console: Console) -> int:
     for runs, state in ((outcome.failed, "failed"), (outcome.busy, "in the hands of another process")):
         if runs:
-            console.print(f"{len(runs)} {state}: {', '.join(map(str, runs))}; the same command goes on with them")
+            console.print(f"{len(runs)} {state}: {', '.join(map(str, runs))}; the same command goes on with it")
     console.print(f"{len(outcome.finished)} finished, results in {folder.results}; tsr report {folder.root}")
     return 1 if outcome.failed or outcome.busy else 0
 

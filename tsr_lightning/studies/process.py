@@ -2,15 +2,32 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 
 class AlreadyRunning(Exception):
     """Another process, perhaps of a study that was killed, still works on this run."""
+
+
+@contextmanager
+def locked(lock: Path) -> Iterator[int]:
+    """Holds a lock, and gives its file descriptor, by which a child holds it too, even where this process is killed.
+
+    Raises:
+        AlreadyRunning: another process holds it.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AlreadyRunning from error
+        yield held.fileno()
 
 
 class Processes:
@@ -21,30 +38,26 @@ class Processes:
         self._mutex = threading.Lock()
         self._closed = False
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str], log: Path, lock: Path) -> int:
+    def run(self, command: Sequence[str], environment: Mapping[str, str], log: Path, lock: int) -> int:
         """Runs a command to its end and returns its exit status, negative for a signal.
 
         Args:
             command: with its arguments.
             environment: variables to set besides those of this process.
             log: the file that its output is appended to.
-            lock: locked as long as the command runs, even where this process is killed before it.
-
-        Raises:
-            AlreadyRunning: the lock is held.
+            lock: the file descriptor of a lock, which the command holds as long as it lives.
         """
-        with lock.open("w") as held, log.open("ab") as output:
-            _take(held)
+        with log.open("ab") as output:
             with self._mutex:
                 if self._closed:
-                    return -1
+                    return -signal.SIGKILL
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **environment},
-                    pass_fds=(held.fileno(),),  # a lock is held until the last process that has the file closes it
+                    pass_fds=(lock,),
                 )
                 self._running.add(process)
             try:
@@ -59,25 +72,6 @@ class Processes:
             self._closed = True
             for process in self._running:
                 process.kill()
-
-
-def is_locked(lock: Path) -> bool:
-    """Whether a process works on the run of this lock."""
-    if not lock.exists():
-        return False
-    with lock.open("r") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
-
-
-def _take(held: IO[str]) -> None:
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise AlreadyRunning from error
 
 
 def last_lines(log: Path, count: int) -> list[str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Arm, Grid, Run, flag_value
-from tsr_lightning.studies.process import AlreadyRunning, Processes, is_locked, last_lines
+from tsr_lightning.studies.process import AlreadyRunning, Processes, last_lines, locked
 from tsr_lightning.studies.progress import Progress, describe_change
 from tsr_lightning.studies.result import read_result, result_contents
 from tsr_lightning.studies.settings import Settings, differences, flat_settings
@@ -177,20 +177,21 @@ class _Worker:
 
     def run(self, run: Run) -> str:
         """Runs one run to its end: `finished`, `failed` or `busy`."""
-        checked, log = self.checked[run.arm], self.folder.log(run)
-        if is_locked(self.folder.lock(run)):
-            return self._busy(run)
+        try:
+            with locked(self.folder.lock(run)) as lock:
+                return self._run(run, self.checked[run.arm], lock)
+        except AlreadyRunning:
+            self.progress.begin(run, "is left out")
+            self.progress.fail(run, "is being run by another process", [])
+            return "busy"
+
+    def _run(self, run: Run, checked: CheckedArm, lock: int) -> str:
         checkpoint = self._checkpoint(run, checked)
-        log.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.folder.begun(run), checked.settings)
         self.progress.begin(run, "goes on from its last checkpoint" if checkpoint else "begins")
         environment = {"OMP_NUM_THREADS": str(self.threads), "PL_GLOBAL_SEED": str(run.seed)}
         command = fit_command(run, checked.arm, self.folder, checkpoint)
-        try:
-            status = self.processes.run(command, environment, log, self.folder.lock(run))
-        except AlreadyRunning:
-            return self._busy(run)
-        return self._finish(run, checked, status)
+        return self._finish(run, checked, self.processes.run(command, environment, self.folder.log(run), lock))
 
     def _finish(self, run: Run, checked: CheckedArm, status: int) -> str:
         written = self.folder.work(run) / f"{checked.evaluation}.history.json"
@@ -209,18 +210,13 @@ class _Worker:
         self.progress.finish(run, evaluations[-1]["costs"]["seconds"], describe_change(evaluations))
         return "finished"
 
-    def _busy(self, run: Run) -> str:
-        self.progress.begin(run, "is left out")
-        self.progress.fail(run, "is being run by another process", [])
-        return "busy"
-
     def _checkpoint(self, run: Run, checked: CheckedArm) -> Path | None:
         """The last checkpoint of a stopped run; removes what was begun with other settings, or without a checkpoint."""
         work, begun = self.folder.work(run), self.folder.begun(run)
         last = work / "checkpoints" / "last.ckpt"
         if last.is_file() and begun.is_file() and read_json(begun) == checked.settings:
             return last
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)  # which need not exist
         self.folder.log(run).unlink(missing_ok=True)
         return None
 

@@ -1,0 +1,261 @@
+"""The report of a study of known figures, against figures computed by hand, and its files."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tsr_lightning.cli import report as report_command
+from tsr_lightning.cli.app import main
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.studies.folder import StudyFolder, write_json
+from tsr_lightning.studies.grid import Run
+from tsr_lightning.studies.report.comparisons import at_budgets, ends, instance_sets, reached
+from tsr_lightning.studies.report.curves import Curve, matrix
+from tsr_lightning.studies.report.intervals import mean_interval
+from tsr_lightning.studies.report.load import load_study, with_start
+from tsr_lightning.studies.report.pictures import at_common_evaluations
+from tsr_lightning.studies.result import result_contents
+
+INSTANCES = [[0, 11], [0, 22]]
+
+
+def evaluation(epochs: int, tokens: int, seconds: float, *successes: int) -> dict[str, Any]:
+    """Of two instances with two episodes each; a second of evaluation so far."""
+    costs = {"epochs": epochs, "updates": 2 * epochs, "seconds": seconds + 1.0, "evaluation_seconds": 1.0}
+    figures = {"success_rate": sum(successes) / 4, "pass@2": sum(map(bool, successes)) / 2, "seconds": 0.5}
+    return {
+        "costs": {**costs, "tokens_generated": tokens, "env_steps": 3 * tokens},
+        "figures": {"sampled": figures},
+        "successes": {"sampled": list(successes)},
+    }
+
+
+def history(*evaluations: dict[str, Any], instances: list[list[int]] = INSTANCES) -> dict[str, Any]:
+    protocols = {"sampled": {"settings": {"temperature": 1.0}, "episodes": [2, 2]}}
+    return {"instances": instances, "protocols": protocols, "evaluations": list(evaluations)}
+
+
+# Success: plain 0 -> 0.5 and 0 -> 0.75 after 100 tokens; beam 0 -> 0.75 -> 1 and 0 -> 0.5 -> 0.75 after 200 and 400.
+HISTORIES = {
+    Run("plain", 1): history(evaluation(0, 0, 0, 0, 0), evaluation(10, 100, 20, 2, 0)),
+    Run("plain", 2): history(evaluation(0, 0, 0, 0, 0), evaluation(10, 100, 30, 2, 1)),
+    Run("beam", 1): history(evaluation(0, 0, 0, 0, 0), evaluation(5, 200, 10, 2, 1), evaluation(10, 400, 20, 2, 2)),
+    Run("beam", 2): history(evaluation(0, 0, 0, 0, 0), evaluation(5, 200, 10, 2, 0), evaluation(10, 400, 20, 1, 2)),
+}
+
+
+def write_study(root: Path, histories: dict[Run, dict[str, Any]] = HISTORIES, **changes: Any) -> Path:
+    folder = StudyFolder(root)
+    arms: dict[str, Any] = {name: {"seeds": [1, 2], "points": {}} for name in ("plain", "beam")}
+    grid = {"name": "known", "arms": arms, "baselines": dict.fromkeys(arms, "plain"), "thresholds": {}}
+    write_json(folder.grid, {**grid, **changes})
+    for run, one in histories.items():
+        settings = {"model.policy.model": "embedded/sokoban", "data.instances": len(run.arm)}
+        write_json(folder.result(run), result_contents(run, settings, one, jobs=2, threads=1))
+    return root
+
+
+def test_ends_by_hand(tmp_path: Path):
+    study = load_study(write_study(tmp_path))
+    [group] = instance_sets(study)
+    plain, beam = ends(study, group)
+    assert (plain.seeds, plain.start, plain.end.value) == (2, 0.0, 0.625)  # (0.5 + 0.75) / 2
+    assert plain.spread == pytest.approx(0.25 / 2**0.5)
+    assert (plain.baseline, plain.against) == (None, None)
+    assert plain.gain == mean_interval(np.array([[1, 0], [1, 0.5]])).within(-1, 1)
+    assert beam.end.value == 0.875
+    # seed 1: (1, 1) − (1, 0); seed 2: (0.5, 1) − (1, 0.5)
+    assert beam.against == mean_interval(np.array([[0, 1], [-0.5, 0.5]])).within(-1, 1)
+    assert beam.against.value == 0.25
+
+
+def test_equal_budgets_by_hand(tmp_path: Path):
+    study = load_study(write_study(tmp_path))
+    [group] = instance_sets(study)
+    rows = {(row.arm, row.budget): row for row in at_budgets(study, group)}
+    tokens = rows["beam", "tokens_generated"]
+    assert (tokens.common, tokens.shared) == (100, 100)  # what plain spent
+    # half way to the evaluation after 200 tokens: 0.75 / 2 and 0.5 / 2
+    assert tokens.success == pytest.approx((0.375 + 0.25) / 2)
+    # seed 1: (1, 0.5) / 2 − (1, 0); seed 2: (1, 0) / 2 − (1, 0.5)
+    assert tokens.against == pytest.approx(mean_interval(np.array([[-0.5, 0.25], [-0.5, -0.5]])).within(-1, 1))
+    seconds = rows["plain", "train_seconds"]
+    assert seconds.common == 20
+    assert seconds.success == pytest.approx((0.5 + 0.75 * 2 / 3) / 2)  # the second run took 30
+
+
+def test_time_to_a_threshold_by_hand(tmp_path: Path):
+    study = load_study(write_study(tmp_path, thresholds={"sampled": [0.5, 0.6, 0.9]}))
+    [group] = instance_sets(study)
+    rows = {(row.arm, row.threshold): row for row in reached(study, group)}
+    # plain reaches 0.5 after 100 tokens and after 100 · 0.5 / 0.75
+    assert rows["plain", 0.5].spent["tokens_generated"] == pytest.approx((100 + 100 / 1.5) / 2)
+    assert rows["plain", 0.6].reached == 1
+    assert rows["plain", 0.6].spent["epochs"] == float("inf")  # the median of two with an endless one
+    # beam's first run reaches 0.6 after 200 · 0.6 / 0.75 tokens, its second 0.4 of the way from 200 to 400
+    assert rows["beam", 0.6].spent["tokens_generated"] == pytest.approx((160 + 280) / 2)
+    assert rows["beam", 0.9].reached == 1
+
+
+def test_without_thresholds_the_end_of_the_baseline_is_one(tmp_path: Path):
+    study = load_study(write_study(tmp_path))
+    [group] = instance_sets(study)
+    assert {row.threshold for row in reached(study, group)} == {0.625}
+
+
+class TestCurves:
+    CURVE = Curve(
+        1,
+        ((0, 1),),
+        {"epochs": np.array([0.0, 1.0, 1.0, 3.0])},  # an evaluation that cost nothing more
+        np.array([[0.2], [0.4], [0.6], [1.0]]),
+    )
+
+    @pytest.mark.parametrize(("amount", "rate"), [(-1, 0.2), (0, 0.2), (0.5, 0.3), (1, 0.4), (2, 0.8), (3, 1), (9, 1)])
+    def test_are_linear_between_evaluations(self, amount: float, rate: float):
+        assert self.CURVE.at("epochs", amount) == pytest.approx([rate])
+
+    @pytest.mark.parametrize(("success", "spent"), [(0.1, 0), (0.3, 0.5), (0.5, 1), (0.8, 2), (1.0, 3)])
+    def test_reach_a_success_between_evaluations(self, success: float, spent: float):
+        assert self.CURVE.spent_until("epochs", success) == pytest.approx(spent)
+
+    def test_are_joined_by_instance_and_not_by_position(self):
+        first = Curve(1, ((0, 1), (0, 2), (0, 3)), {}, np.zeros((1, 3)))
+        second = Curve(2, ((0, 3), (0, 1)), {}, np.zeros((1, 2)))
+        joined = matrix([first, second], [np.array([1.0, 2.0, 3.0]), np.array([30.0, 10.0])])
+        assert joined.tolist() == [[1, 3], [10, 30]]
+
+    def test_are_drawn_at_the_epochs_that_all_seeds_have(self):
+        short = Curve(2, ((0, 1),), {"epochs": np.array([0.0, 3.0])}, np.array([[0.0], [0.5]]))
+        spent, success = at_common_evaluations([self.CURVE, short], "epochs")
+        assert spent.tolist() == [0, 3]
+        assert success.tolist() == [[0.2, 1], [0, 0.5]]
+
+
+def test_arms_on_different_instances_are_not_compared(tmp_path: Path):
+    others = {
+        run: {**one, "instances": [[0, 33], [0, 44]]} if run.arm == "beam" else one for run, one in HISTORIES.items()
+    }
+    points = {
+        name: {"seeds": [1, 2], "points": {"levels": level, "search": "x"}}
+        for name, level in (("plain", "easy"), ("beam", "hard"))
+    }
+    study = load_study(write_study(tmp_path, others, arms=points))
+    groups = instance_sets(study)
+    assert [(group.label, list(group.curves)) for group in groups] == [
+        ("levels easy", ["plain"]),
+        ("levels hard", ["beam"]),
+    ]
+    assert [row.against for group in groups for row in ends(study, group)] == [None, None]
+
+
+def test_an_instance_that_a_protocol_did_not_play_is_left_out(tmp_path: Path):
+    one = HISTORIES[Run("plain", 1)]
+    part = {**one, "protocols": {"sampled": {"settings": {}, "episodes": [2, 0]}}}
+    study = load_study(write_study(tmp_path, {Run("plain", 1): part}))
+    [curve] = study.arms[0].curves("sampled")
+    assert curve.instances == ((0, 11),)
+    assert curve.success.tolist() == [0, 1]
+
+
+class TestStarts:
+    def test_a_start_that_another_run_measured_is_taken(self, tmp_path: Path):
+        late = history(*HISTORIES[Run("plain", 2)]["evaluations"][1:])
+        study = load_study(write_study(tmp_path, {**HISTORIES, Run("plain", 2): late}))
+        [plain, _] = study.arms
+        first, second = (result["evaluations"][0] for result in plain.results.values())
+        assert first["successes"] == second["successes"]
+        assert second["costs"] == dict.fromkeys(first["costs"], 0)
+
+    def test_of_other_instances_is_not(self):
+        late = history(evaluation(10, 100, 20, 1, 1))
+        other = history(evaluation(0, 0, 0, 1, 1), instances=[[0, 1], [0, 2]])
+        assert with_start(late, other) == late
+        assert with_start(late, None) == late
+
+    def test_that_nobody_measured_leaves_no_gain(self, tmp_path: Path):
+        late = history(*HISTORIES[Run("plain", 2)]["evaluations"][1:])
+        study = load_study(write_study(tmp_path, {Run("plain", 2): late}))
+        [group] = instance_sets(study)
+        [row] = ends(study, group)
+        assert (row.start, row.gain) == (None, None)
+
+
+@pytest.fixture
+def written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The report of an unfinished study."""
+    part = {run: one for run, one in HISTORIES.items() if run != Run("beam", 2)}
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(write_study(tmp_path / "known", part)), "--output", str(tmp_path / "out")])
+    assert ended.value.code == 0
+    named = capsys.readouterr().out.split()
+    assert sorted(map(Path, named)) == sorted((tmp_path / "out").iterdir())
+    return tmp_path / "out"
+
+
+class TestFiles:
+    def test_the_table_has_a_row_per_run_protocol_and_epoch(self, written: Path):
+        table = pd.read_csv(written / "evaluations.csv")
+        pd.testing.assert_frame_equal(table, pd.read_parquet(written / "evaluations.parquet"), check_dtype=False)
+        assert len(table) == 2 + 2 + 3
+        [last] = table[(table["arm"] == "beam") & (table["epochs"] == 10)].to_dict("records")
+        known = {"study": "known", "seed": 1, "protocol": "sampled", "tokens_generated": 400, "env_steps": 1200}
+        assert known.items() <= last.items()
+        assert (last["train_seconds"], last["success_rate"], last["pass@2"]) == (20, 1, 1)
+
+    def test_the_page_says_what_is_missing_and_needs_no_other_file(self, written: Path):
+        page = (written / "report.html").read_text()
+        assert "known: 3 of 4 runs are finished; missing: beam seed 2." in page
+        assert page.count("data:image/png;base64,") == 1
+        assert re.findall(r"(?:src|href)=\"(?!data:)", page) == []
+
+    def test_markdown_has_the_figures_of_the_tables(self, written: Path):
+        text = (written / "report.md").read_text()
+        assert "| plain | sampled | 2 | 0.000 | 0.625 [" in text
+        assert "![known-sampled.png](known-sampled.png)" in text
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            assert len({line.count("|") for line in table.splitlines()}) == 1
+
+    def test_the_comparisons_are_tables_too(self, written: Path):
+        table = pd.read_csv(written / "ends.csv").set_index("arm")
+        assert table.loc["beam", "against"] == 0.5  # seed 1 alone: 1 − 0.5
+        assert {"budgets.csv", "thresholds.csv"} <= {path.name for path in written.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["absent"], "absent has no grid.json: give a folder that tsr study wrote to"),
+        (["empty"], "no run of known is finished: run tsr study first"),
+        (["known", "--baseline", "best"], "--baseline is 'best': give one of plain, beam"),
+        (["known", "--threshold", "sampled"], "sampled is no PROTOCOL=RATE"),
+        (["known", "known"], "DIR is 'known': give each study once"),
+        ([], "the following arguments are required: DIR"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused(args: list[str], sentence: str, capsys, empty_folder: Path):
+    write_study(empty_folder / "known")
+    write_study(empty_folder / "empty", {})
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *args])
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert not (empty_folder / "known" / "report").exists()
+
+
+def test_a_broken_result_is_refused(tmp_path: Path):
+    write_study(tmp_path)
+    path = StudyFolder(tmp_path).result(Run("beam", 1))
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match=r"seed1\.json is no result of a run: delete it"):
+        load_study(tmp_path)
+
+
+def test_missing_libraries_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report_command, "_LIBRARIES", ("pandas", "no_such_library"))
+    with pytest.raises(ConfigError, match=r"tsr report needs no_such_library: pip install 'tsr-lightning\[study\]'"):
+        report_command.report([str(tmp_path)])

@@ -1,0 +1,247 @@
+"""`tsr study` on a small real grid: killed, resumed, with an arm that fails, and refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from commands import IMPORT_PATH, ROOT, in_folder, tsr
+
+from tsr_lightning.cli.app import main
+from tsr_lightning.studies.folder import StudyFolder
+from tsr_lightning.studies.grid import Run, parse_grid
+from tsr_lightning.studies.process import AlreadyRunning, locked
+from tsr_lightning.studies.study import fit_command
+
+BROKEN = """
+from lightning.pytorch import Callback
+
+class Broken(Callback):
+    def on_train_epoch_start(self, trainer, pl_module):
+        raise RuntimeError("this arm is broken on purpose")
+"""
+EVALUATION = {"class_path": "callbacks.Evaluation"}
+CHECKPOINT = {
+    "class_path": "ModelCheckpoint",
+    "init_args": {"filename": "{epoch:03d}", "every_n_epochs": 1, "save_last": True, "save_on_train_epoch_end": True},
+}
+GRID: dict[str, Any] = {
+    "configs": ["sokoban.yaml", "tiny.yaml"],
+    "overrides": {
+        "trainer.max_epochs": 2,
+        "data.instances": 2,
+        "data.held_out.instances": 4,
+    },
+    "arms": {
+        "grpo": None,
+        "ppo": {"configs": ["objective/ppo.yaml"]},
+        "broken": {"configs": ["broken.yaml"], "seeds": [1]},
+    },
+    "seeds": [1, 2],
+    "jobs": 2,
+    "baseline": "grpo",
+}
+
+
+def trainer(*callbacks: dict[str, Any]) -> str:
+    every_epoch = {"accelerator": "cpu", "check_val_every_n_epoch": 1, "callbacks": list(callbacks)}
+    return yaml.safe_dump({"trainer": every_epoch})
+
+
+def write_grid(folder: Path, **changes: Any) -> None:
+    (folder / "broken.py").write_text(BROKEN)
+    (folder / "tiny.yaml").write_text(trainer(EVALUATION, CHECKPOINT))
+    (folder / "broken.yaml").write_text(trainer(EVALUATION, {"class_path": "broken.Broken"}))
+    (folder / "mine.yaml").write_text(yaml.safe_dump({**GRID, **changes}))
+
+
+def start(folder: Path, *args: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tsr_lightning", "study", "mine.yaml", "--output", "out", *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def figures(result: Path) -> list[dict[str, Any]]:
+    """All that an evaluation measured, without the times."""
+    return [
+        {
+            "figures": {
+                protocol: {name: value for name, value in each.items() if name != "seconds"}
+                for protocol, each in evaluation["figures"].items()
+            },
+            "successes": evaluation["successes"],
+            "costs": {name: value for name, value in evaluation["costs"].items() if not name.endswith("seconds")},
+        }
+        for evaluation in json.loads(result.read_text())["evaluations"]
+    ]
+
+
+class Ran(NamedTuple):
+    folder: Path
+    killed: tuple[int, str]  # exit status and output
+    resumed: tuple[int, str]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class TestAStudy:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+        """Killed as soon as a run has a checkpoint, then run to its end."""
+        folder = tmp_path_factory.mktemp("study")
+        write_grid(folder)
+        first = start(folder, "--only", "grpo/seed1")
+        checkpoint = folder / "out" / "runs" / "grpo" / "seed1" / "checkpoints" / "last.ckpt"
+        while first.poll() is None and not checkpoint.exists():
+            time.sleep(0.05)
+        first.send_signal(signal.SIGTERM)
+        killed = first.communicate()[0]
+        second = start(folder)
+        resumed = second.communicate()[0]
+        return Ran(folder, (first.returncode, killed), (second.returncode, resumed))
+
+    def test_that_is_stopped_says_so_and_leaves_no_result(self, ran: Ran):
+        status, output = ran.killed
+        assert status == 130
+        assert "mine: 1 runs, 0 finished, 1 to do, 2 side by side" in output
+        assert "stopped; the same command goes on" in output
+
+    def test_goes_on_from_the_last_checkpoint_and_runs_the_others(self, ran: Ran):
+        status, output = ran.resumed
+        assert status == 1  # one arm fails
+        assert "grpo seed 1 goes on from its last checkpoint" in output
+        assert "ppo seed 2 begins" in output
+        assert "4 finished" in output.splitlines()[-1]
+
+    def test_reports_a_failure_with_the_end_of_its_output(self, ran: Ran):
+        output = ran.resumed[1]
+        assert "broken seed 1 FAILED with exit status 1; the end of out/runs/broken/seed1.log" in output
+        assert "    RuntimeError: this arm is broken on purpose" in output
+        assert "1 failed: broken seed 1; the same command goes on with it" in output
+
+    def test_has_the_figures_of_a_plain_fit(self, ran: Ran, tmp_path: Path):
+        """The run that was killed and resumed too, bit for bit."""
+        results = StudyFolder(ran.folder / "out")
+        for run in (Run("grpo", 1), Run("ppo", 2)):
+            overlays = ["--config", "objective/ppo.yaml"] if run.arm == "ppo" else []
+            with in_folder(ran.folder):
+                tsr(
+                    *("fit", "--config", "sokoban.yaml", "--config", "tiny.yaml", *overlays),
+                    *("--trainer.max_epochs", 2, "--data.instances", 2, "--data.held_out.instances", 4),
+                    *("--seed_everything", run.seed, "--trainer.logger.init_args.save_dir", tmp_path / run.arm),
+                )
+            [written] = (tmp_path / run.arm).rglob("evaluation.history.json")
+            assert figures(results.result(run)) == figures(written)
+            assert [one["costs"]["epochs"] for one in figures(written)] == [0, 1, 2]
+
+    def test_that_is_finished_repeats_nothing_even_without_its_runs(self, ran: Ran, monkeypatch, capsys):
+        with in_folder(ran.folder):
+            (ran.folder / "out" / "runs").rename(ran.folder / "moved")
+            with pytest.raises(SystemExit) as ended:
+                main(["study", "mine.yaml", "--output", "out", "--only", "[gp]*"])
+            assert not (ran.folder / "out" / "runs").exists()
+            (ran.folder / "moved").rename(ran.folder / "out" / "runs")
+        assert ended.value.code == 0
+        assert "4 runs, 4 finished, 0 to do" in capsys.readouterr().out
+
+    def test_refuses_results_of_other_settings_unless_told_to_keep_them(self, ran: Ran, capsys):
+        write_grid(ran.folder, overrides={**GRID["overrides"], "data.instances": 3})
+        with in_folder(ran.folder):
+            with pytest.raises(SystemExit) as ended:
+                main(["study", "mine.yaml", "--output", "out", "--only", "grpo"])
+            assert ended.value.code == 2
+            assert (
+                "tsr: error: grpo seed 1 was run with other settings (data.instances was 2 and is 3): give the arm "
+                "another name, delete out/results/grpo/seed1.json to run it again, or keep it with --keep-changed"
+            ) in capsys.readouterr().err
+            with pytest.raises(SystemExit) as ended:
+                main(["study", "mine.yaml", "--output", "out", "--only", "grpo", "--keep-changed"])
+            assert ended.value.code == 0
+        write_grid(ran.folder)
+
+    def test_leaves_small_results(self, ran: Ran):
+        for result in (ran.folder / "out" / "results").rglob("*.json"):
+            assert result.stat().st_size < 20_000
+
+
+REFUSED = [
+    ({"arms": {"mine": {"configs": ["absent.yaml"]}}}, "arm mine: --config is absent.yaml, which is no file"),
+    ({"arms": {"mine": {"overrides": {"data.instance": 2}}}}, "arm mine: --data.instance is no key that can be set"),
+    (
+        {"arms": {"mine": {"overrides": {"data.held_out.instances": 0}}}},
+        "arm mine: data.held_out.instances is 0: hold out at least 1",
+    ),
+    (
+        {"arms": {"mine": {"overrides": {"trainer.callbacks": None}}}},
+        "arm mine: trainer.callbacks has no callbacks.Evaluation",
+    ),
+    ({"arms": {"mine": {"overrides": {"data.evaluations": []}}}}, "arm mine: data.evaluations is []: give at least"),
+    ({"jobs": "many"}, "mine.yaml: jobs is 'many': give a whole number of 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+def test_a_bad_grid_is_refused_before_anything_runs(changes: dict[str, Any], sentence: str, capsys, empty_folder: Path):
+    write_grid(empty_folder, **changes)
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "mine.yaml"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tsr: error: {sentence}")
+    assert said.count("\n") == 1
+    assert not (empty_folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["absent.yaml"], "the grid absent.yaml cannot be read: give the path of a YAML file"),
+        (["mine.yaml", "--jobs", "0"], "0 is no whole number of 1 or more"),
+        (["mine.yaml", "--only", "x*"], "--only is 'x*': no arm has that name: give a pattern of grpo"),
+        ([], "the following arguments are required: grid"),
+    ],
+)
+def test_bad_flags_are_refused(args: list[str], sentence: str, capsys, empty_folder: Path):
+    write_grid(empty_folder, arms={"grpo": None})
+    with pytest.raises(SystemExit) as ended:
+        main(["study", *args])
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_run_that_another_process_works_on_is_left_alone(tmp_path: Path):
+    lock = tmp_path / "lock"
+    with locked(lock), pytest.raises(AlreadyRunning), locked(lock):
+        raise AssertionError
+    with locked(lock):
+        pass  # free again
+
+
+def test_the_command_of_a_run_names_its_folder_seed_and_checkpoint(tmp_path: Path):
+    [arm, *_] = parse_grid(GRID, "mine").arms
+    command = fit_command(Run("grpo", 7), arm, StudyFolder(tmp_path), tmp_path / "last.ckpt")
+    assert command[1:6] == ["-m", "tsr_lightning", "fit", "--config=sokoban.yaml", "--config=tiny.yaml"]
+    assert "--seed_everything=7" in command
+    assert f"--ckpt_path={tmp_path / 'last.ckpt'}" in command
+    [logger] = [part for part in command if part.startswith("--trainer.logger=")]
+    assert json.loads(logger.partition("=")[2])["init_args"]["version"] == "seed7"
+
+
+def test_the_shipped_grids_are_found_by_name(capsys, empty_folder: Path):
+    assert (ROOT / "configs" / "studies" / "sokoban_search.yaml").is_file()
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "studies/sokoban_search.yaml", "--only", "none"])
+    assert ended.value.code == 2
+    assert "give a pattern of grpo-sample, grpo-best_of_n" in capsys.readouterr().err

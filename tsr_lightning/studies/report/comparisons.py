@@ -1,0 +1,201 @@
+"""What the curves of a study say in figures: ends, equal budgets, time to a threshold. Numbers, no texts."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from tsr_lightning.studies.report.curves import BUDGETS, Curve, Floats, matrix, paired
+from tsr_lightning.studies.report.intervals import Estimate, mean_interval
+from tsr_lightning.studies.report.load import ArmResults, StudyResults
+
+
+@dataclass(frozen=True)
+class End:
+    """An arm's success at its start and its end under one protocol."""
+
+    study: str
+    arm: str
+    protocol: str
+    seeds: int
+    start: float | None  # None where it was not measured, and then no gain either
+    end: Estimate
+    spread: float | None  # standard deviation of the seeds' ends; None of one seed
+    gain: Estimate | None
+    baseline: str | None
+    against: Estimate | None  # end minus the baseline's end, paired by seed and instance
+
+
+@dataclass(frozen=True)
+class AtBudget:
+    """An arm's success when a budget was spent, interpolated on its curves."""
+
+    study: str
+    arm: str
+    protocol: str
+    budget: str  # a key of BUDGETS
+    common: float  # the least that any run of its set spent in all
+    success: float  # at `common`
+    baseline: str | None
+    shared: float | None  # the least that any run of the arm or its baseline spent in all
+    against: Estimate | None  # minus the baseline, both at `shared`
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What an arm spent until its success rate reached a threshold. A run that did not counts as endless."""
+
+    study: str
+    arm: str
+    protocol: str
+    threshold: float
+    seeds: int
+    reached: int  # of the seeds
+    spent: Mapping[str, float]  # median over the seeds by budget; infinite where most did not reach it
+
+
+@dataclass(frozen=True)
+class InstanceSet:
+    """Arms whose curves can be compared: those of one study that play the same held-out instances by one protocol.
+
+    Args:
+        study: its name.
+        protocol: of evaluation.
+        label: what the arms have in common that others of the study have not; empty where it is the only set.
+        curves: of each arm, by its name.
+    """
+
+    study: str
+    protocol: str
+    label: str
+    curves: Mapping[str, Sequence[Curve]]
+
+
+def instance_sets(study: StudyResults) -> list[InstanceSet]:
+    """A study's arms by protocol and by the instances that they play."""
+    found = []
+    protocols = dict.fromkeys(protocol for arm in study.arms for protocol in arm.protocols)
+    for protocol in protocols:
+        sets: dict[object, list[tuple[ArmResults, list[Curve]]]] = {}
+        for arm in study.arms:
+            if curves := arm.curves(protocol):
+                sets.setdefault(curves[0].instances, []).append((arm, curves))
+        for number, members in enumerate(sets.values(), start=1):
+            label = _label([arm for arm, _ in members], study.arms, number) if len(sets) > 1 else ""
+            found.append(InstanceSet(study.name, protocol, label, {arm.arm: curves for arm, curves in members}))
+    return found
+
+
+def _label(members: Sequence[ArmResults], arms: Sequence[ArmResults], number: int) -> str:
+    """The points that all members have and not all arms; a number where there are none."""
+    shared = set.intersection(*(set(arm.points.items()) for arm in members))
+    everywhere = set.intersection(*(set(arm.points.items()) for arm in arms))
+    points = sorted(shared - everywhere)
+    return ", ".join(f"{axis} {point}" for axis, point in points) or f"instances {number}"
+
+
+def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
+    """One per arm of a set."""
+    for arm, curves in group.curves.items():
+        last = [one.rates[-1] for one in curves]
+        has_start = all(one.costs["epochs"][0] == 0 for one in curves)
+        first = [one.rates[0] for one in curves]
+        by_seed = [float(one.success[-1]) for one in curves]
+        baseline, others = _baseline(study, group, arm)
+        yield End(
+            study=study.name,
+            arm=arm,
+            protocol=group.protocol,
+            seeds=len(curves),
+            start=fmean(float(one.success[0]) for one in curves) if has_start else None,
+            end=mean_interval(matrix(curves, last)).within(0, 1),
+            spread=stdev(by_seed) if len(by_seed) > 1 else None,
+            gain=_change(matrix(curves, last) - matrix(curves, first)) if has_start else None,
+            baseline=baseline,
+            against=difference(curves, others, lambda one: one.rates[-1]) if baseline else None,
+        )
+
+
+def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
+    """One per arm and budget. An arm that spends nothing of a budget, such as supervised training of generated tokens,
+    has no row for it, and limits no other."""
+    for budget in BUDGETS:
+        spenders = {
+            arm: curves for arm, curves in group.curves.items() if all(one.costs[budget][-1] > 0 for one in curves)
+        }
+        if not spenders:
+            continue
+        common = min(_least(curves, budget) for curves in spenders.values())
+        for arm, curves in spenders.items():
+            baseline, others = _baseline(study, group, arm)
+            shared = min(_least(curves, budget), _least(others, budget)) if baseline in spenders else None
+            yield AtBudget(
+                study=study.name,
+                arm=arm,
+                protocol=group.protocol,
+                budget=budget,
+                common=common,
+                success=fmean(float(one.at(budget, common).mean()) for one in curves),
+                baseline=baseline,
+                shared=shared,
+                against=None if shared is None else _difference_at(curves, others, budget, shared),
+            )
+
+
+def reached(study: StudyResults, group: InstanceSet) -> Iterator[Reached]:
+    """One per arm and threshold; without thresholds in the grid, the end of each arm's baseline is one."""
+    for arm, curves in group.curves.items():
+        for threshold in _thresholds(study, group, arm):
+            by_epoch = [one.spent_until("epochs", threshold) for one in curves]
+            yield Reached(
+                study=study.name,
+                arm=arm,
+                protocol=group.protocol,
+                threshold=threshold,
+                seeds=len(curves),
+                reached=sum(epochs != float("inf") for epochs in by_epoch),
+                spent={budget: median(one.spent_until(budget, threshold) for one in curves) for budget in BUDGETS},
+            )
+
+
+def difference(curves: Sequence[Curve], others: Sequence[Curve], rates: Callable[[Curve], Floats]) -> Estimate | None:
+    """The mean of the first minus the second, paired by seed and instance; None where they share no seed or instance.
+
+    Args:
+        curves: the runs of an arm.
+        others: those of its baseline.
+        rates: [I] of a run, what is compared.
+    """
+    left, right = paired(curves, others)
+    if not left:
+        return None
+    both = matrix([*left, *right], [rates(one) for one in (*left, *right)])
+    return _change(both[: len(left)] - both[len(left) :])
+
+
+def _change(values: Floats) -> Estimate:
+    return mean_interval(values).within(-1, 1)
+
+
+def _difference_at(curves: Sequence[Curve], others: Sequence[Curve], budget: str, amount: float) -> Estimate | None:
+    return difference(curves, others, lambda one: one.at(budget, amount))
+
+
+def _least(curves: Sequence[Curve], budget: str) -> float:
+    return min(float(one.costs[budget][-1]) for one in curves)
+
+
+def _baseline(study: StudyResults, group: InstanceSet, arm: str) -> tuple[str | None, Sequence[Curve]]:
+    """The arm that this one is compared with, and its runs; none where it is its own or has no finished run here."""
+    name = study.baselines.get(arm)
+    return (None, ()) if name is None or name == arm or name not in group.curves else (name, group.curves[name])
+
+
+def _thresholds(study: StudyResults, group: InstanceSet, arm: str) -> Sequence[float]:
+    if study.thresholds:
+        return study.thresholds.get(group.protocol, ())
+    name = study.baselines.get(arm)
+    return (
+        ()
+        if name is None or name not in group.curves
+        else (fmean(float(one.success[-1]) for one in group.curves[name]),)
+    )

@@ -1,0 +1,90 @@
+"""The curve of a run: success by instance against what the run had cost. Arithmetic alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# What a curve is drawn and compared against, by the name of its column, all cumulative.
+BUDGETS: Mapping[str, str] = {
+    "epochs": "epochs",
+    "tokens_generated": "generated tokens",
+    "env_steps": "environment steps",
+    "train_seconds": "seconds of training",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run under one protocol of evaluation.
+
+    Args:
+        seed: of the run.
+        instances: [I] names of the held-out instances.
+        costs: [E] by budget, at each evaluation, never falling; `train_seconds` has no evaluation in it.
+        rates: [E, I] share of an instance's episodes that succeeded.
+    """
+
+    seed: int
+    instances: tuple[tuple[int, int], ...]
+    costs: Mapping[str, Floats]
+    rates: Floats
+
+    @property
+    def success(self) -> Floats:
+        """[E] success rates, every instance counted the same."""
+        return np.asarray(self.rates.mean(axis=1))
+
+    def at(self, budget: str, amount: float) -> Floats:
+        """[I] rates when so much was spent, linear between two evaluations; the last ones beyond the end."""
+        costs = self.costs[budget]
+        after = int(np.searchsorted(costs, amount))
+        if after == 0 or after == len(costs):
+            return np.asarray(self.rates[min(after, len(costs) - 1)])
+        share = (amount - costs[after - 1]) / (costs[after] - costs[after - 1])
+        return np.asarray((1 - share) * self.rates[after - 1] + share * self.rates[after])
+
+    def spent_until(self, budget: str, success: float) -> float:
+        """What was spent when the success rate first reached a value, linear between two evaluations; infinite where it
+        never did."""
+        reached = np.flatnonzero(self.success >= success)
+        if len(reached) == 0:
+            return float("inf")
+        costs, after = self.costs[budget], int(reached[0])
+        if after == 0:
+            return float(costs[0])
+        low, high = self.success[after - 1], self.success[after]
+        return float(costs[after - 1] + (success - low) / (high - low) * (costs[after] - costs[after - 1]))
+
+
+def matrix(curves: Sequence[Curve], rates: Sequence[Floats]) -> Floats:
+    """[S, I] rates of several runs over the instances that all of them have, in one order.
+
+    Args:
+        curves: the runs, one per seed.
+        rates: of each, [I] in the order of its own instances.
+    """
+    common = _common(curves)
+    rows = []
+    for curve, own in zip(curves, rates, strict=True):
+        places = {instance: place for place, instance in enumerate(curve.instances)}
+        rows.append([own[places[instance]] for instance in common])
+    return np.asarray(rows, dtype=np.float64)
+
+
+def _common(curves: Sequence[Curve]) -> list[tuple[int, int]]:
+    shared = set.intersection(*(set(curve.instances) for curve in curves))
+    return sorted(shared)
+
+
+def paired(first: Sequence[Curve], second: Sequence[Curve]) -> tuple[list[Curve], list[Curve]]:
+    """The runs of both arms whose seeds both have, in one order; empty without a common seed or instance."""
+    others = {curve.seed: curve for curve in second}
+    left = [curve for curve in first if curve.seed in others]
+    right = [others[curve.seed] for curve in left]
+    if not left or not _common([*left, *right]):
+        return [], []
+    return left, right

@@ -1,0 +1,138 @@
+"""Reads the folders of studies: what is finished as curves, and what is missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.studies.folder import StudyFolder, read_json
+from tsr_lightning.studies.grid import Run
+from tsr_lightning.studies.report.curves import Curve
+from tsr_lightning.studies.result import read_result
+from tsr_lightning.studies.starts import start_key
+
+
+@dataclass(frozen=True)
+class ArmResults:
+    """The finished runs of an arm.
+
+    Args:
+        study: the study's name.
+        arm: the arm's name.
+        points: the point that it stands for on each axis; empty for an arm that was named.
+        results: contents of the result files, by seed.
+    """
+
+    study: str
+    arm: str
+    points: Mapping[str, str]
+    results: Mapping[int, Mapping[str, Any]]
+
+    def curves(self, protocol: str) -> list[Curve]:
+        """One per seed that was evaluated by this protocol."""
+        found = (curve(seed, result, protocol) for seed, result in self.results.items())
+        return [one for one in found if one is not None]
+
+    @property
+    def protocols(self) -> list[str]:
+        return list(dict.fromkeys(name for result in self.results.values() for name in result["protocols"]))
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """What a study has so far.
+
+    Args:
+        name: of the study.
+        arms: those with a finished run, in the order of the grid.
+        missing: the runs that are not finished.
+        baselines: the arm that each is compared with.
+        thresholds: success rates by protocol.
+    """
+
+    name: str
+    arms: tuple[ArmResults, ...]
+    missing: tuple[Run, ...]
+    baselines: Mapping[str, str]
+    thresholds: Mapping[str, Sequence[float]]
+
+
+def load_study(root: Path) -> StudyResults:
+    """Reads a folder that `tsr study` wrote.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    folder = StudyFolder(root)
+    if not folder.grid.is_file():
+        raise ConfigError(f"{root} has no grid.json: give a folder that tsr study wrote to")
+    grid = read_json(folder.grid)
+    arms, missing = [], []
+    for name, arm in grid["arms"].items():
+        results = {}
+        for seed in arm["seeds"]:
+            path = folder.result(Run(name, seed))
+            if path.is_file():
+                results[seed] = read_result(path)
+            else:
+                missing.append(Run(name, seed))
+        if results:
+            arms.append(ArmResults(grid["name"], name, arm["points"], results))
+    return StudyResults(grid["name"], tuple(_with_starts(arms)), tuple(missing), grid["baselines"], grid["thresholds"])
+
+
+def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:
+    """With the start of each run that another of the study measured for it (`starts.py`)."""
+    measured = {
+        start_key(result["settings"], seed): result
+        for arm in arms
+        for seed, result in arm.results.items()
+        if result["evaluations"][0]["costs"]["epochs"] == 0
+    }
+    return [
+        ArmResults(
+            arm.study,
+            arm.arm,
+            arm.points,
+            {
+                seed: with_start(result, measured.get(start_key(result["settings"], seed)))
+                for seed, result in arm.results.items()
+            },
+        )
+        for arm in arms
+    ]
+
+
+def with_start(result: Mapping[str, Any], measured: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A result whose first evaluation is the start, taken from another result where it has none."""
+    first = result["evaluations"][0]
+    if first["costs"]["epochs"] == 0 or measured is None or measured["instances"] != result["instances"]:
+        return result
+    start = {**measured["evaluations"][0], "costs": dict.fromkeys(first["costs"], 0)}
+    return {**result, "evaluations": [start, *result["evaluations"]]}
+
+
+def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:
+    """The curve of a result file; None where the protocol did not evaluate it."""
+    evaluations = [one for one in result["evaluations"] if protocol in one["successes"]]
+    if not evaluations:
+        return None
+    episodes = np.asarray(result["protocols"][protocol]["episodes"], dtype=np.float64)
+    played = episodes > 0
+    successes = np.asarray([one["successes"][protocol] for one in evaluations], dtype=np.float64)
+    names = [(env, number) for env, number in result["instances"]]
+    costs = [run_costs(one["costs"]) for one in evaluations]
+    return Curve(
+        seed=seed,
+        instances=tuple(name for name, is_played in zip(names, played, strict=True) if is_played),
+        costs={key: np.asarray([one[key] for one in costs], dtype=np.float64) for key in costs[0]},
+        rates=successes[:, played] / episodes[played],
+    )
+
+
+def run_costs(costs: Mapping[str, float]) -> dict[str, float]:
+    """The costs of a run so far, with its seconds apart from those of evaluation."""
+    return {**costs, "train_seconds": costs["seconds"] - costs["evaluation_seconds"]}

@@ -1,0 +1,43 @@
+"""The first lines of a report: what is finished, what ends below its start, and what is ahead."""
+
+from collections.abc import Iterator, Sequence
+
+from tsr_lightning.studies.report.comparisons import End
+from tsr_lightning.studies.report.load import StudyResults
+
+_NAMED = 8
+
+
+def verdict(study: StudyResults, ends: Sequence[End]) -> Iterator[str]:
+    """Sentences on one study."""
+    done = sum(len(arm.results) for arm in study.arms)
+    yield f"{study.name}: {done} of {done + len(study.missing)} runs are finished{_missing(study)}."
+    gains = [(end, end.gain) for end in ends if end.gain is not None]
+    if gains:
+        below = [end for end, gain in gains if gain.value < 0]
+        surely = [end for end, gain in gains if gain.high < 0]
+        named = f" ({'; '.join(map(_name, below))})" if below else ""
+        yield (
+            f"{len(below)} of {len(gains)} arms and protocols end below their start{named}, {len(surely)} of them by "
+            "more than the interval."
+        )
+    compared = [(end, end.against) for end in ends if end.against is not None]
+    ahead = [f"{_name(end)} by {against.value:+.3f}" for end, against in compared if against.low > 0]
+    behind = [f"{_name(end)} by {against.value:+.3f}" for end, against in compared if against.high < 0]
+    if compared:
+        yield (
+            f"After all epochs, by more than the interval, ahead of the baseline: {'; '.join(ahead) or 'none'}; "
+            f"behind it: {'; '.join(behind) or 'none'}."
+        )
+
+
+def _missing(study: StudyResults) -> str:
+    if not study.missing:
+        return ""
+    named = ", ".join(map(str, study.missing[:_NAMED]))
+    more = f" and {len(study.missing) - _NAMED} more" if len(study.missing) > _NAMED else ""
+    return f"; missing: {named}{more}"
+
+
+def _name(end: End) -> str:
+    return f"{end.arm}, {end.protocol}"

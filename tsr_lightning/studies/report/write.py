@@ -1,0 +1,87 @@
+"""Writes a report: tables as CSV and Parquet, pictures, a page and a Markdown fragment."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.studies.report.comparisons import at_budgets, ends, instance_sets, reached
+from tsr_lightning.studies.report.load import StudyResults, load_study
+from tsr_lightning.studies.report.page import Report, Section, html, markdown
+from tsr_lightning.studies.report.pictures import draw, title
+from tsr_lightning.studies.report.tables import Table, budgets_table, ends_table, reached_table
+from tsr_lightning.studies.report.tidy import comparisons_frame, evaluations_frame
+from tsr_lightning.studies.report.verdict import verdict
+
+
+def write_report(
+    folders: Sequence[Path], output: Path, *, baseline: str | None, thresholds: Mapping[str, Sequence[float]]
+) -> list[Path]:
+    """Writes everything and returns the files.
+
+    Args:
+        folders: of the studies.
+        output: the folder to write to.
+        baseline: compares all arms with this one, instead of what the grids say.
+        thresholds: success rates by protocol, instead of the grids'; empty for those.
+
+    Raises:
+        ConfigError: a folder holds no study, or no run is finished.
+    """
+    studies = [_adjusted(load_study(folder), baseline, thresholds) for folder in folders]
+    names = [study.name for study in studies]
+    for name in names:
+        require(names.count(name) == 1, "DIR", name, "give each study once, and studies different names in their grids")
+    if not any(study.arms for study in studies):
+        raise ConfigError(f"no run of {', '.join(names)} is finished: run tsr study first")
+    pictures: dict[str, bytes] = {}
+    sections, lines, all_ends, all_budgets, all_reached = [], [], [], [], []
+    for study in studies:
+        study_ends = []
+        for group in instance_sets(study):
+            picture = f"{_file_name(title(group))}.png"
+            pictures[picture] = draw(group)
+            group_ends, budgets = list(ends(study, group)), list(at_budgets(study, group))
+            times = list(reached(study, group))
+            tables: list[Table] = [
+                ends_table(group_ends, "Start and end"),
+                budgets_table([row for row in budgets if row.budget != "epochs"], "At equal budgets"),
+                *([reached_table(times, "Spent until a success rate was reached")] if times else []),
+            ]
+            sections.append(Section(title(group), (picture,), tuple(tables)))
+            study_ends += group_ends
+            all_budgets += budgets
+            all_reached += times
+        lines += list(verdict(study, study_ends))
+        all_ends += study_ends
+    output.mkdir(parents=True, exist_ok=True)
+    report = Report(", ".join(names), tuple(lines), tuple(sections))
+    frame = evaluations_frame(studies)
+    frame.to_parquet(output / "evaluations.parquet", index=False)
+    frames = {
+        "evaluations": frame,
+        "ends": comparisons_frame(all_ends),
+        "budgets": comparisons_frame(all_budgets),
+        "thresholds": comparisons_frame(all_reached),
+    }
+    for name, one in frames.items():
+        one.to_csv(output / f"{name}.csv", index=False)
+    for name, png in pictures.items():
+        (output / name).write_bytes(png)
+    (output / "report.html").write_text(html(report, pictures), encoding="utf-8")
+    (output / "report.md").write_text(markdown(report), encoding="utf-8")
+    written = ["report.html", "report.md", "evaluations.parquet", *(f"{name}.csv" for name in frames), *pictures]
+    return [output / name for name in written]
+
+
+def _adjusted(study: StudyResults, baseline: str | None, thresholds: Mapping[str, Sequence[float]]) -> StudyResults:
+    names = [arm.arm for arm in study.arms]
+    if baseline is not None:
+        require(baseline in names, "--baseline", baseline, f"give one of {', '.join(names)}, which have finished runs")
+        study = replace(study, baselines=dict.fromkeys(names, baseline))
+    return replace(study, thresholds=thresholds) if thresholds else study
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.+=-]+", "-", text)
