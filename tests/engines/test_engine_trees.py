@@ -36,6 +36,7 @@ from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.search import SearchFailures, SuffixRestarts, Vine
 from tsr_lightning.search.driver import Driver
 from tsr_lightning.search.scorers import CriticValue
 from tsr_lightning.search.simulator import TokenLimits
@@ -51,6 +52,8 @@ STRATEGIES: list[Strategy] = [
     Beam(2, 3, CriticValue()),
     Beam(2, 3, commit="resample"),
     Lookahead(3, 2, 2),
+    Vine(3, 0.5),
+    SuffixRestarts(SearchFailures(Beam(2, 3))),
 ]
 CONTEXTS: list[Context] = [Full(), LastK(1), SingleTurn()]
 

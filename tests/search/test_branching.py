@@ -3,11 +3,11 @@
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from benchmarks.recorded_search import Recorded
 from tests.fakes import Guided, Scripted, Walk, driver, tasks
 from tests.search.branching_reference import BRANCHING, ONE_OF_EACH, BranchingReference
 from tests.search.reference import STRATEGIES, Point, value
@@ -27,31 +27,8 @@ from tsr_lightning.search import (
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import TokenLimits
-from tsr_lightning.search.tree import Expand, Node, Search, flat
+from tsr_lightning.search.tree import Node
 from tsr_lightning.trajectory import Origin
-
-
-@dataclass(frozen=True)
-class Recorded(Strategy):
-    """A strategy whose candidates are written down."""
-
-    strategy: Strategy
-    candidates: list[Node] = field(default_factory=list)
-
-    def __call__(self, root: Node) -> Search:
-        search, answer = self.strategy(root), None
-        while True:
-            try:
-                request = search.send(answer)
-            except StopIteration as stop:
-                return stop.value
-            answer = yield request
-            if isinstance(request, Expand):
-                self.candidates.extend(flat(answer))
-
-    @property
-    def scored_by(self) -> Scorer | None:
-        return self.strategy.scored_by
 
 
 def recorded(runner: Driver, searches: Sequence[SearchTask]) -> list[tuple[Node, list[Node]]]:

@@ -1,0 +1,168 @@
+"""What each search strategy costs and finds: `python -m benchmarks.search_costs`, as published in docs/search.md.
+
+Every strategy searches the same held-out instances once, with the embedded policy as it is shipped.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recorded_search import Recorded
+from tsr_lightning.costs import Costs
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.policy.chat import Chat, SingleTurn
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.rng import Key
+from tsr_lightning.search import (
+    AdaptiveBeam,
+    Beam,
+    BestOfN,
+    ContrastBeam,
+    Lookahead,
+    Sample,
+    SearchFailures,
+    Strategy,
+    SuffixRestarts,
+    Vine,
+)
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.tree import Node
+from tsr_lightning.training.instances import HeldOut, Instances
+
+BARE: dict[str, Any] = {"prompt_style": "bare"}  # as the task's configuration has it
+HARD = {**BARE, "min_solution": 6}
+
+
+@dataclass(frozen=True)
+class InstanceSet:
+    """Instances of one kind.
+
+    Args:
+        title: of its table.
+        policy: an embedded one.
+        env: its id.
+        env_kwargs: its arguments.
+    """
+
+    title: str
+    policy: str
+    env: str
+    env_kwargs: dict[str, Any]
+
+
+SETS = [
+    InstanceSet("Sokoban, as shipped", "embedded/sokoban", "tsr/Sokoban-v0", BARE),
+    InstanceSet("Sokoban, shortest solutions of 6 to 10 moves", "embedded/sokoban", "tsr/Sokoban-v0", HARD),
+    InstanceSet("FrozenLake, as shipped, slippery", "embedded/frozen_lake", "tsr/FrozenLake-v0", BARE),
+]
+STRATEGIES: dict[str, Strategy] = {
+    "Sample": Sample(),
+    "BestOfN 4": BestOfN(4),
+    "Beam 1 of 4": Beam(1, 4),
+    "Beam 2 of 4": Beam(2, 4),
+    "Beam 4 of 4": Beam(4, 4),
+    "Lookahead 4, depth 2, width 2": Lookahead(),
+    "SearchFailures of Beam 2 of 4": SearchFailures(),
+    "SearchFailures of Beam 2 of 4, 2 samples": SearchFailures(samples=2),
+    "AdaptiveBeam 2, budget 8": AdaptiveBeam(),
+    "SearchFailures of AdaptiveBeam 2, budget 8": SearchFailures(AdaptiveBeam()),
+    "ContrastBeam 2 and 1 of 4, 1 rollout": ContrastBeam(),
+    "ContrastBeam 2 and 0 of 4, 1 rollout": ContrastBeam(contrast=0),
+    "SuffixRestarts of Beam 2 of 4": SuffixRestarts(),
+    "Vine of 4": Vine(),
+    "Vine of 4, half of the states": Vine(share=0.5),
+}
+
+
+@dataclass(frozen=True)
+class StrategyFigures:
+    """Figures of one strategy over all instances."""
+
+    name: str
+    searches: int
+    costs: Costs
+    successes: int
+    contrasts: int  # states with two candidates followed to an end, one to a success and one not
+
+
+def contrasting_states(candidates: Iterable[Node]) -> int:
+    """States of which one candidate led to a success below it, and another to ends without any."""
+    followed: dict[int, tuple[Node, bool]] = {}  # candidates with an end below them, and whether one is a success
+    for end in candidates:
+        if end.done:
+            for node in end.path[1:]:
+                succeeded = followed[id(node)][1] if id(node) in followed else False
+                followed[id(node)] = node, succeeded or end.succeeded
+    outcomes: dict[int, set[bool]] = defaultdict(set)
+    for node, succeeded in followed.values():
+        outcomes[id(node.parent)].add(succeeded)
+    return sum(len(found) == 2 for found in outcomes.values())
+
+
+def measure(instance_set: InstanceSet, instances: int) -> list[StrategyFigures]:
+    spec = PolicySpec(instance_set.policy)
+    tokenizer = load_tokenizer(spec, ())
+    policy, chat = Policy(spec, tokenizer, critic=False), Chat(tokenizer, SingleTurn())
+    env = make_env(instance_set.env, **instance_set.env_kwargs)
+    engine = Transformers().build(policy, chat.end_ids, policy.context_length)
+    held_out = Instances([env], Key(0), HeldOut(instances)).held_out
+    rows = []
+    for name, strategy in STRATEGIES.items():
+        driver = Driver([env], chat, engine, Sampling(1.0, 12), TokenLimits(policy.context_length))
+        searches = [Recorded(strategy) for _ in held_out]
+        leaves = driver.leaves(
+            [
+                SearchTask(seed, 0, search, Key(1).fold_in(place))
+                for place, ((_, seed), search) in enumerate(zip(held_out, searches, strict=True))
+            ]
+        )
+        successes = sum(leaf.succeeded for leaf in leaves)
+        contrasts = sum(contrasting_states(search.candidates) for search in searches)
+        rows.append(StrategyFigures(name, len(leaves), driver.costs, successes, contrasts))
+    return rows
+
+
+def table(rows: Sequence[StrategyFigures]) -> str:
+    head = (
+        "| strategy | success | tokens a search | environment steps a search | waves | successes per 1,000 tokens "
+        "| contrasts per 1,000 tokens |\n|---|---|---|---|---|---|---|\n"
+    )
+    return head + "".join(map(_line, rows))
+
+
+def _line(row: StrategyFigures) -> str:
+    tokens, per_thousand = row.costs.tokens_generated, _per_thousand(row.costs.tokens_generated)
+    return (
+        f"| {row.name} | {row.successes / row.searches:.3f} | {tokens / row.searches:.0f} "
+        f"| {row.costs.env_steps / row.searches:.1f} | {row.costs.waves} | {per_thousand(row.successes):.1f} "
+        f"| {per_thousand(row.contrasts):.1f} |\n"
+    )
+
+
+def _per_thousand(tokens: int) -> Callable[[int], float]:
+    return lambda count: 1000 * count / tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search_costs", description=__doc__)
+    parser.add_argument("--instances", type=int, default=256, help="held-out instances of each task")
+    parser.add_argument("--out", type=Path, default=Path("runs/search_costs.md"), help="file of the tables")
+    args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for instance_set in SETS:
+        texts.append(f"### {instance_set.title}\n\n{table(measure(instance_set, args.instances))}")
+        print(texts[-1], flush=True)
+    args.out.write_text("\n".join(texts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
