@@ -2,7 +2,7 @@
 #
 #   PYTHON=python3.12     the interpreter to build .venv with
 #   TORCH_INDEX=https://… an additional package index, for another build of PyTorch
-#   ARGS="--flag value"   passed to tsr, pytest or the benchmarks
+#   ARGS="--flag value"   passed to tsr, pytest or the study of `make bench`
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -86,7 +86,8 @@ types: setup ## check types with mypy
 
 bench: setup ## run the benchmarks, and write their tables and pictures
 	$(BIN)/python -m benchmarks.performance --short
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/tsr study configs/studies/short.yaml $(ARGS)
+	$(BIN)/tsr report runs/studies/short
 
 drawing: setup ## draw the rooms in docs/architecture.md from today's imports
 	@$(BIN)/python -m benchmarks.architecture

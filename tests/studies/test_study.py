@@ -194,7 +194,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
 def test_a_bad_grid_is_refused_before_anything_runs(changes: dict[str, Any], sentence: str, capsys, empty_folder: Path):
-    write_grid(empty_folder, **changes)
+    write_grid(empty_folder, **{"baseline": None, **changes})
     with pytest.raises(SystemExit) as ended:
         main(["study", "mine.yaml"])
     assert ended.value.code == 2

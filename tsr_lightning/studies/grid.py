@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_yaml, texts, whole_numbers
+from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_yaml, texts, whole_numbers, yes_or_no
 
 _KEYS = (
     *("name", "configs", "overrides", "arms", "axes", "seeds", "jobs", "threads"),
-    *("baseline", "thresholds"),
+    *("baseline", "thresholds", "share_start"),
 )
 _ARM_KEYS = ("configs", "overrides", "seeds")
 _POINT_KEYS = ("configs", "overrides")
@@ -72,6 +72,8 @@ class Grid:
         threads: of each run.
         baselines: the arm that each arm is compared with, by name; empty for none.
         thresholds: success rates by protocol, to which the report tells the time.
+        share_start: evaluate equal starts once (`starts.py`), and not in every run. Leave it off where a callback
+            judges by the start, as a CollapseGuard that stops or restores does.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Grid:
     threads: int
     baselines: Mapping[str, str]
     thresholds: Mapping[str, tuple[float, ...]]
+    share_start: bool = False
 
     def runs(self) -> list[Run]:
         """All runs, seed after seed, so that the first ones cover all arms."""
@@ -126,6 +129,7 @@ def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
         threads=positive(given.get("threads", 1), "threads"),
         baselines=_baselines(given.get("baseline"), laid),
         thresholds=_thresholds(given.get("thresholds")),
+        share_start=yes_or_no(given.get("share_start", False), "share_start"),
     )
 
 

@@ -81,3 +81,9 @@ def positive(given: Any, key: str) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise ConfigError(f"{key} is {given!r}: give a whole number of 1 or more")
     return given
+
+
+def yes_or_no(given: Any, key: str) -> bool:
+    if not isinstance(given, bool):
+        raise ConfigError(f"{key} is {given!r}: give true or false")
+    return given

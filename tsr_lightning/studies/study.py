@@ -3,7 +3,7 @@
 import fnmatch
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from tsr_lightning.studies.process import AlreadyRunning, Processes, last_lines,
 from tsr_lightning.studies.progress import Progress, describe_change
 from tsr_lightning.studies.result import read_result, result_contents
 from tsr_lightning.studies.settings import Settings, differences, flat_settings
+from tsr_lightning.studies.starts import measures_its_start, runs_that_measure_the_start, start_key
 
 Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
 
@@ -123,7 +124,10 @@ def run_study(
         durations.setdefault(run.arm, []).append(result["evaluations"][-1]["costs"]["seconds"])
     progress = Progress(todo, durations, jobs, console)
     progress.say(f"{grid.name}: {len(runs)} runs, {len(done)} finished, {len(todo)} to do, {jobs} side by side")
-    worker = _Worker(checked, folder, jobs, grid.threads, Processes(), progress)
+    starts = {start_key(result["settings"], run.seed) for run, result in done.items() if measures_its_start(result)}
+    settings = {name: one.settings for name, one in checked.items()}
+    without_start = set(todo) - runs_that_measure_the_start(todo, settings, starts) if grid.share_start else set()
+    worker = _Worker(checked, folder, jobs, grid.threads, without_start, Processes(), progress)
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(worker.run, run) for run in todo]
         try:
@@ -172,6 +176,7 @@ class _Worker:
     folder: StudyFolder
     jobs: int
     threads: int
+    without_start: Collection[Run]  # another run measures their start
     processes: Processes
     progress: Progress
 
@@ -190,7 +195,7 @@ class _Worker:
         write_json(self.folder.begun(run), checked.settings)
         self.progress.begin(run, "goes on from its last checkpoint" if checkpoint else "begins")
         environment = {"OMP_NUM_THREADS": str(self.threads), "PL_GLOBAL_SEED": str(run.seed)}
-        command = fit_command(run, checked.arm, self.folder, checkpoint)
+        command = fit_command(run, checked.arm, self.folder, checkpoint, evaluate_start=run not in self.without_start)
         return self._finish(run, checked, self.processes.run(command, environment, self.folder.log(run), lock))
 
     def _finish(self, run: Run, checked: CheckedArm, status: int) -> str:
@@ -221,8 +226,18 @@ class _Worker:
         return None
 
 
-def fit_command(run: Run, arm: Arm, folder: StudyFolder, checkpoint: Path | None) -> list[str]:
-    """The command line of a run."""
+def fit_command(
+    run: Run, arm: Arm, folder: StudyFolder, checkpoint: Path | None, *, evaluate_start: bool = True
+) -> list[str]:
+    """The command line of a run.
+
+    Args:
+        run: the arm and the seed.
+        arm: its configuration.
+        folder: of the study.
+        checkpoint: to go on from, if there is one.
+        evaluate_start: as the configuration says; false where another run measures the same start.
+    """
     logger = {
         "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
         "init_args": {
@@ -237,6 +252,7 @@ def fit_command(run: Run, arm: Arm, folder: StudyFolder, checkpoint: Path | None
         "trainer.enable_progress_bar": False,
         "trainer.logger": logger,
         **({"ckpt_path": str(checkpoint)} if checkpoint else {}),
+        **({} if evaluate_start else {"trainer.num_sanity_val_steps": 0}),
     }
     flags = [f"--{key}={flag_value(value)}" for key, value in own.items()]
     return [sys.executable, "-m", "tsr_lightning", "fit", *arm.flags(), *flags]

@@ -86,11 +86,14 @@ def instance_sets(study: StudyResults) -> list[InstanceSet]:
 
 
 def _label(members: Sequence[ArmResults], arms: Sequence[ArmResults], number: int) -> str:
-    """The points that all members have and not all arms; a number where there are none."""
-    shared = set.intersection(*(set(arm.points.items()) for arm in members))
-    everywhere = set.intersection(*(set(arm.points.items()) for arm in arms))
-    points = sorted(shared - everywhere)
+    """The points that all members from axes have, and not all arms from axes; a number where there are none."""
+    points = sorted(_shared_points(members) - _shared_points(arms))
     return ", ".join(f"{axis} {point}" for axis, point in points) or f"instances {number}"
+
+
+def _shared_points(arms: Sequence[ArmResults]) -> set[tuple[str, str]]:
+    several = [set(arm.points.items()) for arm in arms if arm.points]
+    return set.intersection(*several) if several else set()
 
 
 def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:

@@ -12,7 +12,7 @@ from tsr_lightning.studies.folder import StudyFolder, read_json
 from tsr_lightning.studies.grid import Run
 from tsr_lightning.studies.report.curves import Curve
 from tsr_lightning.studies.result import read_result
-from tsr_lightning.studies.starts import start_key
+from tsr_lightning.studies.starts import measures_its_start, start_key
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:
         start_key(result["settings"], seed): result
         for arm in arms
         for seed, result in arm.results.items()
-        if result["evaluations"][0]["costs"]["epochs"] == 0
+        if measures_its_start(result)
     }
     return [
         ArmResults(
@@ -109,7 +109,7 @@ def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:
 def with_start(result: Mapping[str, Any], measured: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """A result whose first evaluation is the start, taken from another result where it has none."""
     first = result["evaluations"][0]
-    if first["costs"]["epochs"] == 0 or measured is None or measured["instances"] != result["instances"]:
+    if measures_its_start(result) or measured is None or measured["instances"] != result["instances"]:
         return result
     start = {**measured["evaluations"][0], "costs": dict.fromkeys(first["costs"], 0)}
     return {**result, "evaluations": [start, *result["evaluations"]]}
