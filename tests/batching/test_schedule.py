@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain, groupby
 from operator import itemgetter
 
@@ -185,3 +186,54 @@ def test_micro_batches_without_an_update_contain_every_sequence_once(
         assert [index for index, _ in weights_of(batch)] == indices
         seen += indices
     assert sorted(seen) == list(range(len(sequences)))
+
+
+IDS = st.lists(st.integers(1, 2), min_size=1, max_size=10)
+TREES = st.lists(st.tuples(IDS, st.integers(1, 4), st.none() | st.integers(0, 2)), min_size=1, max_size=24)
+
+
+def of_trees(rows: list[tuple[list[int], int, int | None]]) -> list[TrainingSequence]:
+    """Sequences that share prefixes, from prompts of few different ids, lengths of responses and trees."""
+    return [
+        replace(
+            sequence,
+            ids=torch.tensor([0, *prompt, *[3] * response]),
+            mask=torch.arange(1 + len(prompt) + response) > len(prompt),
+            tree=tree,
+        )
+        for sequence, (prompt, response, tree) in zip(credited([(1, r) for _, r, _ in rows]), rows, strict=True)
+    ]
+
+
+def prefixes(sequences: Iterable[TrainingSequence]) -> int:
+    """The distinct prefixes of the inputs of sequences: the nodes of their trie, counted one by one."""
+    inputs = [tuple(sequence.inputs.tolist()) for sequence in sequences]
+    return len({ids[: end + 1] for ids in inputs for end in range(len(ids))})
+
+
+@given(TREES, UPDATES)
+def test_the_sequences_of_a_tree_share_a_minibatch(
+    rows: list[tuple[list[int], int, int | None]], updates: Updates
+) -> None:
+    sequences = of_trees(rows)
+    [steps] = scheduled(sequences, replace(updates, epochs=1), ranks=1)
+    step_of = {index: number for number, step in enumerate(steps) for batch in step for index in trained(batch)}
+    steps_of_trees = {(tree, step_of[index]) for index, (_, _, tree) in enumerate(rows) if tree is not None}
+    assert len(steps_of_trees) == len({tree for tree, _ in steps_of_trees})
+    assert set(step_of) == set(range(len(rows)))
+
+
+@given(TREES, UPDATES)
+def test_a_micro_batch_computes_each_distinct_prefix_once(
+    rows: list[tuple[list[int], int, int | None]], updates: Updates
+) -> None:
+    """Where one holds the minibatch, that is the trie of its sequences; every further one repeats one path at most."""
+    sequences = of_trees(rows)
+    longest = max(len(sequence.inputs) for sequence in sequences)
+    whole = replace(updates, micro_batch_tokens=10_000)
+    for split, unsplit in zip(scheduled(sequences, updates, 1)[0], scheduled(sequences, whole, 1)[0], strict=True):
+        [batch] = unsplit
+        fewest = prefixes(sequences[index] for index in trained(batch))
+        assert len(batch.packed) == fewest
+        used = [part for part in split if trained(part)]
+        assert sum(len(part.packed) for part in used) <= fewest + (len(used) - 1) * longest

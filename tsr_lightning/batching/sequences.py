@@ -82,12 +82,19 @@ def with_credit(
         supervised_weights=credit.supervised_weights,
         turn_starts=torch.cat([sequence.turn_starts for sequence in sequences]),
     )
+    if len(sequences) == 1:  # as with every response of a tree: nothing has to be cut
+        whole = replace(sequences[0], targets=targets, normalizers=credit.normalizers, tree=tree)
+        return [whole] if _has_weight(targets) else []
     credited = []
     start = 0
     for sequence in sequences:
         span = slice(start, start + sequence.trained_tokens)
         start = span.stop
         part = targets.map(itemgetter(span))
-        if any(weights.any() for weights in (part.weights, part.value_weights, part.supervised_weights)):
+        if _has_weight(part):
             credited.append(replace(sequence, targets=part, normalizers=credit.normalizers[span], tree=tree))
     return credited
+
+
+def _has_weight(targets: Targets) -> bool:
+    return any(weights.any() for weights in (targets.weights, targets.value_weights, targets.supervised_weights))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
+from tsr_lightning.batching.duplicates import distinct_responses, summed
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.costs import Costs
@@ -84,32 +85,37 @@ class Credited(NamedTuple):
 
 
 def credited_sequences(groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks) -> Credited:
-    """The training sequences of groups, with credit; every rank estimates its share and returns all of them."""
+    """The training sequences of groups, with credit; every rank estimates its share and returns all of them.
+
+    Equal responses in a state are estimated once and trained once, with the sum of their weights; baselines count each.
+    """
     comparisons = [objective.comparisons(group) for group in groups]
     compared = list(chain.from_iterable(comparisons))
     if not compared:
         return Credited([], [[] for _ in groups])
-    trajectories = [trajectory for group in compared for trajectory in group.trajectories]
     trees = [
-        i if group.is_state else None
+        i if any(part.is_state for part in of_group) else None  # what is imitated shares prefixes with its tree
         for i, of_group in enumerate(comparisons)
-        for group in of_group
-        for _ in group.trajectories
+        for _ in of_group
     ]
+    trajectories, places = distinct_responses(compared)
     sequences = [training_sequences(trajectory) for trajectory in trajectories]
     estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
-    credits = objective.credit(compared, _by_group(estimates, compared))
+    credits = objective.credit(compared, [[estimates[place] for place in of_group] for of_group in places])
     credited = [
         sequence
-        for parts, estimated, credit, tree in zip(
-            sequences, estimates, chain.from_iterable(credits), trees, strict=True
-        )
-        for sequence in with_credit(parts, estimated, credit, tree)
+        for tree, of_group, own in zip(trees, places, credits, strict=True)
+        for place, copies in _by_place(of_group, own).items()
+        for credit in summed(copies)
+        for sequence in with_credit(sequences[place], estimates[place], credit, tree)
     ]
     remaining = iter(credits)
     return Credited(credited, [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons])
 
 
-def _by_group(estimates: Sequence[Estimates], groups: Sequence[Group]) -> list[list[Estimates]]:
-    remaining = iter(estimates)
-    return [list(islice(remaining, len(group.trajectories))) for group in groups]
+def _by_place(places: Sequence[int], credits: Sequence[Credit]) -> dict[int, list[Credit]]:
+    """The credits of equal trajectories together, in the order of the first of each."""
+    found: dict[int, list[Credit]] = {}
+    for place, credit in zip(places, credits, strict=True):
+        found.setdefault(place, []).append(credit)
+    return found
