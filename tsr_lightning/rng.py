@@ -27,6 +27,7 @@ class Stream(StrEnum):
     ORACLE = "oracle"  # the noise of a demonstration
     SHUFFLE = "shuffle"  # the order of the training sequences in an update pass
     INSTANCE = "instance"  # the seeds of the instances
+    CHOICE = "choice"  # what a strategy chooses by chance
 
 
 @dataclass(frozen=True, slots=True)

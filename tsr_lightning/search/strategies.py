@@ -86,7 +86,7 @@ class BestOfN(Strategy):
         require(self.n >= 1, "BestOfN.n", self.n, "give 1 or more")
 
     def __call__(self, root: Node) -> Search:
-        return _committed(self.plan, root, self.commit)
+        return committed(self.plan, root, self.commit)
 
     def plan(self, root: Node) -> Search:
         [leaves] = yield Expand([root], self.n)
@@ -127,7 +127,7 @@ class Beam(Strategy):
         )
 
     def __call__(self, root: Node) -> Search:
-        return _committed(self.plan, root, self.commit)
+        return committed(self.plan, root, self.commit)
 
     def plan(self, root: Node) -> Search:
         frontier = [root]
@@ -196,6 +196,11 @@ class Lookahead(Strategy):
         return Origin.SEARCHED if chooses else Origin.SAMPLED
 
     @property
+    def branches(self) -> bool:
+        """A single candidate that is rolled on by several continuations is not selected, and they are siblings."""
+        return self.origin is Origin.SEARCHED or (self.depth > 0 and self.width > 1)
+
+    @property
     def scored_by(self) -> Scorer:
         return self.scorer
 
@@ -221,7 +226,7 @@ class Expert(Strategy):
         return node
 
 
-def _committed(plan: Callable[[Node], Search], root: Node, commit: CommitMode) -> Search:
+def committed(plan: Callable[[Node], Search], root: Node, commit: CommitMode) -> Search:
     """The leaf that `plan` chose, or, under `resample`, the real episode, planned again after every turn."""
     if commit == "keep":
         return (yield from plan(root))

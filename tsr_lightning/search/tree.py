@@ -8,7 +8,7 @@ from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tsr_lightning.rng import Key
+from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import Message, Turn
 
 DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
@@ -91,6 +91,13 @@ class Node(Generic[DataT]):
     def turns(self) -> tuple[Turn, ...]:
         """From the root to here."""
         return tuple([node.turn for node in self.path if node.turn is not None])
+
+    def uniform(self) -> float:
+        """A keyed draw in [0, 1) by which a strategy chooses this node or not.
+
+        It is the same at every call, and independent of `tie` and of what happens from here on.
+        """
+        return self.driver.key.fold_in(Stream.CHOICE).uniform()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,199 @@
+"""Brute-force references of the strategies that branch for information, on the points of reference.py."""
+
+from collections.abc import Callable, Iterator
+
+from tests.fakes import Guided
+from tests.search.reference import SCORERS, Point, Reference, pruned, ranked, value
+from tsr_lightning.rng import Stream
+from tsr_lightning.search import (
+    AdaptiveBeam,
+    Beam,
+    BestOfN,
+    ContrastBeam,
+    Expert,
+    Lookahead,
+    Sample,
+    SearchFailures,
+    Strategy,
+    SuffixRestarts,
+    Vine,
+)
+from tsr_lightning.search.driver import SearchTask
+from tsr_lightning.search.scorers import CriticValue
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.trajectory import Message
+
+BRANCHING: list[Strategy] = [
+    *(Vine(*sizes) for sizes in ((2,), (4, 0.5), (3, 0.2, 3))),
+    *(
+        ContrastBeam(*sizes, scorer, commit)
+        for sizes in ((1, 3, 0, 1), (2, 4, 1, 1))
+        for scorer in SCORERS
+        for commit in ("keep", "resample")
+    ),
+    *(ContrastBeam(*sizes) for sizes in ((1, 2, 1, 0), (2, 5, 3, 9))),
+    *(
+        AdaptiveBeam(*sizes, scorer, commit)
+        for sizes in ((1, 5), (2, 8))
+        for scorer in SCORERS
+        for commit in ("keep", "resample")
+    ),
+    *(AdaptiveBeam(*sizes) for sizes in ((1, 2), (3, 7))),
+    *(
+        wrapped
+        for search in (
+            Sample(),
+            BestOfN(3, "resample"),
+            Beam(2, 4, CriticValue()),
+            Beam(2, 4, commit="resample"),
+            Lookahead(3, 2, 2),
+            AdaptiveBeam(),
+        )
+        for wrapped in (SearchFailures(search), SearchFailures(search, 3), SuffixRestarts(search))
+    ),
+    *(SuffixRestarts(search, 1, 2) for search in (Beam(), BestOfN(5))),
+    SuffixRestarts(Expert(), 9, 3),
+    SearchFailures(SuffixRestarts(ContrastBeam())),
+    SuffixRestarts(SearchFailures(), 2, 3),
+]
+ONE_OF_EACH: list[Strategy] = [
+    Vine(3, 0.5, 2),
+    ContrastBeam(),
+    ContrastBeam(2, 5, 1, 2, CriticValue(), "resample"),
+    AdaptiveBeam(),
+    AdaptiveBeam(2, 7, CriticValue(), "resample"),
+    SearchFailures(),
+    SuffixRestarts(),
+]
+
+
+def root(task: SearchTask) -> Point:
+    env = Guided()
+    observation, _ = env.reset(seed=task.instance)
+    messages = (Message("system", "walk"), Message("user", observation))
+    return Point(env.get_state(), messages, task.key, env.state_key(), env.remaining())
+
+
+class BranchingReference:
+    """Runs one task; `points` are then all that it drew."""
+
+    def __init__(self, task: SearchTask, limits: TokenLimits, max_response_tokens: int) -> None:
+        self.one = Reference(task, limits, max_response_tokens)
+        self.root = self.one.root = root(task)
+        self.end = self.play(task.strategy, self.root)
+
+    @property
+    def points(self) -> list[Point]:
+        """All proposals; turns of an oracle and real ones are none."""
+        found = {id(point): point for start in [*states(self.end), self.end] for point in below(start)}
+        return [point for point in found.values() if point.simulated is None]
+
+    def play(self, strategy: Strategy, start: Point) -> Point:
+        match strategy:
+            case Vine():
+                return self.vine(strategy, start)
+            case SearchFailures():
+                return self.failures(strategy, start)
+            case SuffixRestarts():
+                return self.restarts(strategy, start)
+            case ContrastBeam():
+                return self.committed(strategy.commit, lambda point: self.contrast(strategy, point), start)
+            case AdaptiveBeam():
+                return self.committed(strategy.commit, lambda point: self.adaptive(strategy, point), start)
+            case Beam() | BestOfN():
+                return self.committed(strategy.commit, self.one.plan(strategy), start)
+        task, self.one.task = self.one.task, SearchTask(0, 0, strategy, self.one.task.key)
+        end = self.one.end()
+        self.one.task = task
+        return end
+
+    def committed(self, commit: str, plan: Callable[[Point], Point], point: Point) -> Point:
+        while not point.done:
+            leaf = plan(point)
+            if commit == "keep":
+                return leaf
+            point = self.commit(point, leaf.first_turn_after(point))
+        return point
+
+    def commit(self, point: Point, chosen: Point) -> Point:
+        real = self.one.commit(point, chosen)
+        if real not in point.proposals:
+            point.proposals.append(real)
+        return real
+
+    def vine(self, strategy: Vine, start: Point) -> Point:
+        end = self.one.sample(start)
+        for state in states(end):
+            if chance(state) < strategy.share:
+                for _ in range(strategy.candidates - 1):
+                    self.play_out(self.one.propose(state), strategy.rollouts)
+        return end
+
+    def failures(self, strategy: SearchFailures, start: Point) -> Point:
+        for _ in range(strategy.samples):
+            end = self.one.sample(start)
+            if end.succeeded:
+                return end
+        return self.play(strategy.strategy, start)
+
+    def restarts(self, strategy: SuffixRestarts, start: Point) -> Point:
+        end = self.play(strategy.strategy, start)
+        going = end.succeeded
+        for number, state in enumerate(reversed(states(end))):
+            if going and number < strategy.points:
+                going = any(leaf.succeeded for leaf in self.play_out(state, strategy.rollouts))
+        return end
+
+    def contrast(self, strategy: ContrastBeam, start: Point) -> Point:
+        frontier, drawn = [start], []
+        while not frontier[0].succeeded and not all(point.done for point in frontier):
+            pool = [self.one.propose(point) for point in frontier if not point.done for _ in range(strategy.candidates)]
+            pool = ranked(strategy.scorer, pruned(pool + [point for point in frontier if point.done]))
+            won = pool[0].succeeded
+            frontier = [pool.pop(0) for _ in range(min(len(pool), 1 if won else strategy.width))]
+            open_points = [point for point in pool if not point.done]
+            for _ in range(0 if won else strategy.contrast):
+                if open_points:
+                    worst = open_points.pop()
+                    frontier.insert(strategy.width, worst)
+            drawn += sorted(open_points, key=chance)[: strategy.rollouts]
+        for point in drawn:
+            self.play_out(point, 1)
+        return frontier[0]
+
+    def adaptive(self, strategy: AdaptiveBeam, start: Point) -> Point:
+        frontier = [start]
+        while not frontier[0].succeeded and not all(point.done for point in frontier):
+            open_points = [point for point in frontier if not point.done]
+            pool, widest, most = list[Point](), start, 0.0
+            for point in open_points:
+                pair = self.one.propose(point), self.one.propose(point)
+                pool += pair
+                spread = abs(value(strategy.scorer, pair[0]) - value(strategy.scorer, pair[1]))
+                if spread > most:
+                    widest, most = point, spread
+            if most > 0 and not any(point.succeeded for point in pool):
+                pool += [self.one.propose(widest) for _ in range(strategy.budget - len(pool))]
+            pool += [point for point in frontier if point.done]
+            frontier = ranked(strategy.scorer, pruned(pool))[: strategy.width]
+        return frontier[0]
+
+    def play_out(self, point: Point, count: int) -> list[Point]:
+        if point.done:
+            return [point]
+        return [self.one.sample(self.one.propose(point)) for _ in range(count)]
+
+
+def chance(point: Point) -> float:
+    return point.key.fold_in(Stream.CHOICE).uniform()
+
+
+def states(end: Point) -> list[Point]:
+    """Those that the turns up to `end` were taken in."""
+    return [*states(end.parent), end.parent] if end.parent else []
+
+
+def below(point: Point) -> Iterator[Point]:
+    for child in point.proposals:
+        yield child
+        yield from below(child)

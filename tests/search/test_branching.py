@@ -1,0 +1,298 @@
+"""Strategies that branch for information: each draws what its brute-force reference draws, and not a token more."""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.fakes import Guided, Scripted, Walk, driver, tasks
+from tests.search.branching_reference import BRANCHING, ONE_OF_EACH, BranchingReference
+from tests.search.reference import STRATEGIES, Point, value
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
+from tsr_lightning.search import (
+    AdaptiveBeam,
+    Beam,
+    ContrastBeam,
+    Expert,
+    Sample,
+    SearchFailures,
+    Strategy,
+    SuffixRestarts,
+    Vine,
+)
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.scorers import Scorer
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.tree import Expand, Node, Search, flat
+from tsr_lightning.trajectory import Origin
+
+
+@dataclass(frozen=True)
+class Recorded(Strategy):
+    """A strategy whose candidates are written down."""
+
+    strategy: Strategy
+    candidates: list[Node] = field(default_factory=list)
+
+    def __call__(self, root: Node) -> Search:
+        search, answer = self.strategy(root), None
+        while True:
+            try:
+                request = search.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer = yield request
+            if isinstance(request, Expand):
+                self.candidates.extend(flat(answer))
+
+    @property
+    def scored_by(self) -> Scorer | None:
+        return self.strategy.scored_by
+
+
+def recorded(runner: Driver, searches: Sequence[SearchTask]) -> list[tuple[Node, list[Node]]]:
+    """The leaf of each search and all its candidates."""
+    watched = [SearchTask(t.instance, t.member, Recorded(t.strategy), t.key) for t in searches]
+    return [
+        (leaf, task.strategy.candidates)
+        for leaf, task in zip(runner.leaves(watched), watched, strict=True)
+        if isinstance(task.strategy, Recorded)
+    ]
+
+
+def seen(node: Node, scorer: Scorer | None) -> dict[str, Any]:
+    """What can be compared of a node."""
+    return {
+        "key": node.driver.key,
+        "turns": node.turns,
+        "score": node.score if scorer else None,
+        "return": node.episode_return,
+        "ended": (node.done, node.succeeded, node.snapshot.truncated),
+    }
+
+
+def expected(point: Point, scorer: Scorer | None) -> dict[str, Any]:
+    return {
+        "key": point.key,
+        "turns": point.turns,
+        "score": value(scorer, point) if scorer else None,
+        "return": point.episode_return,
+        "ended": (point.done, point.succeeded, point.truncated),
+    }
+
+
+def by_key(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(nodes, key=lambda node: node["key"].value)
+
+
+def assert_as_the_reference(strategy: Strategy, limits: TokenLimits, max_response_tokens: int) -> list[Node]:
+    """The leaves and every candidate are those of the reference, and so are the tokens and steps that they cost."""
+    searches, scorer = tasks(strategy, 16), strategy.scored_by
+    runner = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=max_response_tokens)
+    played, drawn = recorded(runner, searches), 0
+    for task, (leaf, candidates) in zip(searches, played, strict=True):
+        reference = BranchingReference(task, limits, max_response_tokens)
+        assert leaf.turns == reference.end.turns
+        assert (leaf.succeeded, leaf.episode_return) == (reference.end.succeeded, reference.end.episode_return)
+        assert by_key([seen(node, scorer) for node in candidates]) == by_key(
+            [expected(point, scorer) for point in reference.points]
+        )
+        drawn += sum(len(point.turn.response) for point in reference.points if point.turn is not None)
+    assert runner.costs.tokens_generated == drawn
+    return [leaf for leaf, _ in played]
+
+
+@pytest.mark.parametrize("strategy", BRANCHING, ids=repr)
+def test_a_search_draws_what_the_reference_draws_and_no_more(strategy: Strategy) -> None:
+    leaves = assert_as_the_reference(strategy, TokenLimits(1000), 64)
+    assert len({(leaf.succeeded, leaf.episode_return) for leaf in leaves}) > 2  # or any two strategies would agree
+
+
+@pytest.mark.parametrize("limits", [TokenLimits(26), TokenLimits(24, episode=3)], ids=str)
+@pytest.mark.parametrize("strategy", ONE_OF_EACH, ids=repr)
+def test_token_limits_cut_where_the_reference_cuts(strategy: Strategy, limits: TokenLimits) -> None:
+    leaves = assert_as_the_reference(strategy, limits, 2)
+    assert any(leaf.snapshot.out_of_tokens for leaf in leaves)
+
+
+@pytest.mark.parametrize("strategy", ONE_OF_EACH, ids=repr)
+def test_concurrency_order_and_workers_change_nothing(strategy: Strategy) -> None:
+    searches = tasks(strategy, 16)
+    alone = driver(Guided(), concurrency=1)
+    expected = alone.run(searches)
+    order = random.Random(1).sample(range(len(searches)), len(searches))
+    for concurrency, workers in ((7, 0), (256, 0), (7, 3)):
+        others = driver(Guided(), concurrency=concurrency, workers=[Guided() for _ in range(workers)])
+        assert others.run([searches[i] for i in order]) == [expected[i] for i in order]
+        assert others.costs.tokens_generated == alone.costs.tokens_generated
+        assert others.costs.env_steps == alone.costs.env_steps
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, *BRANCHING], ids=repr)
+def test_branches_says_whether_some_state_gets_several_candidates(strategy: Strategy) -> None:
+    counts = [
+        len({id(node) for node in candidates}) - len({id(node.parent) for node in candidates})
+        for _, candidates in recorded(driver(Guided()), tasks(strategy, 8))
+    ]
+    assert strategy.branches == any(counts)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "origin"),
+    [
+        (Vine(), Origin.SAMPLED),
+        (ContrastBeam(), Origin.SEARCHED),
+        (AdaptiveBeam(), Origin.SEARCHED),
+        (SearchFailures(Sample()), Origin.SEARCHED),  # the better of two samples
+        (SuffixRestarts(), Origin.SEARCHED),
+        (SuffixRestarts(Sample()), Origin.SAMPLED),
+        (SuffixRestarts(Expert()), Origin.DEMONSTRATED),
+    ],
+    ids=repr,
+)
+def test_trajectories_have_the_origin_of_their_strategy(strategy: Strategy, origin: Origin) -> None:
+    assert {trajectory.origin for trajectory in driver(Guided()).run(tasks(strategy, 8))} == {origin}
+
+
+# -- what each is for --------------------------------------------------------------------------------------------------
+
+
+def test_a_vine_returns_the_plain_sample() -> None:
+    vine, plain = (driver().run(tasks(strategy)) for strategy in (Vine(), Sample()))
+    assert [trajectory.turns for trajectory in vine] == [trajectory.turns for trajectory in plain]
+
+
+def test_states_of_a_vine_branch_with_equal_probability_whatever_came_of_them() -> None:
+    """About 0.3 of the states at each depth, of successes as of failures; none is chosen for its outcome."""
+    branched: dict[tuple[int, bool], list[bool]] = {}
+    for leaf, candidates in recorded(driver(), tasks(Vine(2, 0.3), 800)):
+        parents = [id(node.parent) for node in candidates]
+        for state in leaf.path[:-1]:
+            branched.setdefault((min(state.depth, 3), leaf.succeeded), []).append(parents.count(id(state)) > 1)
+    for chosen in branched.values():
+        assert len(chosen) > 100
+        assert sum(chosen) / len(chosen) == pytest.approx(0.3, abs=4 * (0.21 / len(chosen)) ** 0.5)
+
+
+def test_all_candidates_of_a_vine_are_played_to_their_ends() -> None:
+    """So that the mean of what follows them is unbiased."""
+    for _, candidates in recorded(driver(), tasks(Vine(3, 0.5, 2))):
+        parents = {id(node.parent) for node in candidates}
+        assert all(node.done or id(node) in parents for node in candidates)
+
+
+def test_a_contrast_beam_without_contrast_and_rollouts_is_a_beam() -> None:
+    for commit in ("keep", "resample"):
+        contrast, beam = driver(), driver()
+        searches = tasks(ContrastBeam(2, 4, 0, 0, commit=commit)), tasks(Beam(2, 4, commit=commit))
+        played = contrast.run(searches[0]), beam.run(searches[1])
+        assert [t.turns for t in played[0]] == [t.turns for t in played[1]]
+        assert contrast.costs.tokens_generated == beam.costs.tokens_generated
+
+
+def test_a_contrast_beam_keeps_the_worst_and_plays_others_out() -> None:
+    """Of five candidates on five places the best, the worst and one that was drawn go on, this one without branches."""
+    [(_, candidates)] = recorded(driver(Walk(slip=0), Every("abcd")), [SearchTask(0, 0, ContrastBeam(1, 8), Key(1))])
+    first = [node for node in candidates if node.depth == 1]
+    by_place = {node.snapshot.state_key: node for node in first}
+    assert sorted(by_place) == [-1, 0, 1, 2]
+    families = [sum(other.parent is node for other in candidates) for node in first]
+    followed = {node.snapshot.state_key: n for node, n in zip(first, families, strict=True) if n}
+    assert followed.pop(2) == followed.pop(-1) == 8
+    assert list(followed.values()) == [1]
+    assert set(followed) < {0, 1}
+
+
+def test_rollouts_go_on_after_the_first_success() -> None:
+    """A success of the best ends the search and not the measurement of the others."""
+    searches = [SearchTask(3, member, ContrastBeam(2, 4, 1, 2), Key(member)) for member in range(20)]
+    for leaf, candidates in recorded(driver(Walk(slip=0), Scripted(["a", "b"])), searches):
+        assert leaf.succeeded
+        parents = [id(node.parent) for node in candidates]
+        losers = [node for node in candidates if not node.done and node.depth == leaf.depth]
+        distinct = {node.snapshot.state_key for node in losers}
+        assert len([node for node in losers if id(node) in parents]) == min(2, len(distinct))
+
+
+def test_an_adaptive_beam_proposes_two_where_all_candidates_agree() -> None:
+    runner = driver(Walk(slip=0), Scripted(["d"]))
+    runner.run([SearchTask(0, 0, AdaptiveBeam(2, 8), Key(1))])
+    assert (runner.costs.env_steps, runner.costs.waves) == (2 * 6, 6)
+
+
+def test_an_adaptive_beam_never_exceeds_its_budget() -> None:
+    """And spends it where some scores differ."""
+    spent = []
+    for _, candidates in recorded(driver(), tasks(AdaptiveBeam(2, 7))):
+        spent += [sum(node.depth == depth for node in candidates) for depth in range(1, 7)]
+    assert set(spent) <= {0, 2, 4, 7}
+    assert spent.count(7) > 20
+    assert spent.count(2) + spent.count(4) > 20
+
+
+def test_no_search_follows_a_plain_success() -> None:
+    for (_, plain), (leaf, candidates) in zip(
+        recorded(driver(), tasks(Sample())), recorded(driver(), tasks(SearchFailures(Beam(2, 4)))), strict=True
+    ):
+        succeeded = plain[-1].succeeded
+        assert [node.turn for node in candidates[: len(plain)]] == [node.turn for node in plain]
+        assert (len(candidates) == len(plain)) == succeeded
+        assert (leaf is candidates[len(plain) - 1]) == succeeded
+
+
+def test_restarts_step_back_until_all_fail() -> None:
+    """A policy that goes two on nearly always succeeds from everywhere on a path; one that mostly stays, nowhere."""
+    sure, unsure = (
+        recorded(driver(Walk(slip=0), Scripted(answers)), [SearchTask(3, 0, SuffixRestarts(Beam(1, 60), 9, 3), Key(1))])
+        for answers in (["b"], [*"dddddddddddddddddddddddddddddb"])
+    )
+    for [(leaf, candidates)], points in ((sure, 3), (unsure, 1)):
+        assert leaf.succeeded
+        restarted = [state for state in leaf.path[:-1] if sum(node.parent is state for node in candidates) == 63]
+        assert restarted == leaf.path[-1 - points : -1]
+
+
+class Every(Scripted):
+    """An engine that answers each prompt with all of some letters in turn."""
+
+    def __init__(self, letters: str) -> None:
+        super().__init__()
+        self.letters = letters
+
+    def generate(self, prompts: Any, temperature: float) -> Any:
+        groups = super().generate(prompts, temperature)
+        return [
+            [type(r)((ord(self.letters[i % len(self.letters)]),), (-1.0,), True) for i, r in enumerate(group)]
+            for group in groups
+        ]
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "Vine.candidates is 1: give 2 or more; for 1 use Sample": lambda: Vine(1),
+    "Vine.share is 0": lambda: Vine(share=0),
+    "Vine.share is nan": lambda: Vine(share=float("nan")),
+    "Vine.rollouts is 0": lambda: Vine(rollouts=0),
+    "ContrastBeam.width is 0": lambda: ContrastBeam(0),
+    "ContrastBeam.contrast is -1": lambda: ContrastBeam(contrast=-1),
+    "ContrastBeam.rollouts is -1": lambda: ContrastBeam(rollouts=-1),
+    "ContrastBeam.candidates is 4: give 5 or more": lambda: ContrastBeam(3, 4, 2),
+    "ContrastBeam.candidates is 1: give 2 or more": lambda: ContrastBeam(1, 1, 0),
+    "AdaptiveBeam.width is 0": lambda: AdaptiveBeam(0),
+    "AdaptiveBeam.budget is 5: give 6 or more": lambda: AdaptiveBeam(3, 5),
+    "SearchFailures.samples is 0": lambda: SearchFailures(samples=0),
+    "SearchFailures.strategy is 'Expert': it demonstrates": lambda: SearchFailures(Expert()),
+    "SuffixRestarts.points is 0": lambda: SuffixRestarts(points=0),
+    "SuffixRestarts.rollouts is 1": lambda: SuffixRestarts(rollouts=1),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_an_invalid_argument_is_refused_by_its_key(sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        REFUSED[sentence]()

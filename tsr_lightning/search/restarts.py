@@ -1,0 +1,54 @@
+"""Plain continuations from the last states of a success."""
+
+from dataclasses import dataclass, field
+
+from tsr_lightning.errors import require
+from tsr_lightning.search.playouts import play_out
+from tsr_lightning.search.scorers import Scorer
+from tsr_lightning.search.strategies import Beam, Strategy
+from tsr_lightning.search.tree import Node, Search
+from tsr_lightning.trajectory import Origin
+
+
+@dataclass(frozen=True)
+class SuffixRestarts(Strategy):
+    """Where a search succeeds, plain samples from the last states of its path, stepping back from the end.
+
+    Near the end of a success the policy succeeds by itself some of the time, though from the root it never might; there
+    its samples differ in their outcomes, which credit among siblings needs. Stepping back ends where all samples of a
+    state fail, since earlier states are harder still. Reverse curricula (arXiv 1707.05300; arXiv 1812.03381; of
+    language models arXiv 2402.05808) move the start of training back over many updates; here every search finds the
+    place anew, so that there is no schedule to tune.
+
+    Args:
+        strategy: searches, from the root. Its trajectory is the result.
+        points: the most states restarted from, the last of the path first.
+        rollouts: plain samples from each.
+    """
+
+    strategy: Strategy = field(default_factory=Beam)
+    points: int = 3
+    rollouts: int = 4
+    branches = True
+
+    def __post_init__(self) -> None:
+        require(self.points >= 1, "SuffixRestarts.points", self.points, "give 1 or more")
+        require(self.rollouts >= 2, "SuffixRestarts.rollouts", self.rollouts, "give 2 or more, which can be compared")
+
+    def __call__(self, root: Node) -> Search:
+        leaf = yield from self.strategy(root)
+        if leaf.succeeded:
+            for state in leaf.path[-2 : -2 - self.points : -1]:
+                ends = yield from play_out([state], self.rollouts)
+                if not any(end.succeeded for end in ends):
+                    break
+        return leaf
+
+    @property
+    def origin(self) -> Origin:
+        """That of the search: the samples are candidates of its tree, and none becomes the trajectory."""
+        return self.strategy.origin
+
+    @property
+    def scored_by(self) -> Scorer | None:
+        return self.strategy.scored_by
