@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.curves import write_curves
+from benchmarks.gradients.page import write_page
 from benchmarks.objectives import OBJECTIVES
 from benchmarks.report import STUDY, WEBSHOP_STUDY, write_report
 from benchmarks.stability import STABILITY
@@ -19,12 +20,16 @@ def main() -> None:
         "--stability", action="store_true", help="does a run ever end below its start: docs/stability.md"
     )
     which.add_argument("--objectives", action="store_true", help="every objective as shipped: docs/objectives_study.md")
+    which.add_argument("--gradients", action="store_true", help="kinds of credit, by enumeration: docs/gradients.md")
     report_help = "with --stability or --objectives: write what is finished, run nothing"
     parser.add_argument("--report", action="store_true", help=report_help)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, each on one thread")
     parser.add_argument("--runs", type=Path, default=Path("runs/study"), help="where runs lie; finished ones are kept")
     parser.add_argument("--out", type=Path, default=None, help="folder of the table; docs/ for the published ones")
     args = parser.parse_args()
+    if args.gradients:
+        write_page(args.out or Path("docs"))
+        return
     for chosen, curves in ((args.stability, STABILITY), (args.objectives, OBJECTIVES)):
         if chosen:
             runs = args.runs / curves.name
