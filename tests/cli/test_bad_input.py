@@ -35,6 +35,7 @@ def overlay(**keys: object) -> dict[str, str]:
 
 
 MINE = ("--config", "mine.yaml")
+TREE = ("--config", "credit/tree.yaml")
 SUPERVISED = ("--config", "warm_start/supervised.yaml")
 FILE = ("--data.demonstrations.path", "mine.jsonl", "--data.demonstrations.count", "1")
 
@@ -59,6 +60,28 @@ def phases(epochs: list[int], *strategies: str, last_count: int = 4) -> dict[str
 TALK = messages("user", "assistant")
 LATER_GROUP_OF_1 = phases([3], "Sample", "Sample", last_count=1)
 CASES = {
+    "tree credit without a search": Case(
+        TREE,
+        r"searched is 'TreeCredit': .*no strategy of data\.plan proposes several; use a search .*search/beam\.yaml",
+    ),
+    "tree credit with shaping": Case(
+        (*BEAM, *TREE, "--model.objective.init_args.shaping", '[{"class_path": "ReturnAtEnd"}]'),
+        r"GRPO\.shaping is .*under TreeCredit the return of a response is its value.*use \[\]",
+    ),
+    "tree credit with GiGPO": Case(
+        ("--config", "objective/gigpo.yaml", *BEAM, *TREE),
+        r"GiGPO\.advantage is 'GroupInGroup': under TreeCredit .*use GroupNormalised or LeaveOneOut",
+    ),
+    "tree credit with SFT": Case(
+        ("--config", "objective/sft.yaml", *BEAM, *TREE), r"SFT the argument searched\S*, which it does not take"
+    ),
+    "tree credit with RAFT": Case(
+        ("--config", "objective/raft.yaml", *BEAM, *TREE), r"RAFT the argument searched\S*, which it does not take"
+    ),
+    "weight of a state beyond 1": Case(
+        (*BEAM, *TREE, "--model.objective.init_args.searched.init_args.size_power", "2"),
+        r"TreeCredit\.size_power is 2\.0: .*number from 0 to 1",
+    ),
     "unknown environment": Case(("--data.env", "tsr/Sokobn-v0"), r"'tsr/Sokobn-v0'.*did you mean tsr/Sokoban-v0"),
     "unknown environment of a user": Case(("--data.env", "absent_module:Env-v0"), "absent_module.*PYTHONPATH"),
     "misspelt argument of the environment": Case(("--data.env_kwargs.sise", "6"), "'sise': did you mean 'size'"),

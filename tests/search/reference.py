@@ -157,7 +157,7 @@ class Reference:
             end.truncated,
             final,
             end.messages,
-            end.tree(strategy.scored_by, self.root),
+            end.tree(strategy.scored_by, self.root) if strategy.branches else (),
             out_of_tokens=end.out_of_tokens,
         )
 

@@ -28,9 +28,11 @@ from tsr_lightning.objectives import (
     Clipped,
     ClippedWeight,
     K1Reward,
+    MeanBackup,
     Objective,
     PolicyGradient,
     TokenMean,
+    TreeCredit,
     TurnClipped,
     UnbiasedK3,
 )
@@ -43,6 +45,8 @@ VARIANTS: dict[str, Objective] = {
     "GSPO, wide": GSPO(surrogate=TurnClipped(0.05, 0.05)),
     "CISPO, two-sided": CISPO(surrogate=ClippedWeight(0.2, 0.28)),
     "PPO, UnbiasedK3": PPO(kl=UnbiasedK3(0.1)),
+    "GRPO, tree credit": GRPO(searched=TreeCredit()),
+    "PPO, tree credit": PPO(searched=TreeCredit(MeanBackup(), size_power=0.0, imitation=0.5)),
 }
 OBJECTIVES = {kind.__name__: kind() for kind in (*PRESETS, PolicyGradient)} | VARIANTS
 

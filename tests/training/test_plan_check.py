@@ -22,10 +22,12 @@ from tsr_lightning.objectives import (
     ReinforcePlusPlusBaseline,
     ReinforceRej,
     Supervised,
+    TreeCredit,
     Unchanged,
 )
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
+from tsr_lightning.search.vine import Vine
 from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.plan_check import check_plan
 
@@ -157,3 +159,36 @@ def test_one_search_per_instance_trains(empty_folder):
     run = tsr("fit", "--config", "sokoban.yaml", *QUICK, *one_each, *parity, "--model.policy.model", TINY).trainer
     assert run.global_step == 2
     assert run.callback_metrics["train/policy_weight"] > 0
+
+
+TREE = GRPO(searched=TreeCredit())
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Uniform(Beam(), 1),  # one search is enough
+        Uniform(Vine(), 1),  # plain samples, whose states branch
+        mixed(2, 1),
+        Annealed(Beam(), count=4, epochs=8),
+    ],
+    ids=repr,
+)
+def test_tree_credit_takes_a_single_search(plan: Plan):
+    check_plan(TREE, plan)
+    check_plan(PPO(searched=TreeCredit()), plan)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (Uniform(Sample(), 8), "TreeCredit.*no strategy of data.plan proposes several; use a search"),
+        (Uniform(Beam(1, 1), 8), "no strategy of data.plan proposes several"),
+        (Uniform(Expert(), 8), "demonstrations of Expert"),
+        (mixed(1, 1), "of which GRPO compares 1 in epoch 0"),  # the plain one has no other
+    ],
+    ids=repr,
+)
+def test_tree_credit_refuses_a_plan_in_which_nothing_is_compared(plan: Plan, message: str):
+    with pytest.raises(ConfigError, match=message):
+        check_plan(TREE, plan)

@@ -87,7 +87,7 @@ class MeanBackup(Backup):
     """The mean return from a candidate on: its reward and what the candidates below it returned, each weighted by how
     often it was drawn.
 
-    Where every episode was played to its end by the policy, as by `MonteCarlo`, it is an unbiased estimate of the
+    Where every episode was played to its end by the policy, as by `Vine`, it is an unbiased estimate of the
     policy's Q (VinePPO, https://arxiv.org/abs/2410.01679). Where a search selected what it went on with, the mean is
     over the selected.
 
@@ -159,7 +159,7 @@ def backed_up(
     for state in sorted(outcomes, reverse=True):  # by depth
         weighed = []
         for text, candidates in outcomes[state].items():
-            known = [outcome(each, of_states.get(_led_to(each, state))) for each in candidates]
+            known = [outcome(each, None if each.done else of_states.get(_led_to(each, state))) for each in candidates]
             values = [value for value in known if value is not None]
             if values:
                 of_responses[Response(state, text)] = fmean(values)

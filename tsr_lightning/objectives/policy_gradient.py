@@ -125,7 +125,7 @@ class PolicyGradient(Objective):
         return self.advantage.return_of(trajectory, self._rewards(trajectory))
 
     def comparisons(self, group: Group) -> list[Group]:
-        return self.searched.comparisons(group)
+        return self.searched.comparisons(group, self.minimum_compared)
 
     def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
         shaped = [

@@ -35,8 +35,8 @@ class SearchedCredit(ABC):
         """Whether `Trajectory.tree` is recorded."""
         return False
 
-    def comparisons(self, group: Group) -> list[Group]:
-        """See `Objective.comparisons`."""
+    def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
+        """See `Objective.comparisons` and `Objective.minimum_compared`."""
         return [group]
 
     def imitates(self, trajectory: Trajectory) -> bool:

@@ -1,9 +1,10 @@
 """Credit from the tree of a search: every expanded state is a comparison of the responses proposed there."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import pstdev
+from typing import NamedTuple
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.backups import Backup, MaxBackup, State, found_success, proposed_in
@@ -24,15 +25,21 @@ class TreeCredit(SearchedCredit):
     response is worth. Plain trajectories of the group are compared as ever.
 
     Related: TreeRL (https://arxiv.org/abs/2506.11902) and Tree-GRPO (https://arxiv.org/abs/2509.21240), which credit
-    the leaves of trees of whole responses; VinePPO (https://arxiv.org/abs/2410.01679), whose values are those of the
-    policy, as by the strategy `MonteCarlo` and `MeanBackup`.
+    the leaves of trees of whole responses; VinePPO (https://arxiv.org/abs/2410.01679) and SPO
+    (https://arxiv.org/abs/2505.23564), whose values are those of the policy.
+
+    With the strategy `Vine`, `MeanBackup(score_share=0)`, `LeaveOneOut` and `size_power` 0 the gradient of a step is,
+    up to a factor, an unbiased estimate of that of the expected return (docs/gradients.md): every state is then weighed
+    as often as the policy visits it. Searches visit states that the policy would not, and select what they go on with.
 
     Args:
         backup: the values.
         imitation: advantage of every token of a searched success, imitated beside it; 0 imitates none.
-        size_power: a state weighs n^-size_power, where n states of its instance are compared: 1 makes instances equal,
-            so that a large tree does not drown a small one; 0 makes states equal; TreeRL has 0.5.
-        drop_uniform: leave out states whose responses are all worth the same. A critic may learn from them.
+        size_power: each expansion of a state weighs n^-size_power, where n expansions of its instance are compared: 1
+            makes instances equal, so that a large tree does not drown a small one; 0 makes expansions equal; TreeRL has
+            0.5.
+        drop_uniform: leave out states whose responses are all worth the same, where the baseline is theirs. A critic's
+            is not, so under PPO none is left out: it would be biased by those that are kept.
     """
 
     backup: Backup = field(default_factory=MaxBackup)
@@ -44,7 +51,7 @@ class TreeCredit(SearchedCredit):
 
     def __post_init__(self) -> None:
         require_coefficient("TreeCredit.imitation", self.imitation)
-        remedy = "1 makes instances equal, 0 makes states equal; use a number from 0 to 1"
+        remedy = "1 makes instances equal, 0 makes expansions equal; use a number from 0 to 1"
         require(0 <= self.size_power <= 1, "TreeCredit.size_power", self.size_power, remedy)
 
     def compares(self, origin: Origin) -> bool:
@@ -56,54 +63,87 @@ class TreeCredit(SearchedCredit):
         imitated = trajectory.origin is Origin.SEARCHED and trajectory.succeeded and self.imitation > 0
         return CreditOverride(self.imitation, 1.0) if imitated else LEFT_OUT
 
-    def comparisons(self, group: Group) -> list[Group]:
+    def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
         """The trajectories that are compared or imitated as a whole, and a group of one-turn episodes per state."""
         whole = tuple(trajectory for trajectory in group.trajectories if self._is_whole(trajectory))
-        branching = [trajectory for trajectory in group.trajectories if branches(trajectory.tree)]
-        states = [state for state in self._states(branching) if not self.drop_uniform or _varies(state)]
-        weight = len(states) ** -self.size_power if states else 1.0
+        drops_uniform = self.drop_uniform and minimum_compared > 1
+        states = [state for state in self._states(group) if not drops_uniform or _varies(state)]
+        count = sum(state.expansions for state in states)
         return [
             *([replace(group, trajectories=whole)] if whole else []),
-            *(Group(group.instance, state, group.env, weight / len(state), is_state=True) for state in states),
+            *(
+                Group(group.instance, state.episodes, group.env, state.weight * count**-self.size_power, is_state=True)
+                for state in states
+            ),
         ]
 
     def _is_whole(self, trajectory: Trajectory) -> bool:
         match trajectory.origin:
             case Origin.SAMPLED:
-                return not branches(trajectory.tree)
+                return not trajectory.tree
             case Origin.SEARCHED:
                 return self.imitates(trajectory)
             case Origin.DEMONSTRATED:
                 return True
 
-    def _states(self, branching: Sequence[Trajectory]) -> list[tuple[Trajectory, ...]]:
-        """The responses drawn in each state where there were two or more, as one-turn episodes."""
-        trees = [trajectory.tree for trajectory in branching]
+    def _states(self, group: Group) -> list["_Compared"]:
+        """The responses drawn in each expanded state, as one-turn episodes."""
+        searches = [trajectory for trajectory in group.trajectories if trajectory.tree]
+        trees = [search.tree for search in searches]
         values, successes = self.backup(trees), found_success(trees)
         return [
-            tuple(
-                _episode(branching[i], trees[i][j], member, values[i][j], successes[i][j])
-                for member, (i, j) in enumerate(places)
+            _Compared(
+                tuple(
+                    _episode(searches[i], trees[i][j], member, values[i][j], successes[i][j])
+                    for member, (i, j) in enumerate(state.drawn)
+                ),
+                state.expansions,
             )
-            for places in siblings(trees)
+            for state in expanded_states(trees)
         ]
 
 
-def siblings(trees: Sequence[Sequence[Candidate]]) -> list[list[tuple[int, int]]]:
-    """The responses drawn in each state where there were two or more, as places [i][j] in `trees`, which are of one
-    instance. States with different contexts, as where these show the past, are different."""
+class _Compared(NamedTuple):
+    """The responses drawn in a state, and how often it was expanded."""
+
+    episodes: tuple[Trajectory, ...]
+    expansions: int
+
+    @property
+    def weight(self) -> float:
+        """Of an episode, where every expansion weighs 1."""
+        return self.expansions / len(self.episodes)
+
+
+class ExpandedState(NamedTuple):
+    """The responses drawn in a state."""
+
+    drawn: list[tuple[int, int]]  # places [i][j] in the trees
+    expansions: int  # how often two or more of them were drawn from one node
+
+
+def expanded_states(trees: Sequence[Sequence[Candidate]]) -> list[ExpandedState]:
+    """The states of which some node was expanded: two or more responses were drawn there, to be compared.
+
+    Nodes in equal states with equal contexts are one comparison, which counts as often as they were expanded; single
+    responses of other nodes in that state, as of a plain continuation, join it and add no weight. A state in which such
+    responses met by chance is none: it would count more often than it is visited.
+
+    Args:
+        trees: of searches of one instance.
+    """
     drawn: dict[tuple[State, tuple[int, ...]], list[tuple[int, int]]] = defaultdict(list)
     for i, tree in enumerate(trees):
         for j, (candidate, state) in enumerate(zip(tree, proposed_in(tree), strict=True)):
             if candidate.drawn:
                 drawn[state, candidate.turn.prompt].append((i, j))
-    return [places for places in drawn.values() if len(places) > 1]
+    states = [ExpandedState(places, _expansions(trees, places)) for places in drawn.values()]
+    return [state for state in states if state.expansions]
 
 
-def branches(tree: Sequence[Candidate]) -> bool:
-    """Whether two or more responses were drawn in some state."""
-    drawn = [candidate.parent for candidate in tree if candidate.drawn]
-    return len(set(drawn)) < len(drawn)
+def _expansions(trees: Sequence[Sequence[Candidate]], places: Sequence[tuple[int, int]]) -> int:
+    nodes = Counter((i, trees[i][j].parent) for i, j in places)
+    return sum(count > 1 for count in nodes.values())
 
 
 def _episode(trajectory: Trajectory, candidate: Candidate, member: int, value: float, succeeded: bool) -> Trajectory:
@@ -123,5 +163,5 @@ def _episode(trajectory: Trajectory, candidate: Candidate, member: int, value: f
     )
 
 
-def _varies(state: Sequence[Trajectory]) -> bool:
-    return pstdev(episode.episode_return for episode in state) > MINIMUM_STD
+def _varies(state: _Compared) -> bool:
+    return pstdev(episode.episode_return for episode in state.episodes) > MINIMUM_STD

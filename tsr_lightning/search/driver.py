@@ -66,7 +66,7 @@ class Driver:
         sampling: temperature and the token limit of a turn.
         limits: the other token limits.
         concurrency: searches that run at once.
-        keep_tree: record all candidates of a search in `Trajectory.tree`.
+        keep_tree: record all candidates of a strategy that branches in `Trajectory.tree`.
         keep_state_keys: record the state that each turn was taken in, in `Trajectory.state_keys`.
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
@@ -141,7 +141,7 @@ class Driver:
             truncated=leaf.snapshot.truncated,
             final_prompt=self._simulator.final_prompt(leaf),
             final_messages=leaf.snapshot.messages,
-            tree=_tree(leaf) if self.keep_tree else (),
+            tree=_tree(leaf) if self.keep_tree and task.strategy.branches else (),
             env=task.env,
             out_of_tokens=leaf.snapshot.out_of_tokens,
             state_keys=tuple(map(_state_key, leaf.path[:-1])) if self.keep_state_keys else (),

@@ -10,7 +10,7 @@ from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import has_signal
-from tsr_lightning.objectives.tree_credit import siblings
+from tsr_lightning.objectives.tree_credit import expanded_states
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
@@ -78,7 +78,7 @@ def tree_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, flo
         groups: that are trained on, with their trees.
         objective: of the epoch.
     """
-    expanded = sum(len(siblings([t.tree for t in group.trajectories])) for group in groups)
+    expanded = sum(len(expanded_states([t.tree for t in group.trajectories])) for group in groups)
     states = [part for group in groups for part in objective.comparisons(group) if part.is_state]
     return {
         "rollout/signal_node_share": sum(has_signal(state, objective) for state in states) / max(expanded, 1),

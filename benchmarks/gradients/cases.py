@@ -1,0 +1,147 @@
+"""The kinds of credit that are measured, each with the search whose trajectories it is given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.gradients.enumeration import Outcome
+from benchmarks.gradients.estimates import GroupOutcome, World
+from benchmarks.gradients.task import Rules
+from tsr_lightning.objectives import (
+    GRPO,
+    PPO,
+    RAFT,
+    RLOO,
+    Constant,
+    DrGRPO,
+    GroupNormalised,
+    LeaveOneOut,
+    MaxBackup,
+    MeanBackup,
+    Objective,
+    PolicyGradient,
+    TreeCredit,
+)
+from tsr_lightning.objectives.backups import Backup
+from tsr_lightning.search import Beam, BestOfN, Lookahead, Sample, Strategy, Vine
+
+TASKS = {"no noise": Rules(goal=4, turns=3), "slip": Rules(goal=3, turns=2, slip=0.25)}
+PLAIN = 4  # trajectories of a group without trees
+SEARCHES: Mapping[str, Strategy] = {
+    "plain samples": Sample(),
+    "vine": Vine(candidates=2),
+    "beam": Beam(width=2, candidates=2),
+    "lookahead": Lookahead(candidates=2, depth=1, width=1),
+    "best of 3": BestOfN(3),
+}
+SUM = Constant(1)  # the sum over a trajectory's tokens, without a division by its length
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table."""
+
+    credit: str
+    search: str  # a key of SEARCHES
+    objective: Objective
+    target: str  # of what it is the gradient
+    tree: bool = False  # groups of one search with its tree, instead of PLAIN trajectories
+    exact_score: bool = False  # the search's score is the policy's exact value
+
+
+def compared(searched: TreeCredit) -> PolicyGradient:
+    """Leave-one-out, summed over tokens."""
+    return PolicyGradient(LeaveOneOut(), aggregation=SUM, searched=searched, entropy_coefficient=0.0)
+
+
+def _tree(backup: Backup, search: str, target: str, size_power: float = 0.0) -> Case:
+    name = f"tree credit, {type(backup).__name__}"
+    return Case(
+        name + (f", size_power {size_power:g}" if size_power else ""),
+        search,
+        compared(TreeCredit(backup, size_power=size_power)),
+        target,
+        tree=True,
+    )
+
+
+MEAN, MAX = MeanBackup(), MaxBackup()
+RETURN, LENGTH = "the return", "the return, states of short episodes weighed more"
+FREE = {"entropy_coefficient": 0.0}
+OFF_PATH = "the return, in the states that the search visits"
+PART = "the return, in the first state alone"
+CASES = [
+    Case("RLOO, summed (`Constant`)", "plain samples", RLOO(aggregation=SUM, **FREE), RETURN),
+    Case("Dr. GRPO", "plain samples", DrGRPO(**FREE), RETURN),
+    Case("PPO, exact critic, not whitened", "plain samples", PPO(whiten=False, **FREE), RETURN),
+    Case("RLOO as shipped (`SequenceMean`)", "plain samples", RLOO(**FREE), LENGTH),
+    Case("GRPO, summed", "plain samples", GRPO(aggregation=SUM, **FREE), "the return, rare outcomes weighed more"),
+    Case("GRPO as shipped", "plain samples", GRPO(**FREE), "both of the above"),
+    Case("successes alone (RAFT), summed", "plain samples", RAFT(aggregation=SUM, **FREE), "log P(success)"),
+    *(
+        Case("successes alone, summed", search, RAFT(aggregation=SUM, **FREE), "the likelihood of its successes")
+        for search in ("best of 3", "beam", "lookahead")
+    ),
+    *(
+        Case("`Unchanged` (the paper's), GRPO", search, GRPO(**FREE), "the likelihood of its trajectories, centred")
+        for search in ("best of 3", "beam", "lookahead")
+    ),
+    _tree(MEAN, "vine", RETURN),
+    Case(
+        "tree credit, MeanBackup, PPO with exact critic",
+        "vine",
+        PPO(whiten=False, searched=TreeCredit(MEAN, size_power=0.0), **FREE),
+        RETURN,
+        tree=True,
+    ),
+    Case(
+        "tree credit, MeanBackup, mean-centred",
+        "vine",
+        PolicyGradient(
+            GroupNormalised(divide_by_std=False), aggregation=SUM, searched=TreeCredit(MEAN, size_power=0.0), **FREE
+        ),
+        "the return, states with more responses weighed more",
+        tree=True,
+    ),
+    _tree(MEAN, "vine", LENGTH, size_power=1.0),
+    _tree(MAX, "vine", "the best return that was found"),
+    Case(
+        "tree credit, MeanBackup, exact score",
+        "beam",
+        compared(TreeCredit(MeanBackup(score_share=1.0), size_power=0.0)),
+        OFF_PATH,
+        tree=True,
+        exact_score=True,
+    ),
+    _tree(MEAN, "beam", "the return, half guessed by the score"),
+    _tree(MAX, "beam", "the best return that was found"),
+    Case(
+        "tree credit as shipped (GRPO, MaxBackup)",
+        "beam",
+        GRPO(searched=TreeCredit(), **FREE),
+        "the best return that was found",
+        tree=True,
+    ),
+    _tree(MEAN, "lookahead", "the return, half guessed by the score"),
+    _tree(MAX, "lookahead", "the best return that was found"),
+    _tree(MEAN, "best of 3", PART),
+    _tree(MAX, "best of 3", "the best return that was found, in the first state alone"),
+]
+
+
+class Rollouts:
+    """The outcomes of the searches of a task, each enumerated once."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.world = World(rules)
+        self._known: dict[tuple[str, bool, bool], list[Outcome[GroupOutcome]]] = {}
+
+    def of(self, case: Case) -> list[Outcome[GroupOutcome]]:
+        key = case.search, case.tree, case.exact_score
+        if key not in self._known:
+            strategy = SEARCHES[case.search]
+            self._known[key] = (
+                self.world.single(strategy, exact_score=case.exact_score)
+                if case.tree
+                else self.world.groups(strategy, PLAIN)
+            )
+        return self._known[key]

@@ -1,0 +1,168 @@
+"""The gradient that an objective computes for a group, over all outcomes of its searches."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations_with_replacement
+from math import factorial, prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.gradients.enumeration import Choices, Outcome, outcomes
+from benchmarks.gradients.exact import Exact, exact
+from benchmarks.gradients.task import Ladder, LastObservation, Rules, Rung, Table
+from tsr_lightning.batching.tensors import Estimates, Outputs, Targets
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.objectives import Objective
+from tsr_lightning.rng import Key
+from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.trajectory import Group, Trajectory, Turn
+
+
+class Search(NamedTuple):
+    """A search's trajectory, and the turns that the policy drew for it."""
+
+    trajectory: Trajectory
+    turns: int
+
+
+class GroupOutcome(NamedTuple):
+    """A group, and the turns that the policy drew for it."""
+
+    group: Group
+    turns: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of the gradient of a step of many groups, against the exact one."""
+
+    gradient: Tensor  # [S, A] expected
+    cosine: float  # with the exact gradient
+    bias: float  # norm of what is left after the best multiple of the exact one, in units of that
+    turns: float  # drawn until the noise is no larger than the part along the exact gradient
+    opposed: int  # states in which the expected update makes the better action less likely
+
+
+class World:
+    """A task, a policy, and the searches of one by the other."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.choices = Choices()
+        self.policy = Table(rules, self.choices)
+        self.exact: Exact = exact(rules, self.policy.logits)
+
+    def searches(self, strategy: Strategy, *, exact_score: bool = False) -> Iterator[Outcome[Search]]:
+        """Every outcome of a search, trees included.
+
+        Args:
+            strategy: of the search.
+            exact_score: score a state by the policy's exact value instead of its nearness to the goal.
+        """
+        env = Ladder(self.rules, self.choices, self.exact.values if exact_score else None)
+        driver = Driver([env], LastObservation(), self.policy, Sampling(), TokenLimits(100), keep_tree=True)
+        task = SearchTask(0, 0, strategy, Key(0))
+
+        def run() -> Search:
+            before = self.policy.turns
+            [trajectory] = driver.run([task])
+            return Search(trajectory, self.policy.turns - before)
+
+        return outcomes(run, self.choices)
+
+    def single(self, strategy: Strategy, *, exact_score: bool = False) -> list[Outcome[GroupOutcome]]:
+        """Groups of one search, with its tree."""
+        searches = self.searches(strategy, exact_score=exact_score)
+        return [
+            Outcome(probability, GroupOutcome(Group(0, (search.trajectory,)), search.turns))
+            for probability, search in searches
+        ]
+
+    def groups(self, strategy: Strategy, size: int) -> list[Outcome[GroupOutcome]]:
+        """Groups of several searches of one instance, without their trees; their order does not matter."""
+        found: dict[tuple[Turn, ...], list[tuple[float, Search]]] = defaultdict(list)
+        for probability, search in self.searches(strategy):
+            found[search.trajectory.turns].append((probability, search))
+        cost = sum(probability * search.turns for same in found.values() for probability, search in same)
+        members = [(sum(probability for probability, _ in same), same[0][1].trajectory) for same in found.values()]
+        result = []
+        for chosen in combinations_with_replacement(range(len(members)), size):
+            orders = factorial(size) / prod(map(factorial, Counter(chosen).values()))
+            probability = orders * prod(members[i][0] for i in chosen)
+            group = Group(0, tuple(members[i][1] for i in chosen))
+            result.append(Outcome(probability, GroupOutcome(group, size * cost)))
+        return result
+
+    def figures(self, objective: Objective, groups: Sequence[Outcome[GroupOutcome]]) -> Figures:
+        """Of the gradient of a step, sum of `weights` times losses over sum of `normalizers`.
+
+        Its expectation is that of a step of many groups, the quotient of the two expectations, and its noise that of
+        such a step, by linearisation; both are exact, up to the float32 of credit.
+        """
+        probabilities = torch.tensor([probability for probability, _ in groups], dtype=torch.float64)
+        sums, divisors = self._steps(objective, [group for _, (group, _) in groups])
+        divisor = probabilities @ divisors
+        gradient = torch.einsum("g,gsa->sa", probabilities, sums) / divisor
+        residuals = (sums - gradient * divisors[:, None, None]) / divisor
+        variance = probabilities @ residuals.square().sum((1, 2))
+        turns = sum(probability * group.turns for probability, group in groups)
+        goal = self.exact.gradient
+        along = (gradient * goal).sum() / goal.norm()  # the part of the expected gradient along the exact one
+        across = gradient - along * goal / goal.norm()
+        return Figures(
+            gradient,
+            float(along / gradient.norm()),
+            float(across.norm() / along.abs()),
+            float(turns * variance / along.square()),
+            int((gradient * goal < -1e-9).any(1).sum()),
+        )
+
+    def _steps(self, objective: Objective, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
+        """The ascent direction [G, S, A] and the divisor [G] that each group adds to its step: the objective's own
+        comparisons, credit and loss, with importance ratios of 1."""
+        turns: list[tuple[Rung, int]] = []  # of all trained tokens, of which a turn has one
+        columns: list[Targets] = []
+        owners: list[int] = []
+        divisors = torch.zeros(len(groups), dtype=torch.float64)
+        for i, group in enumerate(groups):
+            compared = objective.comparisons(group)
+            estimates = [[self._estimates(t) for t in each.trajectories] for each in compared]
+            trajectories = [t for each in compared for t in each.trajectories]
+            flat = [credit for credits in objective.credit(compared, estimates) for credit in credits]
+            known = [estimate for of_group in estimates for estimate in of_group]
+            for trajectory, credit, estimate in zip(trajectories, flat, known, strict=True):
+                turns += [(Rung(*turn.prompt), turn.response[0]) for turn in trajectory.turns]
+                owners += [i] * len(trajectory.turns)
+                divisors[i] += credit.normalizers.sum()
+                columns.append(
+                    Targets(
+                        estimate.logprobs,
+                        estimate.values,
+                        estimate.reference_logprobs,
+                        credit.advantages,
+                        credit.value_targets,
+                        credit.weights,
+                        credit.value_weights,
+                        credit.supervised_weights,
+                        torch.ones(len(trajectory.turns)),
+                    )
+                )
+        targets = Targets(*(torch.cat([getattr(part, field.name) for part in columns]) for field in fields(Targets)))
+        logprobs = targets.old_logprobs.clone().requires_grad_()
+        outputs = Outputs(logprobs, torch.zeros_like(logprobs), targets.old_values)
+        (descent,) = torch.autograd.grad(objective.loss(targets, outputs).total, logprobs)
+        sums = torch.zeros(len(groups), *self.policy.logits.shape, dtype=torch.float64)
+        ascent = -descent.double()[:, None, None] * self.policy.scores(turns)
+        return sums.index_add(0, torch.tensor(owners), ascent), divisors
+
+    def _estimates(self, trajectory: Trajectory) -> Estimates:
+        """With the exact values for a critic's."""
+        values = [self.exact.values[Rung(*turn.prompt)] for turn in trajectory.turns]
+        logprobs = [turn.behaviour_logprobs[0] for turn in trajectory.turns]
+        zeros = torch.zeros(len(values))
+        return Estimates(torch.tensor(logprobs), torch.tensor(values), zeros, 0.0)

@@ -1,0 +1,119 @@
+"""Writes docs/gradients.md."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.gradients.cases import CASES, TASKS, Case, Rollouts
+from benchmarks.gradients.estimates import Figures
+
+EXACT = 1e-6  # credit is float32
+COLUMNS = (
+    "credit",
+    "rollouts",
+    "gradient of",
+    *(f"{name}: {what}" for name in TASKS for what in ("cosine", "bias", "opposed", "turns")),
+)
+
+
+class Row(NamedTuple):
+    """A kind of credit on all tasks."""
+
+    case: Case
+    figures: list[Figures]
+
+    @property
+    def unbiased(self) -> bool:
+        return all(each.cosine > 0 and each.bias < EXACT for each in self.figures)
+
+
+_PREFACE = """# Which credit estimates the policy gradient
+
+{verdict}
+
+Made by `python -m benchmarks.gradients`: a ladder with one step or two a turn and success on one rung, a policy with
+a table of logits, and the project's own driver, strategies, `comparisons`, `credit` and `loss`. Every outcome of every
+draw is enumerated, those of the noise too, so the figures are exact. Without noise the goal is the fourth rung in three
+turns; with slip it is the third in two, and a move goes one step further with probability 0.25. A turn costs 0.05.
+
+- Rollouts: groups of four plain samples, or of four searched trajectories; under tree credit one search. Beam and
+  lookahead have two candidates (beam width 2, lookahead one turn deep), a vine two in every state.
+- The gradient is that of a step of many groups with importance ratios of 1, without an entropy bonus. Tree credit has
+  leave-one-out baselines and `size_power` 0 unless the row says otherwise.
+- *cosine*: with the exact gradient of the expected return. *bias*: what is left of the expected gradient after the best
+  multiple of the exact one, in units of that multiple; a common factor is a step size.
+- *opposed*: states in which the expected update makes the better action less likely.
+- *turns*: how many turns have to be drawn until the noise, the root of the summed variances, is as small as the part of
+  the gradient that points along the exact one. It compares kinds of credit at equal cost; with n times as many the
+  noise is root n times smaller, the bias stays.
+
+"""
+
+_REASONS = """
+## Why
+
+Write g(s) = Σ π(a|s) ∇log π(a|s) Q(s, a), so that the exact gradient is Σ d(s) g(s), where d(s) is how often the policy
+visits s. Comparing n responses drawn in s, leave-one-out, gives g(s) in expectation if three things hold:
+
+1. **Values**: that of a response has the expectation Q, and none depends on another response of that state.
+   `MeanBackup` has that where all episodes were played to their end by plain samples (`Vine`), or where the score of
+   what was left is the policy's value. A maximum is the value of acting by search. Where a search chooses what it
+   goes on with, the value of the rest is a guess.
+2. **States** weigh as the policy visits them. In a vine every state of a plain trajectory is expanded once, so
+   `size_power: 0` weighs by d(s); a state that several vines or candidates reached is compared once and weighs as often
+   as it was expanded. `size_power: 1` divides by the expansions of an instance, so short episodes count more, like
+   `SequenceMean` over trajectories. A beam's states are those that the search liked. Best-of-N expands only the first.
+3. **Centring** shrinks by (n − 1) / n without leave-one-out. That is a step size where n is constant, and a bias where
+   equal states were merged. Dividing by the deviation weighs states, and outcomes within one, anew.
+
+`drop_uniform` leaves out comparisons whose advantages are 0; under `size_power: 0` it changes the step's length alone.
+A critic's advantages are not 0 there, so PPO keeps all.
+Where responses have several tokens, `Constant` sums them; `SequenceMean` and `TokenMean` weigh tokens anew here too.
+The policy of this page sees the state alone. If it sees its history too, values of equal states with other histories
+are pooled, an approximation. `resample` plays a response again only if its first outcome was liked, and a response's
+value is the mean of both outcomes, so it is slightly low; that is not in the table.
+
+Imitating successes of plain samples is the gradient of log P(success), exactly, not of the return. On searched
+trajectories it is the gradient of the likelihood that the policy gives them: distillation of the search. The paper's
+recipe is the same with weights R − mean(R) among searched trajectories.
+
+Biased is not useless: what search finds early can be worth more than being right on average, and most rows oppose the
+exact gradient in no state. [Tree credit](objectives/tree_credit.md) says when to use which.
+"""
+
+
+def measured(cases: Sequence[Case] = CASES) -> list[Row]:
+    """All rows; each search is enumerated once per task."""
+    rollouts = [Rollouts(rules) for rules in TASKS.values()]
+    return [Row(case, [each.world.figures(case.objective, each.of(case)) for each in rollouts]) for case in cases]
+
+
+def write_page(out: Path) -> None:
+    """Writes gradients.md into a folder."""
+    rows = measured()
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *map(_line, rows)]
+    page = _PREFACE.format(verdict=_verdict(rows)) + "\n".join(lines) + "\n" + _REASONS
+    (out / "gradients.md").write_text(page, encoding="utf-8")
+
+
+def _line(row: Row) -> str:
+    cells = [cell for figures in row.figures for cell in _cells(figures)]
+    return f"| {row.case.credit} | {row.case.search} | {row.case.target} | {' | '.join(cells)} |"
+
+
+def _cells(figures: Figures) -> tuple[str, ...]:
+    bias = "**0**" if figures.bias < EXACT else f"{figures.bias:.2f}"
+    return f"{figures.cosine:.3f}", bias, str(figures.opposed), f"{figures.turns:.0f}"
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    unbiased = [f"{row.case.credit} on {row.case.search}" for row in rows if row.unbiased]
+    return "\n".join(
+        [
+            "Unbiased estimates of the gradient of the expected return, exactly and on both tasks, are",
+            "",
+            *(f"- {name}" for name in unbiased),
+            "",
+            "and no others of this table: they are gradients of something else, as it says.",
+        ]
+    )

@@ -1,0 +1,90 @@
+"""Expected gradients by enumeration of all draws: which kinds of credit are unbiased, and of what the others are."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.gradients.cases import CASES, RETURN, TASKS, Case, Rollouts
+from benchmarks.gradients.estimates import Figures
+from tsr_lightning.objectives import MeanBackup, TreeCredit
+from tsr_lightning.search import Sample
+
+UNBIASED = [case for case in CASES if case.target == RETURN]
+BIASED = [
+    case
+    for case in CASES
+    if case.target != RETURN and case.search in ("plain samples", "vine", "beam") and "as shipped" not in case.credit
+]
+
+
+@pytest.fixture(scope="module")
+def rollouts() -> dict[str, Rollouts]:
+    return {name: Rollouts(rules) for name, rules in TASKS.items()}
+
+
+def figures(rollouts: Rollouts, case: Case) -> Figures:
+    return rollouts.world.figures(case.objective, rollouts.of(case))
+
+
+def named(case: Case) -> str:
+    return f"{case.credit} on {case.search}"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_search_plays_the_task_that_the_recursion_solves(task: str, rollouts: dict[str, Rollouts]):
+    world = rollouts[task].world
+    played = list(world.searches(Sample()))
+    assert sum(probability for probability, _ in played) == pytest.approx(1)
+    expected = sum(probability * search.trajectory.episode_return for probability, search in played)
+    assert expected == pytest.approx(world.exact.values[world.rules.states[0]])
+    gradient = sum(
+        probability * search.trajectory.episode_return * likelihood_gradient(rollouts[task], search.trajectory.turns)
+        for probability, search in played
+    )
+    torch.testing.assert_close(gradient, world.exact.gradient)
+
+
+def likelihood_gradient(rollouts: Rollouts, turns: tuple) -> Tensor:
+    states = {tuple(state): state for state in rollouts.world.rules.states}
+    return rollouts.world.policy.scores([(states[turn.prompt], turn.response[0]) for turn in turns]).sum(0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("case", UNBIASED, ids=named)
+def test_the_expected_gradient_is_that_of_the_return(case: Case, task: str, rollouts: dict[str, Rollouts]):
+    found = figures(rollouts[task], case)
+    assert found.cosine > 0
+    assert found.bias < 1e-6
+
+
+@pytest.mark.parametrize("case", BIASED, ids=named)
+def test_the_expected_gradient_is_that_of_something_else(case: Case, rollouts: dict[str, Rollouts]):
+    assert figures(rollouts["no noise"], case).bias > 0.003
+
+
+def test_unbiased_cases_have_a_vine_among_them():
+    assert {case.search for case in UNBIASED} == {"plain samples", "vine"}
+    assert any(
+        isinstance(searched := getattr(case.objective, "searched", None), TreeCredit)
+        and isinstance(searched.backup, MeanBackup)
+        for case in UNBIASED
+    )
+
+
+def test_imitating_plain_successes_follows_the_logarithm_of_their_probability(rollouts: dict[str, Rollouts]):
+    [case] = [case for case in CASES if case.target == "log P(success)"]
+    for task in rollouts.values():
+        found = figures(task, case).gradient
+        goal = task.world.exact.success_gradient
+        cosine = (found * goal).sum() / (found.norm() * goal.norm())
+        assert cosine.item() == pytest.approx(1, abs=1e-9)
+
+
+def test_exact_scores_make_a_beam_right_in_every_state_but_not_over_states(rollouts: dict[str, Rollouts]):
+    """Without noise: in each state a positive multiple of the exact gradient, of another size in each."""
+    [case] = [case for case in CASES if case.exact_score]
+    task = rollouts["no noise"]
+    found, goal = figures(task, case).gradient[:, 1], task.world.exact.gradient[:, 1]
+    ratios = (found / goal)[goal.abs() > 1e-9]
+    assert ratios.min() > 0
+    assert ratios.max() > 1.1 * ratios.min()
