@@ -16,7 +16,7 @@ COLUMNS = (
 )
 
 
-class Row(NamedTuple):
+class Measured(NamedTuple):
     """A kind of credit on all tasks."""
 
     case: Case
@@ -82,10 +82,10 @@ exact gradient in no state. [Tree credit](objectives/tree_credit.md) says when t
 """
 
 
-def measured(cases: Sequence[Case] = CASES) -> list[Row]:
+def measured(cases: Sequence[Case] = CASES) -> list[Measured]:
     """All rows; each search is enumerated once per task."""
     rollouts = [Rollouts(rules) for rules in TASKS.values()]
-    return [Row(case, [each.world.figures(case.objective, each.of(case)) for each in rollouts]) for case in cases]
+    return [Measured(case, [each.world.figures(case.objective, each.of(case)) for each in rollouts]) for case in cases]
 
 
 def write_page(out: Path) -> None:
@@ -96,7 +96,7 @@ def write_page(out: Path) -> None:
     (out / "gradients.md").write_text(page, encoding="utf-8")
 
 
-def _line(row: Row) -> str:
+def _line(row: Measured) -> str:
     cells = [cell for figures in row.figures for cell in _cells(figures)]
     return f"| {row.case.credit} | {row.case.search} | {row.case.target} | {' | '.join(cells)} |"
 
@@ -106,7 +106,7 @@ def _cells(figures: Figures) -> tuple[str, ...]:
     return f"{figures.cosine:.3f}", bias, str(figures.opposed), f"{figures.turns:.0f}"
 
 
-def _verdict(rows: Sequence[Row]) -> str:
+def _verdict(rows: Sequence[Measured]) -> str:
     unbiased = [f"{row.case.credit} on {row.case.search}" for row in rows if row.unbiased]
     return "\n".join(
         [

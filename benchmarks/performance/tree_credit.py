@@ -64,8 +64,8 @@ class Setting:
 
 SETTINGS = (
     Setting("Sokoban", "embedded/sokoban", "tsr/Sokoban-v0", {**_SOKOBAN, "min_solution": 2}),
-    Setting("Sokoban, hard levels", "embedded/sokoban", "tsr/Sokoban-v0", {**_SOKOBAN, "min_solution": 6}),
-    Setting("Sokoban, rarely solved", "embedded/sokoban", "tsr/Sokoban-v0", {**_SOKOBAN, "min_solution": 9}),
+    Setting("Sokoban, hard levels", "embedded/sokoban", "tsr/Sokoban-v0", {**_SOKOBAN, "min_solution": 4}),
+    Setting("Sokoban, rarely solved", "embedded/sokoban", "tsr/Sokoban-v0", {**_SOKOBAN, "min_solution": 6}),
     Setting("FrozenLake", "embedded/frozen_lake", "tsr/FrozenLake-v0", {**_LAKE, "success_rate": 0.8}),
     Setting("FrozenLake, no slip", "embedded/frozen_lake", "tsr/FrozenLake-v0", {**_LAKE, "success_rate": 1.0}),
 )

@@ -153,10 +153,10 @@ def test_each_distinct_response_is_estimated_and_trained_once_and_counts_as_ofte
         assert estimated == [tuple(row.ids.tolist()) for row in rows]
         assert estimated == list(chain.from_iterable(map(dict.fromkeys, drawn)))
         times = [own.count(row) for own in drawn for row in dict.fromkeys(own)]
-        sizes = [len(own) for own in drawn for _ in dict.fromkeys(own)]
-        for row, count, size in zip(rows, times, sizes, strict=True):
+        weights = [state.weight for state, own in zip(states, drawn, strict=True) for _ in dict.fromkeys(own)]
+        for row, count, weight in zip(rows, times, weights, strict=True):
             assert row.targets is not None
-            assert float(row.targets.weights.sum()) == pytest.approx(count / size)
+            assert float(row.targets.weights.sum()) == pytest.approx(count * weight)
 
 
 def test_a_baseline_counts_every_copy() -> None:
@@ -167,7 +167,7 @@ def test_a_baseline_counts_every_copy() -> None:
     nothing = replace(one, turns=(other,))
 
     class Given(TreeCredit):
-        def comparisons(self, group: Group) -> list[Group]:
+        def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
             return [replace(state, trajectories=(worth, nothing, nothing, worth, nothing, nothing), weight=1.0)]
 
     objective = PolicyGradient(searched=Given(), advantage=GroupNormalised(divide_by_std=False))

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import pstdev
 from typing import NamedTuple
 
 from tsr_lightning.errors import require
@@ -164,4 +163,5 @@ def _episode(trajectory: Trajectory, candidate: Candidate, member: int, value: f
 
 
 def _varies(state: _Compared) -> bool:
-    return pstdev(episode.episode_return for episode in state.episodes) > MINIMUM_STD
+    values = [episode.episode_return for episode in state.episodes]
+    return max(values) - min(values) > MINIMUM_STD
