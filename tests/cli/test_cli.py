@@ -15,6 +15,7 @@ import yaml
 from commands import QUICK, ROOT, TINY, in_folder, tsr, tsr_process
 from lightning.pytorch import Callback
 
+from tsr_lightning.cli.app import main
 from tsr_lightning.envs.base import Branchable
 
 KEEPING = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch:03d}", "every_n_epochs": 1, '
@@ -51,9 +52,21 @@ class TestHelp:
             assert "full optimization routine" not in explained
             assert "evaluation epoch over" not in explained
 
+    @pytest.mark.parametrize(
+        ("subcommand", "flags"),
+        [("study", ("--output", "--jobs", "--only", "--keep-changed")), ("report", ("--baseline", "--threshold"))],
+    )
+    def test_of_the_plain_subcommands_lists_their_flags(self, subcommand: str, flags, capsys, empty_folder):
+        with pytest.raises(SystemExit) as ended:
+            main([subcommand, "--help"])
+        assert ended.value.code == 0
+        said = capsys.readouterr().out
+        assert f"usage: tsr {subcommand}" in said
+        assert all(flag in said for flag in flags)
+
     def test_lists_no_other_subcommands(self, capsys, empty_folder):
         said = printed(capsys, "--help")
-        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export"
+        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export,study,report"
         assert "trajectories built" in said
 
     @pytest.mark.parametrize("subcommand", ["fit", "validate", "export"])

@@ -66,6 +66,10 @@ class Processes:
                 with self._mutex:
                     self._running.discard(process)
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Kills what runs and lets nothing begin. Checkpoints are written atomically, so nothing is lost but time."""
         with self._mutex:

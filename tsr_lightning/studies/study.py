@@ -201,6 +201,8 @@ class _Worker:
     def _finish(self, run: Run, checked: CheckedArm, status: int) -> str:
         written = self.folder.work(run) / f"{checked.evaluation}.history.json"
         log = self.folder.log(run)
+        if self.processes.closed:
+            return "failed"  # ended with the study, which says so once
         if status != 0:
             how = f"was killed by signal {-status}" if status < 0 else f"FAILED with exit status {status}"
             self.progress.fail(run, f"{how}; the end of {log}:", last_lines(log, _LINES_OF_A_FAILURE))
