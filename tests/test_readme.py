@@ -37,7 +37,7 @@ def test_an_example_trains(name: str, source: str, command: str, tmp_path: Path)
 @pytest.mark.slow
 def test_the_python_example_trains(tmp_path: Path):
     [source] = re.findall(r"```python\n(from .*?)```", README, re.DOTALL)
-    quick = source.replace("max_epochs=25", "max_epochs=1").replace("instances=16", "instances=4")
+    quick = source.replace("max_epochs=40", "max_epochs=1").replace("instances=64", "instances=4")
     assert quick.count("max_epochs=1,") == quick.count("instances=4") == 1
     names: dict[str, object] = {}
     with in_folder(tmp_path):
