@@ -74,6 +74,6 @@ def warm_started(task: str, folder: Path) -> Path:
     with in_folder(folder):
         config = ("--config", f"warm_start/{task}.yaml", "--model.policy.model", TINY, *QUICK)
         fast = ("--model.optimizer.learning_rate", "0.01", "--model.optimizer.warmup_updates", "5")
-        agent = tsr("fit", *config, *fast, "--trainer.max_epochs", "30", "--data.instances", "16").model
+        agent = tsr("fit", *config, *fast, "--trainer.max_epochs", "30", "--data.instances", "32").model
         export(agent.policy, agent.tokenizer, folder / "model")
     return folder / "model"
