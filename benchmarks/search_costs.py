@@ -21,7 +21,6 @@ from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.search import (
-    AdaptiveBeam,
     Beam,
     BestOfN,
     ContrastBeam,
@@ -72,8 +71,7 @@ STRATEGIES: dict[str, Strategy] = {
     "Lookahead 4, depth 2, width 2": Lookahead(),
     "SearchFailures of Beam 2 of 4": SearchFailures(),
     "SearchFailures of Beam 2 of 4, 2 samples": SearchFailures(samples=2),
-    "AdaptiveBeam 2, budget 8": AdaptiveBeam(),
-    "SearchFailures of AdaptiveBeam 2, budget 8": SearchFailures(AdaptiveBeam()),
+    "SearchFailures of Beam 1 of 4": SearchFailures(Beam(1, 4)),
     "ContrastBeam 2 and 1 of 4, 1 rollout": ContrastBeam(),
     "ContrastBeam 2 and 0 of 4, 1 rollout": ContrastBeam(contrast=0),
     "SuffixRestarts of Beam 2 of 4": SuffixRestarts(),

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from tests.fakes import Guided
-from tests.search.reference import SCORERS, Point, Reference, pruned, ranked, value
+from tests.search.reference import SCORERS, Point, Reference, pruned, ranked
 from tsr_lightning.rng import Stream
 from tsr_lightning.search import (
-    AdaptiveBeam,
     Beam,
     BestOfN,
     ContrastBeam,
@@ -33,13 +32,6 @@ BRANCHING: list[Strategy] = [
     ),
     *(ContrastBeam(*sizes) for sizes in ((1, 2, 1, 0), (2, 5, 3, 9))),
     *(
-        AdaptiveBeam(*sizes, scorer, commit)
-        for sizes in ((1, 5), (2, 8))
-        for scorer in SCORERS
-        for commit in ("keep", "resample")
-    ),
-    *(AdaptiveBeam(*sizes) for sizes in ((1, 2), (3, 7))),
-    *(
         wrapped
         for search in (
             Sample(),
@@ -47,7 +39,6 @@ BRANCHING: list[Strategy] = [
             Beam(2, 4, CriticValue()),
             Beam(2, 4, commit="resample"),
             Lookahead(3, 2, 2),
-            AdaptiveBeam(),
         )
         for wrapped in (SearchFailures(search), SearchFailures(search, 3), SuffixRestarts(search))
     ),
@@ -60,8 +51,6 @@ ONE_OF_EACH: list[Strategy] = [
     Vine(3, 0.5, 2),
     ContrastBeam(),
     ContrastBeam(2, 5, 1, 2, CriticValue(), "resample"),
-    AdaptiveBeam(),
-    AdaptiveBeam(2, 7, CriticValue(), "resample"),
     SearchFailures(),
     SuffixRestarts(),
 ]
@@ -98,8 +87,6 @@ class BranchingReference:
                 return self.restarts(strategy, start)
             case ContrastBeam():
                 return self.committed(strategy.commit, lambda point: self.contrast(strategy, point), start)
-            case AdaptiveBeam():
-                return self.committed(strategy.commit, lambda point: self.adaptive(strategy, point), start)
             case Beam() | BestOfN():
                 return self.committed(strategy.commit, self.one.plan(strategy), start)
         task, self.one.task = self.one.task, SearchTask(0, 0, strategy, self.one.task.key)
@@ -159,23 +146,6 @@ class BranchingReference:
             drawn += sorted(open_points, key=chance)[: strategy.rollouts]
         for point in drawn:
             self.play_out(point, 1)
-        return frontier[0]
-
-    def adaptive(self, strategy: AdaptiveBeam, start: Point) -> Point:
-        frontier = [start]
-        while not frontier[0].succeeded and not all(point.done for point in frontier):
-            open_points = [point for point in frontier if not point.done]
-            pool, widest, most = list[Point](), start, 0.0
-            for point in open_points:
-                pair = self.one.propose(point), self.one.propose(point)
-                pool += pair
-                spread = abs(value(strategy.scorer, pair[0]) - value(strategy.scorer, pair[1]))
-                if spread > most:
-                    widest, most = point, spread
-            if most > 0 and not any(point.succeeded for point in pool):
-                pool += [self.one.propose(widest) for _ in range(strategy.budget - len(pool))]
-            pool += [point for point in frontier if point.done]
-            frontier = ranked(strategy.scorer, pruned(pool))[: strategy.width]
         return frontier[0]
 
     def play_out(self, point: Point, count: int) -> list[Point]:

@@ -14,7 +14,6 @@ from tests.search.reference import STRATEGIES, Point, value
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.search import (
-    AdaptiveBeam,
     Beam,
     ContrastBeam,
     Expert,
@@ -123,7 +122,6 @@ def test_branches_says_whether_some_state_gets_several_candidates(strategy: Stra
     [
         (Vine(), Origin.SAMPLED),
         (ContrastBeam(), Origin.SEARCHED),
-        (AdaptiveBeam(), Origin.SEARCHED),
         (SearchFailures(Sample()), Origin.SEARCHED),  # the better of two samples
         (SuffixRestarts(), Origin.SEARCHED),
         (SuffixRestarts(Sample()), Origin.SAMPLED),
@@ -195,22 +193,6 @@ def test_rollouts_go_on_after_the_first_success() -> None:
         assert len([node for node in losers if id(node) in parents]) == min(2, len(distinct))
 
 
-def test_an_adaptive_beam_proposes_two_where_all_candidates_agree() -> None:
-    runner = driver(Walk(slip=0), Scripted(["d"]))
-    runner.run([SearchTask(0, 0, AdaptiveBeam(2, 8), Key(1))])
-    assert (runner.costs.env_steps, runner.costs.waves) == (2 * 6, 6)
-
-
-def test_an_adaptive_beam_never_exceeds_its_budget() -> None:
-    """And spends it where some scores differ."""
-    spent = []
-    for _, candidates in recorded(driver(), tasks(AdaptiveBeam(2, 7))):
-        spent += [sum(node.depth == depth for node in candidates) for depth in range(1, 7)]
-    assert set(spent) <= {0, 2, 4, 7}
-    assert spent.count(7) > 20
-    assert spent.count(2) + spent.count(4) > 20
-
-
 def test_no_search_follows_a_plain_success() -> None:
     for (_, plain), (leaf, candidates) in zip(
         recorded(driver(), tasks(Sample())), recorded(driver(), tasks(SearchFailures(Beam(2, 4)))), strict=True
@@ -260,8 +242,6 @@ REFUSED = {
     "ContrastBeam.rollouts is -1": lambda: ContrastBeam(rollouts=-1),
     "ContrastBeam.candidates is 4: give 5 or more": lambda: ContrastBeam(3, 4, 2),
     "ContrastBeam.candidates is 1: give 2 or more": lambda: ContrastBeam(1, 1, 0),
-    "AdaptiveBeam.width is 0": lambda: AdaptiveBeam(0),
-    "AdaptiveBeam.budget is 5: give 6 or more": lambda: AdaptiveBeam(3, 5),
     "SearchFailures.samples is 0": lambda: SearchFailures(samples=0),
     "SearchFailures.strategy is 'Expert': it demonstrates": lambda: SearchFailures(Expert()),
     "SuffixRestarts.points is 0": lambda: SuffixRestarts(points=0),

@@ -1,6 +1,5 @@
 """Search over turns. The strategies that this imports have short names in configurations."""
 
-from tsr_lightning.search.adaptive_beam import AdaptiveBeam
 from tsr_lightning.search.contrast_beam import ContrastBeam
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.restarts import SuffixRestarts
@@ -8,7 +7,6 @@ from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sa
 from tsr_lightning.search.vine import Vine
 
 __all__ = [
-    "AdaptiveBeam",
     "Beam",
     "BestOfN",
     "ContrastBeam",
