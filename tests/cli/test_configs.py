@@ -116,8 +116,10 @@ def test_an_overlay_replaces_any_other_of_its_kind(first: str, second: str, reso
     assert resolve(capsys, BASE, first, second) == resolve(capsys, BASE, second)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize(  # an arm takes a second and a half
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if "quickstart" in name else pytest.mark.exhaustive) for name in GRIDS],
+)
 def test_every_arm_of_a_grid_is_a_run_that_tsr_would_take(name: str, empty_folder: Path):
     grid = read_grid(CONFIGS / name)
     assert check_arms(grid, resolved_settings).keys() == {arm.name for arm in grid.arms}

@@ -37,7 +37,9 @@ def success_rate(kind: type[Objective], *, tree: bool = False) -> float:
         tree: train on the candidates of one beam per instance by tree credit, instead of on plain samples.
     """
     seed_everything(1)
-    arguments = {**OTHER_ARGUMENTS.get(kind, {}), **({"searched": TreeCredit()} if tree else {})}
+    # Without it some processor's rounding makes some seed of GRPO certain of a wrong answer within ten epochs
+    exploration = {} if kind is SFT else {"entropy_coefficient": 0.01}
+    arguments = {**exploration, **OTHER_ARGUMENTS.get(kind, {}), **({"searched": TreeCredit()} if tree else {})}
     epochs = SLOW_EPOCHS if kind in SLOW else EPOCHS
     model = Scratch(
         hidden_size=32,
@@ -49,12 +51,12 @@ def success_rate(kind: type[Objective], *, tree: bool = False) -> float:
     agent = Agent(
         PolicySpec(model),
         kind(**arguments),
-        Optimizer(learning_rate=0.005, critic_learning_rate=0.005),
+        Optimizer(learning_rate=0.01, critic_learning_rate=0.01),
     )
     data = RolloutDataModule(
         "two_turns:TwoTurns-v0",
         plan=Uniform(Beam(), 1) if tree else Uniform(Expert() if kind is SFT else Sample(), 8),
-        instances=64 if tree else 32,  # with 16 and twice the step, some seed of GRPO fails on every processor
+        instances=64 if tree else 16,
         held_out=HeldOut(32),
         sampling=Sampling(1.0, 2),
         evaluations=[EvalProtocol("sampled", 1.0, 8)],

@@ -43,12 +43,13 @@ def duration(seconds: float) -> str:
 
 
 def describe_change(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Success at the first and the last evaluation, by protocol: `sampled 0.125 to 0.560`."""
+    """Success at the start, where the run measured it, and at the last evaluation: `sampled 0.125 to 0.560`."""
     first, last = evaluations[0]["figures"], evaluations[-1]["figures"]
+    has_start = len(evaluations) > 1 and evaluations[0]["costs"]["epochs"] == 0
     parts = []
     for protocol, figures in last.items():
         after = f"{figures['success_rate']:.3f}"
-        begun_at = f"{first[protocol]['success_rate']:.3f} to " if len(evaluations) > 1 and protocol in first else ""
+        begun_at = f"{first[protocol]['success_rate']:.3f} to " if has_start and protocol in first else ""
         parts.append(f"{protocol} {begun_at}{after}")
     return ", ".join(parts)
 
