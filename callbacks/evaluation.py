@@ -123,6 +123,8 @@ class Evaluation(Callback):
         data = datamodule(trainer)
         if not isinstance(data, RolloutDataModule) or len(data.mixture) > 1:  # whose weights evaluation ignores
             return
+        if "rollout/sampled/success_rate" in metrics:  # then `rollout/search_gap` compares on the same instances
+            return
         temperature = data.sampling.temperature
         for plain in [*self._latest.values(), *self._before.values()]:
             if plain.is_plain and plain.epochs == epochs and plain.protocol["temperature"] == temperature:

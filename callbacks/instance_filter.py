@@ -22,7 +22,8 @@ class InstanceFilter(Callback):
     them. A group is uniform, and ranks last, where it has no signal (`objectives/signal.py`): these returns are all
     equal and no member is imitated. Ties are broken by the deviation of all returns, then by order. A group in which
     nothing is compared (searched members alone, under `ImitateSuccesses`) is not ranked: it is kept where a member is
-    imitated, and uniform otherwise, however its returns differ.
+    imitated, and uniform otherwise, however its returns differ. Under tree credit a
+    group ranks by the state whose values vary most.
 
     It ranks by returns, never by a search's scores. All ranks get the groups of all, and choose alike.
 
@@ -53,12 +54,16 @@ class InstanceFilter(Callback):
         uniform = [self.is_uniform(group, objective) for group in groups]
         compared = [compared_std(group, objective) for group in groups]
         overall = [pstdev(map(objective.return_of, group.trajectories)) for group in groups]
-        unranked = {i for i, group in enumerate(groups) if not compared_returns(group, objective)}
+        unranked = {i for i, group in enumerate(groups) if not self.is_compared(group, objective)}
         candidates = [i for i in range(len(groups)) if i not in unranked]
         quota = max(1, floor(self.keep * len(candidates) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
         ranked = sorted(candidates, key=lambda i: (uniform[i], -compared[i], -overall[i], i))
         chosen = {i for i in [*unranked, *ranked[:quota]] if not (self.drop_uniform and uniform[i])}
         return [group for i, group in enumerate(groups) if i in chosen]
+
+    def is_compared(self, group: Group, objective: Objective) -> bool:
+        """Whether anything in it is compared: trajectories, or under tree credit the responses in a state."""
+        return any(compared_returns(part, objective) for part in objective.comparisons(group))
 
     def is_uniform(self, group: Group, objective: Objective) -> bool:
         """Whether the objective's policy terms can learn nothing from a group."""

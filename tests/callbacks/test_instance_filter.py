@@ -4,10 +4,23 @@ from dataclasses import replace
 
 import pytest
 from callback_support import Agent, Data, events, points, returns, trainer, trajectory, turn
+from fakes import driver, tasks
 
 from callbacks import InstanceFilter
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, MaxRL, OverlongPenalty, ReinforceRej
+from tsr_lightning.objectives import (
+    GRPO,
+    PPO,
+    RAFT,
+    SFT,
+    ImitateSuccesses,
+    MaxRL,
+    OverlongPenalty,
+    ReinforceRej,
+    TreeCredit,
+)
+from tsr_lightning.objectives.signal import compared_std
+from tsr_lightning.search.strategies import Beam
 from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutWave
 from tsr_lightning.trajectory import Group, Origin
 
@@ -177,3 +190,15 @@ def test_a_rollout_without_groups_logs_nothing(tmp_path):
 def test_it_has_the_hook_of_the_data_module():
     assert isinstance(InstanceFilter(), OnRolloutEnd)
     assert not isinstance(InstanceFilter(), OnRolloutWave)
+
+
+def test_under_tree_credit_the_groups_whose_states_vary_most_are_kept():
+    """Searched trajectories are compared in their trees, so one search per instance is ranked too."""
+    objective = GRPO(searched=TreeCredit())
+    searched = driver(keep_tree=True).run(tasks(Beam(2, 4), 16))
+    groups = [Group(i, (one,)) for i, one in enumerate(searched)]
+    spread = [compared_std(group, objective) for group in groups]
+    assert len(set(spread)) > 4
+    chosen = kept(groups, objective, keep=0.25)
+    assert sorted(spread[i] for i in chosen) == sorted(spread)[-len(chosen) :]
+    assert 0 < len(chosen) <= 4

@@ -19,11 +19,14 @@ from tsr_lightning.objectives import (
     RLOO,
     Credit,
     GiGPO,
+    K1Reward,
     MaxBackup,
+    MaxRL,
     MeanBackup,
     Objective,
     ReturnAtEnd,
     Supervised,
+    TokenGAE,
     TreeCredit,
 )
 from tsr_lightning.objectives.signal import compared_std, has_signal
@@ -207,6 +210,9 @@ def test_a_critic_learns_from_states_of_equal_values_too():
     [
         (GRPO, {"shaping": [ReturnAtEnd()]}, "GRPO.shaping is .*no shaping of rewards reaches it; use []"),
         (GiGPO, {}, "GiGPO.advantage is 'GroupInGroup': .*use GroupNormalised or LeaveOneOut"),
+        (MaxRL, {}, "MaxRL.advantage is 'SuccessRelative': .*use GroupNormalised"),
+        (PPO, {"advantage": TokenGAE(bootstrap_truncated=True)}, "PPO.advantage is 'TokenGAE': .*bootstrap_truncated"),
+        (GRPO, {"kl": K1Reward()}, "GRPO.kl is .*use UnbiasedK3, K3 or K2"),
     ],
 )
 def test_parts_that_contradict_tree_credit_are_refused(kind: Any, arguments: dict[str, Any], message: str):

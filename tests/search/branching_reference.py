@@ -9,7 +9,6 @@ from tsr_lightning.search import (
     Beam,
     BestOfN,
     ContrastBeam,
-    Expert,
     Lookahead,
     Sample,
     SearchFailures,
@@ -43,7 +42,6 @@ BRANCHING: list[Strategy] = [
         for wrapped in (SearchFailures(search), SearchFailures(search, 3), SuffixRestarts(search))
     ),
     *(SuffixRestarts(search, 1, 2) for search in (Beam(), BestOfN(5))),
-    SuffixRestarts(Expert(), 9, 3),
     SearchFailures(SuffixRestarts(ContrastBeam())),
     SuffixRestarts(SearchFailures(), 2, 3),
 ]

@@ -125,7 +125,6 @@ def test_branches_says_whether_some_state_gets_several_candidates(strategy: Stra
         (SearchFailures(Sample()), Origin.SEARCHED),  # the better of two samples
         (SuffixRestarts(), Origin.SEARCHED),
         (SuffixRestarts(Sample()), Origin.SAMPLED),
-        (SuffixRestarts(Expert()), Origin.DEMONSTRATED),
     ],
     ids=repr,
 )
@@ -244,6 +243,7 @@ REFUSED = {
     "ContrastBeam.candidates is 1: give 2 or more": lambda: ContrastBeam(1, 1, 0),
     "SearchFailures.samples is 0": lambda: SearchFailures(samples=0),
     "SearchFailures.strategy is 'Expert': it demonstrates": lambda: SearchFailures(Expert()),
+    "SuffixRestarts.strategy is 'Expert': a demonstration": lambda: SuffixRestarts(Expert()),
     "SuffixRestarts.points is 0": lambda: SuffixRestarts(points=0),
     "SuffixRestarts.rollouts is 1": lambda: SuffixRestarts(rollouts=1),
 }

@@ -171,6 +171,21 @@ class TestAStudy:
             assert ended.value.code == 0
         write_grid(ran.folder)
 
+    def test_refuses_to_lose_a_checkpoint_of_other_settings(self, ran: Ran, capsys):
+        """As after a run was stopped and its arm changed: its result is away, its checkpoint is not."""
+        result = ran.folder / "out" / "results" / "grpo" / "seed1.json"
+        checkpoint = ran.folder / "out" / "runs" / "grpo" / "seed1" / "checkpoints" / "last.ckpt"
+        result.rename(ran.folder / "away.json")
+        write_grid(ran.folder, overrides={**GRID["overrides"], "data.instances": 3})
+        with in_folder(ran.folder), pytest.raises(SystemExit) as ended:
+            main(["study", "mine.yaml", "--output", "out", "--only", "grpo"])
+        assert ended.value.code == 2
+        sentence = "grpo seed 1 was begun with other settings (data.instances was 2 and is 3) and has a checkpoint"
+        assert f"tsr: error: {sentence}" in capsys.readouterr().err
+        assert checkpoint.is_file()
+        (ran.folder / "away.json").rename(result)
+        write_grid(ran.folder)
+
     def test_leaves_small_results(self, ran: Ran):
         for result in (ran.folder / "out" / "results").rglob("*.json"):
             assert result.stat().st_size < 20_000

@@ -18,7 +18,8 @@ class Updates:
 
     Args:
         epochs: passes over the rollout.
-        minibatches: optimizer steps per pass.
+        minibatches: optimizer steps per pass; fewer where there are fewer sequences, or fewer search trees, which no
+            minibatch divides.
         micro_batch_tokens: the most tokens in one forward and backward pass, where shared prefixes count once; a
             minibatch is split into as many micro-batches as that takes. A longer sequence is a micro-batch by itself.
         target_kl: no further optimizer steps in an epoch once the KL to the rollout's policy has passed this; acts one

@@ -57,7 +57,7 @@ class MaxBackup(Backup):
     Args:
         discount: per turn, up to the success.
         score_share: the value of the best score, bounded to [0, 1], where no success was found: of the strategy's
-            scorer, which may be a critic. Below discount^turns a success is always worth more.
+            scorer, which may be a critic. Below discount^turns, and without noise, a success is always worth more.
     """
 
     discount: float = 0.9

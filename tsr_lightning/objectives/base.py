@@ -96,7 +96,7 @@ class Objective(ABC):
 
     def comparisons(self, group: Group) -> list[Group]:
         """The groups that are credited in the place of one that was rolled out: with tree credit one per expanded
-        state, otherwise the group itself; none where nothing is learned from it."""
+        state, otherwise the group itself; none where nothing is learned from it. Of a state it is that state."""
         return [group]
 
     @abstractmethod

@@ -88,8 +88,15 @@ class PolicyGradient(Objective):
         name, credit = type(self).__name__, type(self.searched).__name__
         remedy = f"under {credit} the return of a response is its value, and no shaping of rewards reaches it; use []"
         require(not self.shaping, f"{name}.shaping", self.shaping, remedy)
+        estimator = type(self.advantage).__name__
         remedy = f"under {credit} siblings are compared in their state already; use GroupNormalised or LeaveOneOut"
-        require(not self.advantage.needs.state_keys, f"{name}.advantage", type(self.advantage).__name__, remedy)
+        require(not self.advantage.needs.state_keys, f"{name}.advantage", estimator, remedy)
+        remedy = f"under {credit} a response is compared by its value, not by success alone; use GroupNormalised"
+        require(self.advantage.uses_rewards, f"{name}.advantage", estimator, remedy)
+        remedy = f"under {credit} every response is an episode that ended; use bootstrap_truncated: false"
+        require(not self.advantage.needs.final_values, f"{name}.advantage", estimator, remedy)
+        remedy = f"under {credit} no penalty on rewards reaches the values of later turns; use UnbiasedK3, K3 or K2"
+        require(self.kl is None or not self.kl.in_rewards, f"{name}.kl", self.kl, remedy)
 
     @property
     def needs(self) -> Needs:
@@ -147,6 +154,8 @@ class PolicyGradient(Objective):
     def _finished(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """The credit with all that neither baseline nor whitening sees."""
         override = LEFT_OUT if self.masks(trajectory) else self.searched.override(trajectory)
+        if self.searched.needs_tree and override is not None:
+            credit = without_critic(credit)  # it learns the values of responses, not the returns of selected successes
         finished = penalise_format(apply_override(credit, override), trajectory, self.format_penalty)
         if self.supervised is None:
             return finished

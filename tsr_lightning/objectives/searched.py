@@ -1,4 +1,4 @@
-"""What the policy learns from trajectories that search selected. It never changes the credit of plain samples."""
+"""What the policy learns from trajectories that search selected. The credit of plain samples without a tree stays."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -63,7 +63,10 @@ class TreeCredit(SearchedCredit):
         return CreditOverride(self.imitation, 1.0) if imitated else LEFT_OUT
 
     def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
-        """The trajectories that are compared or imitated as a whole, and a group of one-turn episodes per state."""
+        """The trajectories that are compared or imitated as a whole, and a group of one-turn episodes per state; a
+        state itself stays as it is."""
+        if group.is_state:
+            return [group]
         whole = tuple(trajectory for trajectory in group.trajectories if self._is_whole(trajectory))
         drops_uniform = self.drop_uniform and minimum_compared > 1
         states = [state for state in self._states(group) if not drops_uniform or _varies(state)]

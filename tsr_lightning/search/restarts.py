@@ -34,6 +34,9 @@ class SuffixRestarts(Strategy):
     def __post_init__(self) -> None:
         require(self.points >= 1, "SuffixRestarts.points", self.points, "give 1 or more")
         require(self.rollouts >= 2, "SuffixRestarts.rollouts", self.rollouts, "give 2 or more, which can be compared")
+        name = type(self.strategy).__name__
+        remedy = "a demonstration has no tree, so nothing would be learned of its restarts; give a search"
+        require(self.strategy.origin is not Origin.DEMONSTRATED, "SuffixRestarts.strategy", name, remedy)
 
     def __call__(self, root: Node) -> Search:
         leaf = yield from self.strategy(root)

@@ -38,6 +38,9 @@ class StudyFolder:
         """Where the run's logger writes."""
         return self.runs / run.arm / f"seed{run.seed}"
 
+    def last_checkpoint(self, run: Run) -> Path:
+        return self.work(run) / "checkpoints" / "last.ckpt"
+
     def log(self, run: Run) -> Path:
         return self.runs / run.arm / f"seed{run.seed}.log"
 

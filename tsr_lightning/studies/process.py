@@ -25,7 +25,7 @@ def locked(lock: Path) -> Iterator[int]:
     with lock.open("w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise AlreadyRunning from error
         yield held.fileno()
 

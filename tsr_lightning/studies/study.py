@@ -4,7 +4,7 @@ import fnmatch
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ def check_arms(grid: Grid, resolve: Resolve) -> dict[str, CheckedArm]:
     for arm in grid.arms:
         try:
             resolved = resolve([*arm.flags(), f"--seed_everything={arm.seeds[0]}"])
+            remedy = "a study begins its runs and goes on from their own checkpoints; leave it out"
+            require(resolved.get("ckpt_path") is None, "ckpt_path", resolved.get("ckpt_path"), remedy)
             checked[arm.name] = CheckedArm(arm, flat_settings(resolved), _evaluation(resolved))
         except ConfigError as error:
             raise ConfigError(f"arm {arm.name}: {error}") from error
@@ -119,6 +121,7 @@ def run_study(
         _refuse_changed(done, checked, folder)
     _write_grid(grid, folder)
     todo = [run for run in runs if run not in done]
+    _refuse_to_lose(todo, checked, folder)
     durations: dict[str, list[float]] = {}
     for run, result in done.items():
         durations.setdefault(run.arm, []).append(result["evaluations"][-1]["costs"]["seconds"])
@@ -131,8 +134,9 @@ def run_study(
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(worker.run, run) for run in todo]
         try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        except BaseException:  # an interrupt: what runs dies with the study
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:  # an interrupt or an error here: what runs dies with the study
             worker.processes.close()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -154,6 +158,19 @@ def _refuse_changed(
                 f"{run} was run with other settings ({changes}): give the arm another name, delete "
                 f"{folder.result(run)} to run it again, or keep it with --keep-changed"
             )
+
+
+def _refuse_to_lose(todo: Sequence[Run], checked: Mapping[str, CheckedArm], folder: StudyFolder) -> None:
+    """Refuses to begin a stopped run anew that has checkpoints of other settings."""
+    for run in todo:
+        begun = folder.begun(run)
+        if folder.last_checkpoint(run).is_file() and begun.is_file():
+            changes = differences(read_json(begun), checked[run.arm].settings)
+            if changes:
+                raise ConfigError(
+                    f"{run} was begun with other settings ({changes}) and has a checkpoint: rename the arm, or "
+                    f"delete {folder.work(run)} to begin it anew"
+                )
 
 
 def _write_grid(grid: Grid, folder: StudyFolder) -> None:
@@ -184,6 +201,8 @@ class _Worker:
         """Runs one run to its end: `finished`, `failed` or `busy`."""
         try:
             with locked(self.folder.lock(run)) as lock:
+                if self.folder.result(run).is_file():
+                    return "finished"  # by another study of this folder, since this one began
                 return self._run(run, self.checked[run.arm], lock)
         except AlreadyRunning:
             self.progress.begin(run, "is left out")
@@ -218,12 +237,11 @@ class _Worker:
         return "finished"
 
     def _checkpoint(self, run: Run, checked: CheckedArm) -> Path | None:
-        """The last checkpoint of a stopped run; removes what was begun with other settings, or without a checkpoint."""
-        work, begun = self.folder.work(run), self.folder.begun(run)
-        last = work / "checkpoints" / "last.ckpt"
+        """The last checkpoint of a stopped run; removes what was begun without one."""
+        last, begun = self.folder.last_checkpoint(run), self.folder.begun(run)
         if last.is_file() and begun.is_file() and read_json(begun) == checked.settings:
             return last
-        shutil.rmtree(work, ignore_errors=True)  # which need not exist
+        shutil.rmtree(self.folder.work(run), ignore_errors=True)  # which need not exist
         self.folder.log(run).unlink(missing_ok=True)
         return None
 

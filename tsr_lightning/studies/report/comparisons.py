@@ -120,7 +120,8 @@ def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
 
 def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
     """One per arm and budget. An arm that spends nothing of a budget, such as supervised training of generated tokens,
-    has no row for it, and limits no other."""
+    has no row for it, and limits no other; nor has one whose
+    first evaluation came later, as where the start is missing."""
     for budget in BUDGETS:
         spenders = {
             arm: curves for arm, curves in group.curves.items() if all(one.costs[budget][-1] > 0 for one in curves)
@@ -129,8 +130,12 @@ def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
             continue
         common = min(_least(curves, budget) for curves in spenders.values())
         for arm, curves in spenders.items():
+            if not _reaches_back(curves, budget, common):
+                continue
             baseline, others = _baseline(study, group, arm)
             shared = min(_least(curves, budget), _least(others, budget)) if baseline in spenders else None
+            if shared is not None and not _reaches_back([*curves, *others], budget, shared):
+                shared = None
             yield AtBudget(
                 study=study.name,
                 arm=arm,
@@ -181,6 +186,11 @@ def _change(values: Floats) -> Estimate:
 
 def _difference_at(curves: Sequence[Curve], others: Sequence[Curve], budget: str, amount: float) -> Estimate | None:
     return difference(curves, others, lambda one: one.at(budget, amount))
+
+
+def _reaches_back(curves: Sequence[Curve], budget: str, amount: float) -> bool:
+    """Whether all were evaluated before so much was spent; without a start the first evaluation may come later."""
+    return all(float(one.costs[budget][0]) <= amount for one in curves)
 
 
 def _least(curves: Sequence[Curve], budget: str) -> float:

@@ -112,7 +112,8 @@ def with_start(result: Mapping[str, Any], measured: Mapping[str, Any] | None) ->
     if measures_its_start(result) or measured is None or measured["instances"] != result["instances"]:
         return result
     start = {**measured["evaluations"][0], "costs": dict.fromkeys(first["costs"], 0)}
-    return {**result, "evaluations": [start, *result["evaluations"]]}
+    protocols = {**measured["protocols"], **result["protocols"]}  # a run may have ended before one was due
+    return {**result, "protocols": protocols, "evaluations": [start, *result["evaluations"]]}
 
 
 def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:
