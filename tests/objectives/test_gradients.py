@@ -6,7 +6,6 @@ from torch import Tensor
 
 from benchmarks.gradients.cases import CASES, RETURN, TASKS, Case, Rollouts
 from benchmarks.gradients.estimates import Figures
-from tsr_lightning.objectives import MeanBackup, TreeCredit
 from tsr_lightning.search import Sample
 
 UNBIASED = [case for case in CASES if case.target == RETURN]
@@ -60,15 +59,6 @@ def test_the_expected_gradient_is_that_of_the_return(case: Case, task: str, roll
 @pytest.mark.parametrize("case", BIASED, ids=named)
 def test_the_expected_gradient_is_that_of_something_else(case: Case, rollouts: dict[str, Rollouts]):
     assert figures(rollouts["no noise"], case).bias > 0.003
-
-
-def test_unbiased_cases_have_a_vine_among_them():
-    assert {case.search for case in UNBIASED} == {"plain samples", "vine"}
-    assert any(
-        isinstance(searched := getattr(case.objective, "searched", None), TreeCredit)
-        and isinstance(searched.backup, MeanBackup)
-        for case in UNBIASED
-    )
 
 
 def test_imitating_plain_successes_follows_the_logarithm_of_their_probability(rollouts: dict[str, Rollouts]):

@@ -27,9 +27,10 @@ class TreeCredit(SearchedCredit):
     the leaves of trees of whole responses; VinePPO (https://arxiv.org/abs/2410.01679) and SPO
     (https://arxiv.org/abs/2505.23564), whose values are those of the policy.
 
-    With the strategy `Vine`, `MeanBackup(score_share=0)`, `LeaveOneOut` and `size_power` 0 the gradient of a step is,
-    up to a factor, an unbiased estimate of that of the expected return (docs/gradients.md): every state is then weighed
-    as often as the policy visits it. Searches visit states that the policy would not, and select what they go on with.
+    With the strategy `Vine` of 1 rollout, `MeanBackup`, `LeaveOneOut`, `Constant` and `size_power` 0 the gradient of a
+    step is, up to a factor, an unbiased estimate of that of the expected return (docs/gradients.md): a state then
+    weighs as often as the policy visits it. Searches visit states that the policy would not, and select what they go
+    on with.
 
     Args:
         backup: the values.

@@ -15,7 +15,7 @@ class SuffixRestarts(Strategy):
     """Where a search succeeds, plain samples from the last states of its path, stepping back from the end.
 
     Near the end of a success the policy succeeds by itself some of the time, though from the root it never might; there
-    its samples differ in their outcomes, which credit among siblings needs. Stepping back ends where all samples of a
+    its samples differ in their outcomes, which tree credit needs. Stepping back ends where all samples of a
     state fail, since earlier states are harder still. Reverse curricula (arXiv 1707.05300; arXiv 1812.03381; of
     language models arXiv 2402.05808) move the start of training back over many updates; here every search finds the
     place anew, so that there is no schedule to tune.

@@ -22,7 +22,8 @@ class Vine(Strategy):
     Args:
         candidates: responses compared in a state, that of the trajectory included.
         share: probability that a state of the trajectory branches; 1 branches all.
-        rollouts: plain continuations of each further candidate; that of the trajectory has the trajectory.
+        rollouts: plain continuations of each further candidate; the trajectory continues its own. With 2 or more, the
+            states after those candidates are compared by tree credit too, which is then no longer unbiased.
     """
 
     candidates: int = 4
