@@ -12,7 +12,7 @@ from presets import PRESETS
 from callbacks import Evaluation
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences
 from tsr_lightning.engines.base import Sampling
-from tsr_lightning.objectives import DAPO, GRPO, PPO, RLOO, SFT, Credit, Objective, ReinforceRej, TreeCredit
+from tsr_lightning.objectives import DAPO, GRPO, PPO, RAFT, RLOO, SFT, Credit, Objective, ReinforceRej, TreeCredit
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
@@ -106,8 +106,16 @@ def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None
 FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted mask": shifted_mask}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", PRESETS, ids=lambda kind: kind.__name__)
+COMMON = (DAPO, GRPO, PPO, RAFT, RLOO, SFT)  # the others combine parts of these
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=kind.__name__, marks=pytest.mark.slow if kind in COMMON else pytest.mark.exhaustive)
+        for kind in PRESETS
+    ],
+)
 def test_success_rises_above_0_75(kind: type[Objective]):
     assert success_rate(kind) > 0.75
 

@@ -178,7 +178,7 @@ class TestAStudy:
         result.rename(ran.folder / "away.json")
         write_grid(ran.folder, overrides={**GRID["overrides"], "data.instances": 3})
         with in_folder(ran.folder), pytest.raises(SystemExit) as ended:
-            main(["study", "mine.yaml", "--output", "out", "--only", "grpo"])
+            main(["study", "mine.yaml", "--output", "out", "--only", "grpo/seed1"])
         assert ended.value.code == 2
         sentence = "grpo seed 1 was begun with other settings (data.instances was 2 and is 3) and has a checkpoint"
         assert f"tsr: error: {sentence}" in capsys.readouterr().err
@@ -259,4 +259,4 @@ def test_the_shipped_grids_are_found_by_name(capsys, empty_folder: Path):
     with pytest.raises(SystemExit) as ended:
         main(["study", "studies/sokoban_search.yaml", "--only", "none"])
     assert ended.value.code == 2
-    assert "give a pattern of grpo-sample, grpo-best_of_n" in capsys.readouterr().err
+    assert "give a pattern of rare-grpo, rare-ppo" in capsys.readouterr().err
