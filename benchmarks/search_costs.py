@@ -5,12 +5,11 @@ Every strategy searches the same held-out instances once, with the embedded poli
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorded_search import Recorded
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
@@ -33,8 +32,8 @@ from tsr_lightning.search import (
 )
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
-from tsr_lightning.search.tree import Node
 from tsr_lightning.training.instances import HeldOut, Instances
+from tsr_lightning.trajectory import Candidate
 
 BARE: dict[str, Any] = {"prompt_style": "bare"}  # as the task's configuration has it
 HARD = {**BARE, "min_solution": 6}
@@ -91,17 +90,16 @@ class StrategyFigures:
     contrasts: int  # states with two candidates followed to an end, one to a success and one not
 
 
-def contrasting_states(candidates: Iterable[Node]) -> int:
+def contrasting_states(tree: Sequence[Candidate]) -> int:
     """States of which one candidate led to a success below it, and another to ends without any."""
-    followed: dict[int, tuple[Node, bool]] = {}  # candidates with an end below them, and whether one is a success
-    for end in candidates:
-        if end.done:
-            for node in end.path[1:]:
-                succeeded = followed[id(node)][1] if id(node) in followed else False
-                followed[id(node)] = node, succeeded or end.succeeded
-    outcomes: dict[int, set[bool]] = defaultdict(set)
-    for node, succeeded in followed.values():
-        outcomes[id(node.parent)].add(succeeded)
+    ended, succeeded = [each.done for each in tree], [each.succeeded for each in tree]
+    outcomes: dict[int | None, set[bool]] = defaultdict(set)  # by the candidate that led to the state
+    for place in reversed(range(len(tree))):  # what is below a candidate comes after it
+        parent = tree[place].parent
+        if ended[place]:
+            outcomes[parent].add(succeeded[place])
+            if parent is not None:
+                ended[parent], succeeded[parent] = True, succeeded[parent] or succeeded[place]
     return sum(len(found) == 2 for found in outcomes.values())
 
 
@@ -114,17 +112,13 @@ def measure(instance_set: InstanceSet, instances: int) -> list[StrategyFigures]:
     held_out = Instances([env], Key(0), HeldOut(instances)).held_out
     rows = []
     for name, strategy in STRATEGIES.items():
-        driver = Driver([env], chat, engine, Sampling(1.0, 12), TokenLimits(policy.context_length))
-        searches = [Recorded(strategy) for _ in held_out]
-        leaves = driver.leaves(
-            [
-                SearchTask(seed, 0, search, Key(1).fold_in(place))
-                for place, ((_, seed), search) in enumerate(zip(held_out, searches, strict=True))
-            ]
+        driver = Driver([env], chat, engine, Sampling(1.0, 12), TokenLimits(policy.context_length), keep_tree=True)
+        found = driver.run(
+            [SearchTask(seed, 0, strategy, Key(1).fold_in(place)) for place, (_, seed) in enumerate(held_out)]
         )
-        successes = sum(leaf.succeeded for leaf in leaves)
-        contrasts = sum(contrasting_states(search.candidates) for search in searches)
-        rows.append(StrategyFigures(name, len(leaves), driver.costs, successes, contrasts))
+        successes = sum(trajectory.succeeded for trajectory in found)
+        contrasts = sum(contrasting_states(trajectory.tree) for trajectory in found)
+        rows.append(StrategyFigures(name, len(found), driver.costs, successes, contrasts))
     return rows
 
 

@@ -22,8 +22,8 @@ class InstanceFilter(Callback):
     them. A group is uniform, and ranks last, where it has no signal (`objectives/signal.py`): these returns are all
     equal and no member is imitated. Ties are broken by the deviation of all returns, then by order. A group in which
     nothing is compared (searched members alone, under `ImitateSuccesses`) is not ranked: it is kept where a member is
-    imitated, and uniform otherwise, however its returns differ. Under tree credit a
-    group ranks by the state whose values vary most.
+    imitated, and uniform otherwise, however its returns differ. Under tree credit a group ranks by the state whose
+    values vary most.
 
     It ranks by returns, never by a search's scores. All ranks get the groups of all, and choose alike.
 

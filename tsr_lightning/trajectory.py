@@ -110,8 +110,8 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is compared: the trajectories of one instance, each from a search of its own, or the responses that searches
-    of it proposed in one state, each an episode of one turn."""
+    """The trajectories of one instance, each from a search of its own; or, under tree credit, the responses proposed in
+    one state, as episodes of one turn."""
 
     instance: int
     trajectories: tuple[Trajectory, ...]  # [G]

@@ -43,7 +43,7 @@ class Rules:
 
     @property
     def states(self) -> list[Rung]:
-        """All in which a response may be asked for."""
+        """All that are not terminal."""
         return [Rung(left, height) for left in range(self.turns, 0, -1) for height in range(self.goal)]
 
 

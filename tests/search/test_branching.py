@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.recorded_search import Recorded
 from tests.fakes import Guided, Scripted, Walk, driver, tasks
 from tests.search.branching_reference import BRANCHING, ONE_OF_EACH, BranchingReference
+from tests.search.recorded_search import Recorded
 from tests.search.reference import STRATEGIES, Point, value
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key

@@ -32,7 +32,7 @@ def make_parser() -> PlainParser:
 
 
 def study(args: Sequence[str], resolve: Resolve) -> int:
-    """Runs the subcommand and returns the exit status: 0 where all runs asked for are finished.
+    """Runs the subcommand and returns the exit status: 0 if all chosen runs are finished.
 
     Args:
         args: the command line after `tsr study`.

@@ -72,7 +72,7 @@ class MaxBackup(Backup):
             return 1.0 if candidate.succeeded else self.discount * (below or 0.0)
 
         def score(candidate: Candidate, below: float | None) -> float | None:
-            return _larger(bounded_score(candidate), below)
+            return _max_known(bounded_score(candidate), below)
 
         found = backed_up(trees, success, _best)
         scores = backed_up(trees, score, _best)
@@ -129,7 +129,7 @@ def bounded_score(candidate: Candidate) -> float | None:
     return None if candidate.env_score is None else min(max(candidate.score, 0.0), 1.0)
 
 
-class Weighed(NamedTuple):
+class ResponseValue(NamedTuple):
     """The value of a response, and how often it was drawn."""
 
     value: float
@@ -139,7 +139,7 @@ class Weighed(NamedTuple):
 def backed_up(
     trees: Sequence[Sequence[Candidate]],
     outcome: Callable[[Candidate, float | None], float | None],
-    value_of_state: Callable[[Sequence[Weighed]], float],
+    value_of_state: Callable[[Sequence[ResponseValue]], float],
 ) -> list[list[float | None]]:
     """The value of every candidate's response: the mean of its outcomes, deepest states first.
 
@@ -157,15 +157,15 @@ def backed_up(
     of_states: dict[State, float] = {}
     of_responses: dict[Response, float] = {}
     for state in sorted(outcomes, reverse=True):  # by depth
-        weighed = []
+        values_here = []
         for text, candidates in outcomes[state].items():
             known = [outcome(each, None if each.done else of_states.get(_led_to(each, state))) for each in candidates]
             values = [value for value in known if value is not None]
             if values:
                 of_responses[Response(state, text)] = fmean(values)
-                weighed.append(Weighed(fmean(values), sum(each.drawn for each in candidates)))
-        if weighed:
-            of_states[state] = value_of_state(weighed)
+                values_here.append(ResponseValue(fmean(values), sum(each.drawn for each in candidates)))
+        if values_here:
+            of_states[state] = value_of_state(values_here)
     return [
         [of_responses.get(Response(state, each.turn.text)) for each, state in zip(tree, states, strict=True)]
         for tree, states in zip(trees, states_of, strict=True)
@@ -185,15 +185,15 @@ def _led_to(candidate: Candidate, before: State) -> State:
     return State(before.depth + 1, candidate.state_key, candidate.remaining)
 
 
-def _larger(score: float | None, below: float | None) -> float | None:
+def _max_known(score: float | None, below: float | None) -> float | None:
     known = [value for value in (score, below) if value is not None]
     return max(known) if known else None
 
 
-def _best(responses: Sequence[Weighed]) -> float:
+def _best(responses: Sequence[ResponseValue]) -> float:
     return max(response.value for response in responses)
 
 
-def _mean(responses: Sequence[Weighed]) -> float:
+def _mean(responses: Sequence[ResponseValue]) -> float:
     draws = sum(response.draws for response in responses)
     return sum(response.value * response.draws for response in responses) / draws if draws else 0.0

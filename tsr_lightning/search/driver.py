@@ -261,7 +261,7 @@ def _tree(leaf: Node) -> tuple[Candidate, ...]:
     level: list[tuple[int | None, Node]] = [(None, leaf.path[0])]  # nodes, each with its place in the tree
     while level:
         children = [(parent, child) for parent, node in level for child in node.driver.candidates]
-        level = [(len(tree) + i, child) for i, (_, child) in enumerate(children)]
+        level = [(place, child) for place, (_, child) in enumerate(children, start=len(tree))]
         tree += [_candidate(child, child.turn, parent, id(child) in path) for parent, child in children if child.turn]
     return tuple(tree)
 

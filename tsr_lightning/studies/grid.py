@@ -168,7 +168,7 @@ def _product(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
 
 
 def _points(given: Any, key: str) -> list[_Point]:
-    """The points of an axis: a list of files, each named by its stem, or a mapping with keys of its own for each."""
+    """The points of an axis, from a list of files (named by their stems) or from a mapping of names to keys."""
     if isinstance(given, list):
         files = texts(given, key)
         points = [_Point(_name(PurePosixPath(path).stem, key), (path,), {}) for path in files]

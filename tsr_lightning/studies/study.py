@@ -42,7 +42,7 @@ class CheckedArm:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the runs that were asked for."""
+    """The chosen runs by how they ended."""
 
     finished: tuple[Run, ...]
     failed: tuple[Run, ...]

@@ -50,7 +50,7 @@ class DynamicSampling:
         return {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": _with_signal(rollout, objective)}
 
     def shortfall(self, rollout: Rollout, objective: Objective) -> str:
-        """What is said where the budget ran out; "" where it did not."""
+        """A sentence for the log if the token budget ran out; otherwise empty."""
         found = _with_signal(rollout, objective)
         if found >= self.groups:
             return ""

@@ -120,8 +120,8 @@ def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
 
 def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
     """One per arm and budget. An arm that spends nothing of a budget, such as supervised training of generated tokens,
-    has no row for it, and limits no other; nor has one whose
-    first evaluation came later, as where the start is missing."""
+    has no row for it, and limits no other. An arm whose first evaluation came later than that, as without a start, has
+    none either."""
     for budget in BUDGETS:
         spenders = {
             arm: curves for arm, curves in group.curves.items() if all(one.costs[budget][-1] > 0 for one in curves)

@@ -10,7 +10,7 @@ from tsr_lightning.studies.report.comparisons import AtBudget, End, Reached
 from tsr_lightning.studies.report.intervals import Estimate
 from tsr_lightning.studies.report.load import StudyResults, run_costs
 
-# An evaluation has costs of its own, which are not those of the run.
+# An evaluation's figures include its own costs, which would hide the run's.
 _OWN_COSTS = ("tokens_generated", "env_steps", "seconds")
 
 
