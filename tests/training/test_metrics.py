@@ -11,7 +11,7 @@ from callback_support import trajectory, turn
 from tests.objectives.trees import random_tree, searched
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
-from tsr_lightning.objectives import GRPO, PPO, TreeCredit
+from tsr_lightning.objectives import GRPO, PPO, Objective, TreeCredit
 from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, step_metrics, tree_metrics
 from tsr_lightning.trajectory import Group, Origin
 
@@ -128,6 +128,10 @@ def responses_by_state(group: Group) -> list[list[float]]:
     ]
 
 
+def of_trees(groups: list[Group], objective: Objective) -> dict[str, float]:
+    return tree_metrics(groups, [objective.comparisons(group) for group in groups], objective)
+
+
 def test_the_figures_of_trees_by_a_plain_count():
     draws = random.Random(3)
     groups = [Group(i, tuple(searched(random_tree(draws), member=j) for j in range(2))) for i in range(12)]
@@ -137,12 +141,12 @@ def test_the_figures_of_trees_by_a_plain_count():
     share = {"rollout/signal_node_share": len(varied) / len(states)}
     of_varied = {"rollout/compared_responses": sum(map(len, varied))}
     of_all = {"rollout/compared_responses": sum(map(len, states))}
-    assert tree_metrics(groups, GRPO(searched=TreeCredit())) == share | of_varied
-    assert tree_metrics(groups, GRPO(searched=TreeCredit(drop_uniform=False))) == share | of_all
-    assert tree_metrics(groups, PPO(searched=TreeCredit())) == share | of_all  # none is left out under a critic
+    assert of_trees(groups, GRPO(searched=TreeCredit())) == share | of_varied
+    assert of_trees(groups, GRPO(searched=TreeCredit(drop_uniform=False))) == share | of_all
+    assert of_trees(groups, PPO(searched=TreeCredit())) == share | of_all  # none is left out under a critic
 
 
 def test_trees_without_an_expansion_have_no_share():
     single = searched(random_tree(random.Random(3))[:1])
-    figures = tree_metrics([Group(0, (single,))], GRPO(searched=TreeCredit()))
+    figures = of_trees([Group(0, (single,))], GRPO(searched=TreeCredit()))
     assert figures == {"rollout/signal_node_share": 0, "rollout/compared_responses": 0}
