@@ -1,7 +1,6 @@
 """Figures of the policy on held-out instances, and at the end what training changed. Runs no episodes itself."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from callbacks.episodes import EpisodeMetric
 from callbacks.history import History
 from callbacks.measurement import GAPS, Measurement, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.files import write_whole
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
@@ -266,16 +266,8 @@ class Evaluation(Callback):
             },
         }
         stem = self.name if fitting else f"{self.name}.validate"
-        _replace(Path(folder) / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
-        _replace(Path(folder) / f"{stem}.history.json", self._history.to_json())
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file such that a killed run leaves a whole one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+        write_whole(Path(folder) / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
+        write_whole(Path(folder) / f"{stem}.history.json", self._history.to_json())
 
 
 def _report(before: Measurement | None, after: Measurement | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What each evaluation of a run measured and what the run had cost by then, small enough to be kept for good."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,8 @@ class History:
 
     `plain` has `instances`: [I] of (environment, seed); `protocols`: by name, its `settings` and `episodes`, [I] counts
     (0 where it did not play an instance); `evaluations`: the costs of the run so far (`RunCosts`), and by protocol its
-    `figures` and `successes`, [I] counts.
+    `figures` and `successes`, [I] counts. A run may go on with other settings of a protocol, such as more samples: an
+    evaluation by those has a `protocols` of its own, with them and its episodes.
     """
 
     def __init__(self) -> None:
@@ -27,21 +28,35 @@ class History:
         """Adds an evaluation; a second one after as many epochs, as a resumed run may begin with, is left out."""
         if not measured or any(past["costs"]["epochs"] == costs.epochs for past in self._evaluations):
             return
-        if not self._instances:
-            self._instances = sorted({instance for one in measured.values() for instance in one.outcomes})
-        for name, one in measured.items():
-            counts = [one.outcomes.get(instance, (0, 0)) for instance in self._instances]
-            self._protocols[name] = {"settings": one.protocol, "episodes": [episodes for _, episodes in counts]}
+        self._add_instances({instance for one in measured.values() for instance in one.outcomes})
+        counts = {
+            name: [one.outcomes.get(instance, (0, 0)) for instance in self._instances] for name, one in measured.items()
+        }
+        protocols = {
+            name: {"settings": one.protocol, "episodes": [episodes for _, episodes in counts[name]]}
+            for name, one in measured.items()
+        }
+        self._protocols = {**protocols, **self._protocols}
+        changed = {name: own for name, own in protocols.items() if own != self._protocols[name]}
         self._evaluations.append(
             {
                 "costs": asdict(costs),
                 "figures": {name: dict(one.figures) for name, one in measured.items()},
-                "successes": {
-                    name: [one.outcomes.get(instance, (0, 0))[0] for instance in self._instances]
-                    for name, one in measured.items()
-                },
+                "successes": {name: [successes for successes, _ in own] for name, own in counts.items()},
+                **({"protocols": changed} if changed else {}),
             }
         )
+
+    def _add_instances(self, played: Collection[Instance]) -> None:
+        """Those that are new, as where a run goes on with others; what was measured before did not play them."""
+        new = sorted(set(played) - set(self._instances))
+        self._instances = [*self._instances, *new]
+        none = [0] * len(new)
+        own = [self._protocols, *(past.get("protocols", {}) for past in self._evaluations)]
+        for counts in [protocol for several in own for protocol in several.values()]:
+            counts["episodes"] = [*counts["episodes"], *none]
+        for past in self._evaluations:
+            past["successes"] = {name: [*counts, *none] for name, counts in past["successes"].items()}
 
     def plain(self) -> dict[str, Any]:
         return {

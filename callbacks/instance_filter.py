@@ -1,5 +1,6 @@
 """Trains on the instances from which the objective has most to learn."""
 
+from collections.abc import Sequence
 from math import floor
 from statistics import fmean, pstdev
 
@@ -7,7 +8,7 @@ from lightning.pytorch import Callback, Trainer
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
-from tsr_lightning.objectives.signal import MINIMUM_STD, compared_returns, compared_std, has_signal
+from tsr_lightning.objectives.signal import MINIMUM_STD, Compared
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.lightning_compat import epochs_at_rollout, log_figures
 from tsr_lightning.trajectory import Group
@@ -43,46 +44,49 @@ class InstanceFilter(Callback):
 
     def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
         epoch = epochs_at_rollout(trainer)
-        objective = agent.objective.at(epoch)
-        kept = self.select(groups, objective)
+        compared = _compared(groups, agent.objective.at(epoch))
+        kept = self._kept(compared)
         if groups:
-            log_figures(trainer, self.figures(groups, kept, objective), epochs=epoch)
-        return kept
+            log_figures(trainer, self._figures(compared, kept), epochs=epoch)
+        return [one.group for one in kept]
 
-    def select(self, groups: list[Group], objective: Objective) -> list[Group]:
+    def select(self, groups: Sequence[Group], objective: Objective) -> list[Group]:
         """The kept groups, in their order; of equals the earlier is kept."""
-        uniform = [self.is_uniform(group, objective) for group in groups]
-        compared = [compared_std(group, objective) for group in groups]
-        overall = [pstdev(map(objective.return_of, group.trajectories)) for group in groups]
-        unranked = {i for i, group in enumerate(groups) if not self.is_compared(group, objective)}
+        return [one.group for one in self._kept(_compared(groups, objective))]
+
+    def _kept(self, groups: Sequence[Compared]) -> list[Compared]:
+        uniform = self._uniform(groups)
+        std = [one.std for one in groups]
+        overall = [pstdev(map(one.objective.return_of, one.group.trajectories)) for one in groups]
+        unranked = {i for i, one in enumerate(groups) if not one.is_compared}
         candidates = [i for i in range(len(groups)) if i not in unranked]
         quota = max(1, floor(self.keep * len(candidates) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
-        ranked = sorted(candidates, key=lambda i: (uniform[i], -compared[i], -overall[i], i))
+        ranked = sorted(candidates, key=lambda i: (uniform[i], -std[i], -overall[i], i))
         chosen = {i for i in [*unranked, *ranked[:quota]] if not (self.drop_uniform and uniform[i])}
-        return [group for i, group in enumerate(groups) if i in chosen]
+        return [one for i, one in enumerate(groups) if i in chosen]
 
-    def is_compared(self, group: Group, objective: Objective) -> bool:
-        """Whether anything in it is compared: trajectories, or under tree credit the responses in a state."""
-        return any(compared_returns(part, objective) for part in objective.comparisons(group))
+    def _uniform(self, groups: Sequence[Compared]) -> list[bool]:
+        """Whether the objective's policy terms can learn nothing from each group."""
+        return [not one.has_signal(self.minimum_std) for one in groups]
 
-    def is_uniform(self, group: Group, objective: Objective) -> bool:
-        """Whether the objective's policy terms can learn nothing from a group."""
-        return not has_signal(group, objective, self.minimum_std)
-
-    def figures(self, groups: list[Group], kept: list[Group], objective: Objective) -> dict[str, float]:
+    def _figures(self, groups: Sequence[Compared], kept: Sequence[Compared]) -> dict[str, float]:
         """Of all groups, and of the kept ones where there are any."""
         of_kept = (
             {
-                "rollout/filter/in_group_std_kept": fmean(compared_std(group, objective) for group in kept),
-                "rollout/filter/return_kept": fmean(value for group in kept for value in group.returns),
+                "rollout/filter/in_group_std_kept": fmean(one.std for one in kept),
+                "rollout/filter/return_kept": fmean(value for one in kept for value in one.group.returns),
             }
             if kept
             else {}
         )
         return {
             "rollout/filter/kept_share": len(kept) / len(groups),
-            "rollout/filter/uniform_share": fmean(self.is_uniform(group, objective) for group in groups),
-            "rollout/filter/in_group_std": fmean(compared_std(group, objective) for group in groups),
-            "rollout/filter/return": fmean(value for group in groups for value in group.returns),
+            "rollout/filter/uniform_share": fmean(self._uniform(groups)),
+            "rollout/filter/in_group_std": fmean(one.std for one in groups),
+            "rollout/filter/return": fmean(value for one in groups for value in one.group.returns),
             **of_kept,
         }
+
+
+def _compared(groups: Sequence[Group], objective: Objective) -> list[Compared]:
+    return [Compared.of(group, objective) for group in groups]

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 # Set before torch and transformers are imported, and inherited by the processes that tests start.
@@ -15,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 import hypothesis
 import pytest
 import torch
+from filelock import FileLock
 
 from tsr_lightning.modeling.kernels import Kernels
 
@@ -28,9 +28,17 @@ hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts slow tests after fast ones and exhaustive ones last; otherwise the order stays as written."""
+    """Sorts slow tests after fast ones and exhaustive ones last; otherwise the order stays as written.
+
+    Of parallel workers one runs all fast tests of a file, so that what they share is made once. Slow ones go out one
+    by one; those that share something have a group by name.
+    """
     items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("exhaustive", "slow")])
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("exhaustive", "slow", "xdist_group")):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -43,11 +51,19 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Gives the folder of a task's tiny trained model, which is made on first use."""
+    """Gives the folder of a task's tiny trained model, which the first of parallel workers that needs it makes."""
     from commands import warm_started
 
-    folder = tmp_path_factory.mktemp("tiny")
-    return cache(lambda task: warm_started(task, folder / task))
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "tiny"
+    folder.mkdir(exist_ok=True)
+
+    def made(task: str) -> Path:
+        with FileLock(folder / f"{task}.lock"):
+            known = folder / task / "model"
+            return known if known.exists() else warm_started(task, folder / task)
+
+    return made
 
 
 @pytest.fixture(params=["native", "torch"])

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +21,20 @@ class Forked:
         cwd: its working folder.
         environment: variables to set besides those of this process.
         log: the file for its standard output and error.
+        imports: further folders that it can import from.
     """
 
-    def __init__(self, args: Sequence[object], cwd: Path, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        args: Sequence[object],
+        cwd: Path,
+        environment: Mapping[str, str],
+        log: Path,
+        imports: Sequence[Path] = (),
+    ) -> None:
         self.log = log
-        arguments = ([str(arg) for arg in args], cwd, {**os.environ, **environment}, log)
+        paths = [str(path) for path in (cwd, ROOT, ROOT / "tests", *imports)]
+        arguments = ([str(arg) for arg in args], cwd, {**os.environ, **environment}, log, paths)
         self.process = CONTEXT.Process(target=_run, args=arguments, daemon=True)  # does not outlive this process
         self.process.start()
 
@@ -41,6 +51,14 @@ class Forked:
             raise TimeoutError(f"still running after {seconds} seconds:\n{self.output()}")
         return status
 
+    def terminate(self) -> None:
+        """Asks it to stop, by SIGTERM."""
+        self.process.terminate()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.is_alive()
+
     def kill(self) -> None:
         """Kills it if it still runs."""
         self.process.kill()
@@ -50,7 +68,29 @@ class Forked:
         return self.log.read_text()
 
 
-def _run(args: list[str], cwd: Path, environment: dict[str, str], log: Path) -> None:
+def run_as_ranks(args: Sequence[object], cwd: Path, seconds: float, imports: Sequence[Path] = ()) -> list[str]:
+    """Runs `tsr` as two processes that get their rank, as from `torchrun`, and returns what each printed.
+
+    Raises:
+        RuntimeError: one of them failed.
+        TimeoutError: one of them did not end in time and was killed.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    logs = [cwd / f"output{rank}.txt" for rank in range(2)]
+    runs = [Forked(args, cwd, {**common, "LOCAL_RANK": str(rank)}, log, imports) for rank, log in enumerate(logs)]
+    try:
+        for run in runs:
+            if run.wait(seconds) != 0:
+                raise RuntimeError("".join(run.output() for run in runs))
+    finally:
+        for run in runs:  # the other rank may wait for one that failed
+            run.kill()
+    return [run.output() for run in runs]
+
+
+def _run(args: list[str], cwd: Path, environment: dict[str, str], log: Path, paths: list[str]) -> None:
     import torch
 
     from tsr_lightning.cli.app import main
@@ -62,6 +102,6 @@ def _run(args: list[str], cwd: Path, environment: dict[str, str], log: Path) -> 
     os.environ.update(environment)
     os.chdir(cwd)
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    sys.path[:0] = [str(cwd), str(ROOT), str(ROOT / "tests")]
+    sys.path[:0] = paths
     sys.argv = ["tsr", *args]
     main(args)

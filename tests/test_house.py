@@ -13,7 +13,7 @@ from tsr_lightning.cli.renamed import RENAMED
 
 ROOT = Path(__file__).resolve().parent.parent
 
-COMMON = ("errors", "rng", "trajectory", "costs")
+COMMON = ("errors", "files", "rng", "trajectory", "costs")
 # What a room may import besides itself: a room, or one module of it as room.module. Imports inside functions count.
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COMMON, ()),
@@ -25,7 +25,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "search": (*COMMON, "envs.base", "engines.base"),
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
-    "studies": ("errors",),
+    "studies": ("errors", "files"),
     "cli": (
         *COMMON,
         "studies",

@@ -62,12 +62,10 @@ class Candidate:
     remaining: int  # the environment's own budget
     env_score: float | None  # None where the strategy has no scorer
     score: float  # by the strategy's scorer, or as the strategy changed it; 0 without either
-    episode_return: float  # up to and including this turn
     done: bool
     succeeded: bool
     out_of_tokens: bool  # ended because a token limit left no room for another turn
     drawn: bool  # sampled for its state; False: the response of another candidate, played in the real episode
-    kept: bool  # whether the trajectory goes through it
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def update(groups: Sequence[Group], objective: Objective, policy: Policy, update
 
     policy.zero_grad()
     started = time.process_time()
-    sequences, _ = credited_sequences(groups, objective, estimate, Ranks())
+    sequences, _ = credited_sequences([objective.comparisons(group) for group in groups], objective, estimate, Ranks())
     steps = schedule(sequences, updates, Key(0)) if sequences else []
     batches = list(chain.from_iterable(steps))
     for batch in batches:
@@ -164,7 +164,7 @@ def repeated(groups: Sequence[Group], times: int) -> list[Group]:
     """Groups whose every candidate was drawn so many times: more rows, and no more distinct tokens."""
 
     def tree(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        copies = [replace(candidate, kept=False) for candidate in candidates if candidate.drawn]
+        copies = [candidate for candidate in candidates if candidate.drawn]
         return (*candidates, *copies * (times - 1))
 
     return [

@@ -88,6 +88,10 @@ class Learned(NamedTuple):
     rows: int
 
 
+def comparisons(groups: Sequence[Group], objective: PolicyGradient) -> list[list[Group]]:
+    return [objective.comparisons(group) for group in groups]
+
+
 def learned(sequences: Sequence[TrainingSequence], objective: PolicyGradient) -> Learned:
     """The loss of one optimizer step over all sequences, and its gradients."""
     [step] = schedule(sequences, Updates(minibatches=1, micro_batch_tokens=200), Key(3))
@@ -128,7 +132,9 @@ GROUPS = searched()
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_loss_and_gradient_are_those_of_a_sequence_per_response(name: str) -> None:
     objective = OBJECTIVES[name]
-    merged = learned(credited_sequences(GROUPS, objective, estimate, Ranks()).sequences, objective)
+    merged = learned(
+        credited_sequences(comparisons(GROUPS, objective), objective, estimate, Ranks()).sequences, objective
+    )
     expected = learned(unmerged(GROUPS, objective), objective)
     assert merged.rows < 0.9 * expected.rows
     assert merged.loss == pytest.approx(expected.loss, rel=1e-6)
@@ -148,7 +154,7 @@ def test_each_distinct_response_is_estimated_and_trained_once_and_counts_as_ofte
     for group in GROUPS:
         estimated.clear()
         states = objective.comparisons(group)
-        rows = credited_sequences([group], objective, counting, Ranks()).sequences
+        rows = credited_sequences([states], objective, counting, Ranks()).sequences
         drawn = [[t.turns[0].prompt + t.turns[0].response for t in state.trajectories] for state in states]
         assert estimated == [tuple(row.ids.tolist()) for row in rows]
         assert estimated == list(chain.from_iterable(map(dict.fromkeys, drawn)))
@@ -171,7 +177,7 @@ def test_a_baseline_counts_every_copy() -> None:
             return [replace(state, trajectories=(worth, nothing, nothing, worth, nothing, nothing), weight=1.0)]
 
     objective = PolicyGradient(searched=Given(), advantage=GroupNormalised(divide_by_std=False))
-    rows = credited_sequences(GROUPS[:1], objective, estimate, Ranks()).sequences
+    rows = credited_sequences(comparisons(GROUPS[:1], objective), objective, estimate, Ranks()).sequences
     assert [float(row.targets.advantages[0]) for row in rows if row.targets] == pytest.approx([2 / 3, -1 / 3])
     assert [float(row.targets.weights.sum()) for row in rows if row.targets] == pytest.approx([2, 4])
 
@@ -192,6 +198,6 @@ def test_without_a_tree_equal_trajectories_stay() -> None:
     """A sequence per trajectory, as every plan without a search's tree had it."""
     trajectory = replace(GROUPS[0].trajectories[0], tree=())
     twins = [Group(0, (trajectory, trajectory))]
-    assert len(credited_sequences(twins, GRPO(), estimate, Ranks()).sequences) == 2 * len(
+    assert len(credited_sequences([twins], GRPO(), estimate, Ranks()).sequences) == 2 * len(
         training_sequences(trajectory)
     )

@@ -1,6 +1,5 @@
 """A policy that collapses: detected, stopped, restored. Scripted rollouts, and a real run."""
 
-import os
 import re
 import warnings
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from callback_support import Data, eval_result, outcomes, points, trainer, trajectory, turn
-from commands import QUICK, ROOT, tsr, tsr_process
+from commands import QUICK, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from processes import run_as_ranks
 
 from callbacks import CollapseGuard, InstanceFilter
 from callbacks.on_collapse import OnCollapse, Restore, Stop
@@ -334,11 +334,9 @@ def test_a_destroyed_policy_is_restored(empty_folder: Path):
 
 @pytest.mark.slow
 def test_ranks_restore_alike(tmp_path: Path):
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", Path(__file__).parent)))
-    ranks = ("--trainer.devices", "2", "--trainer.strategy", "ddp")
-    done = tsr_process(*DESTROYED, *ranks, cwd=tmp_path, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"the policy has collapsed after \d+ epochs", done.stderr)) == 1
+    args = (*DESTROYED, "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    printed = run_as_ranks(args, tmp_path, 120, imports=[Path(__file__).parent])
+    assert len(re.findall(r"the policy has collapsed after \d+ epochs", "".join(printed))) == 1
     one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2))
     assert one["guard"] == other["guard"]
     assert one["guard"]["restores"] == 1

@@ -24,6 +24,7 @@ from callback_support import (
 )
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
+from processes import CONTEXT
 
 from callbacks import Evaluation
 from callbacks.statistics import paired_difference, wilson
@@ -511,7 +512,7 @@ class Ranked(Data):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Lightning and torch on starting processes
 def test_two_ranks_measure_as_one(tmp_path):
-    strategy = DDPStrategy(process_group_backend="gloo", start_method="spawn")
+    strategy = DDPStrategy(process_group_backend="gloo", start_method=CONTEXT.get_start_method())
     run = trainer(tmp_path, Evaluation(), strategy=strategy, devices=2, max_epochs=1)
     run.fit(Agent(), Ranked(waves=[Costs(tokens_generated=100, env_steps=10, waves=1)]))
 

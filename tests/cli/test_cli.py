@@ -193,6 +193,8 @@ def test_a_run_leaves_its_configuration_beside_its_checkpoints(tiny_model, empty
     assert {path.name for path in run.glob("checkpoints/*")} == {"epoch=001.ckpt", "last.ckpt"}
     assert yaml.safe_load((run / "config.yaml").read_text())["data"]["instances"] == 3
     assert [path.name for path in empty_folder.iterdir()] == ["runs"]
+    tsr("export", "--config", run / "config.yaml", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--output", "out")
+    assert (empty_folder / "out" / "model.safetensors").is_file()
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")  # lightning's, of every next version_

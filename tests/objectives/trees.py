@@ -44,12 +44,10 @@ def candidate_of(
         remaining=remaining,
         env_score=score,
         score=0.0 if score is None else score,
-        episode_return=0.0,
         done=done or succeeded,
         succeeded=succeeded,
         out_of_tokens=out_of_tokens,
         drawn=drawn,
-        kept=False,
     )
 
 

@@ -154,6 +154,7 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("plain_transformers")  # of parallel workers one makes the generations
 @pytest.mark.parametrize(
     "name",
     [

@@ -120,12 +120,10 @@ class Point:
                 point.remaining,
                 point.env_score if scorer and point.simulated is None else None,
                 value(scorer, point) if scorer and point.simulated is None else 0.0,
-                point.episode_return,
                 point.done,
                 point.succeeded,
                 point.out_of_tokens,
                 point.simulated is None,
-                point in self.path,
             )
             for point in queue
         )

@@ -56,9 +56,15 @@ def test_seeds_that_differ_by_a_constant_count_as_seeds():
     assert mean_interval(np.tile(seeds[:, None], (1, 40))) == pytest.approx((seeds.mean(), expected.low, expected.high))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 5)])
+@pytest.mark.parametrize("shape", [(1, 5), (3, 5)])
 def test_values_without_spread_have_a_point(shape: tuple[int, int]):
     assert mean_interval(np.full(shape, 0.25)) == (0.25, 0.25, 0.25)
+
+
+def test_a_single_value_has_no_interval():
+    alone = mean_interval(np.full((1, 1), 0.25)).within(0, 1)
+    assert (alone.value, alone.has_interval) == (0.25, False)
+    assert mean_interval(np.full((1, 2), 0.25)).has_interval
 
 
 def test_agrees_with_the_bootstrap_over_seeds_and_instances_where_there_are_many():

@@ -1,5 +1,6 @@
 """The report of a study of known figures, against figures computed by hand, and its files."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tsr_lightning.studies.grid import Run
 from tsr_lightning.studies.report.comparisons import at_budgets, ends, instance_sets, reached
 from tsr_lightning.studies.report.curves import Curve, matrix
 from tsr_lightning.studies.report.intervals import mean_interval
-from tsr_lightning.studies.report.load import load_study, with_start
+from tsr_lightning.studies.report.load import curve, load_study, with_start
 from tsr_lightning.studies.report.pictures import at_common_evaluations
 from tsr_lightning.studies.result import result_contents
 
@@ -197,6 +198,53 @@ def written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return tmp_path / "out"
 
 
+def markdown_of(folder: Path) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(folder)])
+    assert ended.value.code == 0
+    return (folder / "report" / "report.md").read_text()
+
+
+class TestWhatIsSaid:
+    def test_of_arms_without_a_start(self, tmp_path: Path):
+        late = history(*HISTORIES[Run("plain", 2)]["evaluations"][1:], instances=[[0, 11], [0, 44]])
+        text = markdown_of(write_study(tmp_path / "part", {**HISTORIES, Run("plain", 2): late}))
+        assert "No gain is known of plain, sampled: the start was not measured for every seed." in text
+        assert "0 of 1 arms and protocols end below their start" in text
+        assert "No gain is known" not in markdown_of(write_study(tmp_path / "whole"))
+
+    def test_of_seeds_with_different_settings(self, tmp_path: Path):
+        path = StudyFolder(write_study(tmp_path)).result(Run("beam", 2))
+        result = json.loads(path.read_text())
+        result["settings"] |= {"data.instances": 9, "data.extra": 1}
+        write_json(path, result)
+        [said] = [line for line in markdown_of(tmp_path).splitlines() if "different settings" in line]
+        assert said == (
+            "The seeds of beam were run with different settings (data.extra, data.instances), and are reported as one "
+            "arm."
+        )
+
+    def test_of_one_seed_and_of_a_single_value(self, tmp_path: Path):
+        """One seed has no spread; one instance besides has no interval."""
+        alone = Run("plain", 1)
+        text = markdown_of(write_study(tmp_path / "seed", {alone: HISTORIES[alone]}))
+        assert "| plain | sampled | 1 | 0.000 | 0.500 [0.000, 1.000] | one seed |" in text
+        protocols = {"sampled": {"settings": {}, "episodes": [2, 0]}}
+        text = markdown_of(write_study(tmp_path / "value", {alone: {**HISTORIES[alone], "protocols": protocols}}))
+        assert "| plain | sampled | 1 | 0.000 | 1.000 | one seed | +1.000 |" in text
+        table = pd.read_csv(tmp_path / "value" / "report" / "ends.csv")
+        assert table[["end", "end_low", "end_high"]].isna().to_numpy().tolist() == [[False, True, True]]
+
+
+def test_an_evaluation_by_more_samples_is_divided_by_its_own_episodes():
+    """As of a run that went on with more samples (`callbacks.history`)."""
+    first, second = HISTORIES[Run("plain", 2)]["evaluations"]
+    changed = {**second, "protocols": {"sampled": {"settings": {}, "episodes": [4, 8]}}}
+    found = curve(1, history(first, changed), "sampled")
+    assert found is not None
+    assert found.rates.tolist() == [[0, 0], [2 / 4, 1 / 8]]
+
+
 class TestFiles:
     def test_the_table_has_a_row_per_run_protocol_and_epoch(self, written: Path):
         table = pd.read_csv(written / "evaluations.csv")
@@ -232,6 +280,7 @@ class TestFiles:
         (["absent"], "absent has no grid.json: give a folder that tsr study wrote to"),
         (["empty"], "no run of known is finished: run tsr study first"),
         (["known", "--baseline", "best"], "--baseline is 'best': give one of plain, beam"),
+        (["known", "--threshold", "smapled=0.5"], "--threshold smapled is [0.5]: no finished run was evaluated by a"),
         (["known", "--threshold", "sampled"], "sampled is no PROTOCOL=RATE"),
         (["known", "known"], "DIR is 'known': give each study once"),
         ([], "the following arguments are required: DIR"),

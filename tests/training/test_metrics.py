@@ -1,14 +1,18 @@
 """The figures of a rollout."""
 
+import random
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
 import torch
 from callback_support import trajectory, turn
 
+from tests.objectives.trees import random_tree, searched
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
-from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, step_metrics
+from tsr_lightning.objectives import GRPO, PPO, Objective, TreeCredit
+from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, step_metrics, tree_metrics
 from tsr_lightning.trajectory import Group, Origin
 
 
@@ -99,3 +103,50 @@ def test_effective_sample_size_by_hand(weights: list[float], ratios: list[float]
 def test_a_step_without_weights_or_ratios_has_no_effective_sample_size():
     for sums in ({"policy_weight": 1.0, "entropy": 2.0}, {"policy_weight": 0.0, "ratio": 0.0, "ratio_squared": 0.0}):
         assert "train/effective_sample_size" not in step_metrics(sums, {})
+
+
+def responses_by_state(group: Group) -> list[list[float]]:
+    """The values of the responses drawn in each state that some tree drew two or more of at one node: by the path to a
+    node, which is walked for every candidate."""
+    trees = [each.tree for each in group.trajectories]
+    values = TreeCredit().backup(trees)
+    drawn: dict[object, list[tuple[object, float]]] = defaultdict(list)
+    for i, tree in enumerate(trees):
+        for j, candidate in enumerate(tree):
+            if not candidate.drawn:
+                continue
+            depth, above = 0, candidate.parent
+            while above is not None:
+                depth, above = depth + 1, tree[above].parent
+            parent = None if candidate.parent is None else tree[candidate.parent]
+            led_to = None if parent is None else (parent.state_key, parent.remaining)
+            drawn[depth, led_to, candidate.turn.prompt].append(((i, candidate.parent), values[i][j]))
+    return [
+        [value for _, value in responses]
+        for responses in drawn.values()
+        if any([node for node, _ in responses].count(own) > 1 for own, _ in responses)
+    ]
+
+
+def of_trees(groups: list[Group], objective: Objective) -> dict[str, float]:
+    return tree_metrics(groups, [objective.comparisons(group) for group in groups], objective)
+
+
+def test_the_figures_of_trees_by_a_plain_count():
+    draws = random.Random(3)
+    groups = [Group(i, tuple(searched(random_tree(draws), member=j) for j in range(2))) for i in range(12)]
+    states = [values for group in groups for values in responses_by_state(group)]
+    varied = [values for values in states if max(values) > min(values)]
+    assert 0 < len(varied) < len(states)
+    share = {"rollout/signal_node_share": len(varied) / len(states)}
+    of_varied = {"rollout/compared_responses": sum(map(len, varied))}
+    of_all = {"rollout/compared_responses": sum(map(len, states))}
+    assert of_trees(groups, GRPO(searched=TreeCredit())) == share | of_varied
+    assert of_trees(groups, GRPO(searched=TreeCredit(drop_uniform=False))) == share | of_all
+    assert of_trees(groups, PPO(searched=TreeCredit())) == share | of_all  # none is left out under a critic
+
+
+def test_trees_without_an_expansion_have_no_share():
+    single = searched(random_tree(random.Random(3))[:1])
+    figures = of_trees([Group(0, (single,))], GRPO(searched=TreeCredit()))
+    assert figures == {"rollout/signal_node_share": 0, "rollout/compared_responses": 0}

@@ -38,6 +38,9 @@ from tsr_lightning.objectives import (
 )
 from tsr_lightning.trajectory import Origin
 
+# Of parallel workers one makes the steps, which all tests here look at.
+pytestmark = pytest.mark.xdist_group("optimizer_step")
+
 SECONDS = 240
 VARIANTS: dict[str, Objective] = {
     "TokenMean": PolicyGradient(aggregation=TokenMean()),

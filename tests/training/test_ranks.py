@@ -8,7 +8,6 @@ import os
 import pickle
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import astuple, replace
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from commands import ROOT, in_folder, tsr
-from processes import Forked
+from processes import run_as_ranks
 
 from tsr_lightning.trajectory import Group, Turn
 
@@ -166,19 +165,7 @@ def launched_by_lightning(folder: Path) -> None:
 
 
 def given_their_rank(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    runs = [
-        Forked(("fit", "--config", "run.yaml"), folder, {**common, "LOCAL_RANK": rank}, folder / f"output{rank}.txt")
-        for rank in "01"
-    ]
-    try:
-        for run in runs:
-            assert run.wait(SECONDS) == 0, "".join(run.output() for run in runs)
-    finally:
-        for run in runs:  # the other rank may wait for one that failed
-            run.kill()
+    run_as_ranks(("fit", "--config", "run.yaml"), folder, SECONDS)
 
 
 CASES = {

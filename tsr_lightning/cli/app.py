@@ -54,6 +54,12 @@ class TSRCLI(LightningCLI):
             listed = LightningArgumentParser(description=description)
             parser._subcommands_action.add_subcommand(name, listed, help=description)  # type: ignore[union-attr]
 
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        """Without arguments for those that are only listed, since reading them from signatures takes time."""
+        if subcommand not in sys.argv:
+            return self.init_parser(**kwargs)
+        return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Lightning's parser, with a --config whose files merge `data.env_kwargs` key by key."""
         parser = LightningArgumentParser(dump_header=[f"lightning.pytorch=={pl.__version__}"], **kwargs)
@@ -72,6 +78,10 @@ class TSRCLI(LightningCLI):
             keys = {action.dest for known in self._subcommand_parsers.values() for action in known._actions}
             sentence = config_error_sentence(error) or parser_error_sentence(str(error), keys)
             raise ConfigError(sentence) from error
+
+    def _dump_config(self) -> None:
+        """Dumps nothing: Lightning would take a fifth of the start for `save_hyperparameters`, which nobody calls."""
+        self.config_dump: dict[str, Any] = {}
 
     def _parse_ckpt_path(self) -> None:
         """Does nothing: Lightning would load the checkpoint for hyperparameters, which ours do not hold."""

@@ -24,7 +24,13 @@ def make_parser() -> PlainParser:
     parser.add_argument("grid", help="a YAML file, or the name of a shipped one such as studies/stability.yaml")
     parser.add_argument("--output", type=Path, help="folder of the results and runs; runs/studies/NAME if not given")
     parser.add_argument("--jobs", type=at_least_one, help="runs side by side, instead of the grid's jobs")
-    parser.add_argument("--only", metavar="PATTERN", help="only arms that match, such as 'ppo-*' or 'ppo-beam/seed1'")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only arms that match, such as 'ppo-*' or 'ppo-beam/seed1'; may be repeated",
+    )
     parser.add_argument(
         "--keep-changed", action="store_true", help="keep finished runs of arms whose settings have changed since"
     )

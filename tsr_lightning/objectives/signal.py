@@ -1,6 +1,7 @@
 """Which groups an objective can learn from: one definition for the instance filter and for dynamic sampling."""
 
 from statistics import pstdev
+from typing import NamedTuple
 
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.trajectory import Group
@@ -13,26 +14,52 @@ def compared_returns(group: Group, objective: Objective) -> list[float]:
     return [objective.return_of(t) for t in group.trajectories if objective.compares(t.origin)]
 
 
+class Compared(NamedTuple):
+    """A group with its comparisons under an objective, which cost as much as their tree is large."""
+
+    group: Group
+    parts: list[Group]  # `Objective.comparisons`
+    objective: Objective
+
+    @classmethod
+    def of(cls, group: Group, objective: Objective) -> "Compared":
+        return cls(group, objective.comparisons(group), objective)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether anything in it is compared: trajectories, or under tree credit the responses in a state."""
+        return any(compared_returns(part, self.objective) for part in self.parts)
+
+    @property
+    def std(self) -> float:
+        """The population standard deviation of the compared returns: 0 where there are fewer than two. Under tree
+        credit the largest of its states'."""
+        return max((_std(part, self.objective) for part in self.parts), default=0.0)
+
+    def has_signal(self, minimum_std: float = MINIMUM_STD) -> bool:
+        """Whether the policy's terms can learn something from a group: a member is imitated, or the compared returns
+        differ and not all of these members are masked. A lone compared trajectory has signal where the objective's
+        baseline is not the group's.
+
+        DAPO asks for 0 < successes < G. Where returns are 0 or 1 that is the same, and where rewards are dense, a group
+        without a success can teach too. A critic and a format penalty may learn from groups without signal.
+        """
+        return any(_has_signal(part, self.objective, minimum_std) for part in self.parts)
+
+
 def compared_std(group: Group, objective: Objective) -> float:
-    """The population standard deviation of the compared returns: 0 where there are fewer than two. Under tree credit
-    the largest of its states'."""
-    return max((_std(part, objective) for part in objective.comparisons(group)), default=0.0)
+    """See `Compared.std`."""
+    return Compared.of(group, objective).std
+
+
+def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_STD) -> bool:
+    """See `Compared.has_signal`."""
+    return Compared.of(group, objective).has_signal(minimum_std)
 
 
 def _std(group: Group, objective: Objective) -> float:
     returns = compared_returns(group, objective)
     return pstdev(returns) if returns else 0.0
-
-
-def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_STD) -> bool:
-    """Whether the policy's terms can learn something from a group: a member is imitated, or the compared returns differ
-    and not all of these members are masked. A lone compared trajectory has signal where the objective's baseline is not
-    the group's.
-
-    DAPO asks for 0 < successes < G. Where returns are 0 or 1 that is the same, and where rewards are dense, a group
-    without a success can teach too. A critic and a format penalty may learn from groups without signal.
-    """
-    return any(_has_signal(part, objective, minimum_std) for part in objective.comparisons(group))
 
 
 def _has_signal(group: Group, objective: Objective, minimum_std: float) -> bool:

@@ -70,13 +70,15 @@ class TreeCredit(SearchedCredit):
             return [group]
         whole = tuple(trajectory for trajectory in group.trajectories if self._is_whole(trajectory))
         drops_uniform = self.drop_uniform and minimum_compared > 1
-        states = [state for state in self._states(group) if not drops_uniform or _varies(state)]
-        count = sum(state.expansions for state in states)
+        states = [
+            (state, episodes) for state, episodes in self._states(group) if not drops_uniform or _varies(episodes)
+        ]
+        count = sum(state.expansions for state, _ in states)
         return [
             *([replace(group, trajectories=whole)] if whole else []),
             *(
-                Group(group.instance, state.episodes, group.env, state.weight * count**-self.size_power, is_state=True)
-                for state in states
+                Group(group.instance, episodes, group.env, state.weight * count**-self.size_power, is_state=True)
+                for state, episodes in states
             ),
         ]
 
@@ -89,33 +91,21 @@ class TreeCredit(SearchedCredit):
             case Origin.DEMONSTRATED:
                 return True
 
-    def _states(self, group: Group) -> list["_Compared"]:
-        """The responses drawn in each expanded state, as one-turn episodes."""
+    def _states(self, group: Group) -> list[tuple["ExpandedState", tuple[Trajectory, ...]]]:
+        """The expanded states, each with the responses drawn there as one-turn episodes."""
         searches = [trajectory for trajectory in group.trajectories if trajectory.tree]
         trees = [search.tree for search in searches]
         values, successes = self.backup(trees), found_success(trees)
         return [
-            _Compared(
+            (
+                state,
                 tuple(
                     _episode(searches[i], trees[i][j], member, values[i][j], successes[i][j])
                     for member, (i, j) in enumerate(state.drawn)
                 ),
-                state.expansions,
             )
             for state in expanded_states(trees)
         ]
-
-
-class _Compared(NamedTuple):
-    """The responses drawn in a state, and how often it was expanded."""
-
-    episodes: tuple[Trajectory, ...]
-    expansions: int
-
-    @property
-    def weight(self) -> float:
-        """Of an episode, where every expansion weighs 1."""
-        return self.expansions / len(self.episodes)
 
 
 class ExpandedState(NamedTuple):
@@ -123,6 +113,11 @@ class ExpandedState(NamedTuple):
 
     drawn: list[tuple[int, int]]  # places [i][j] in the trees
     expansions: int  # how often two or more of them were drawn from one node
+
+    @property
+    def weight(self) -> float:
+        """Of a response, where every expansion weighs 1."""
+        return self.expansions / len(self.drawn)
 
 
 def expanded_states(trees: Sequence[Sequence[Candidate]]) -> list[ExpandedState]:
@@ -166,6 +161,6 @@ def _episode(trajectory: Trajectory, candidate: Candidate, member: int, value: f
     )
 
 
-def _varies(state: _Compared) -> bool:
-    values = [episode.episode_return for episode in state.episodes]
+def _varies(episodes: Sequence[Trajectory]) -> bool:
+    values = [episode.episode_return for episode in episodes]
     return max(values) - min(values) > MINIMUM_STD

@@ -256,17 +256,16 @@ def _state_key(node: Node) -> str:
 
 def _tree(leaf: Node) -> tuple[Candidate, ...]:
     """All that the search of a leaf proposed, depth by depth; none of an oracle's turns, which are no samples."""
-    path = set(map(id, leaf.path))
     tree: list[Candidate] = []
     level: list[tuple[int | None, Node]] = [(None, leaf.path[0])]  # nodes, each with its place in the tree
     while level:
         children = [(parent, child) for parent, node in level for child in node.driver.candidates]
         level = [(place, child) for place, (_, child) in enumerate(children, start=len(tree))]
-        tree += [_candidate(child, child.turn, parent, id(child) in path) for parent, child in children if child.turn]
+        tree += [_candidate(child, child.turn, parent) for parent, child in children if child.turn]
     return tuple(tree)
 
 
-def _candidate(node: Node, turn: Turn, parent: int | None, kept: bool) -> Candidate:
+def _candidate(node: Node, turn: Turn, parent: int | None) -> Candidate:
     return Candidate(
         turn=turn,
         parent=parent,
@@ -274,10 +273,8 @@ def _candidate(node: Node, turn: Turn, parent: int | None, kept: bool) -> Candid
         remaining=node.snapshot.remaining,
         env_score=node.snapshot.env_score,
         score=node.score,
-        episode_return=node.episode_return,
         done=node.done,
         succeeded=node.succeeded,
         out_of_tokens=node.snapshot.out_of_tokens,
         drawn=node.driver.committed is None,
-        kept=kept,
     )

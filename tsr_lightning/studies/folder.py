@@ -1,11 +1,11 @@
 """Where a study keeps what it writes, and atomic files of JSON."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tsr_lightning.files import write_whole
 from tsr_lightning.studies.grid import Run
 
 
@@ -54,13 +54,7 @@ class StudyFolder:
 
 def write_json(path: Path, contents: Any) -> None:
     """Writes a whole file or none, without spaces."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(contents, separators=(",", ":"), allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    write_whole(path, json.dumps(contents, separators=(",", ":"), allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -1,6 +1,6 @@
 """The settings of a run as a flat mapping, so that two can be compared key by key."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Settings = dict[str, Any]  # dotted key -> a plain value
@@ -31,6 +31,13 @@ def _leaves(node: Any, above: str) -> list[tuple[str, Any]]:
     return [leaf for key, value in children for leaf in _leaves(value, f"{above}.{key}" if above else key)]
 
 
+def differing_keys(several: Sequence[Settings]) -> str:
+    """The keys that differ between any of them, in words; empty where nothing does."""
+    absent = "not set"
+    keys = sorted({key for one in several for key in one})
+    return _listed([key for key in keys if any(one.get(key, absent) != several[0].get(key, absent) for one in several)])
+
+
 def differences(before: Settings, now: Settings) -> str:
     """What differs, in words; empty where nothing does."""
     absent = "not set"
@@ -39,5 +46,9 @@ def differences(before: Settings, now: Settings) -> str:
         for key in sorted({*before, *now})
         if before.get(key, absent) != now.get(key, absent)
     ]
-    more = [f"{len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
-    return ", ".join([*changes[:_SHOWN], *more])
+    return _listed(changes)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    more = [f"{len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
+    return ", ".join([*parts[:_SHOWN], *more])

@@ -6,7 +6,8 @@ the policy is made anew from it.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tsr_lightning.studies.grid import Run
@@ -17,29 +18,49 @@ _DECIDES = (
 )
 
 
-def runs_that_measure_the_start(
-    runs: Sequence[Run], settings: Mapping[str, Mapping[str, Any]], measured: Collection[str]
-) -> set[Run]:
-    """The first of the runs that begin alike, where none of them was measured before.
+class SharedStarts:
+    """Decides when a run begins whether it measures its start. Safe to call from several threads.
+
+    Of the runs that begin alike one at a time does, until one of them is finished: if it fails, the next that begins
+    does.
 
     Args:
-        runs: in the order in which they will begin.
-        settings: of each arm, by its name.
-        measured: the keys of the starts that finished runs measured.
+        measured: gives the keys of the starts that finished runs have measured by now, in any process.
     """
-    known, chosen = set(measured), set()
-    for run in runs:
-        own = settings[run.arm]
-        key = start_key(own, run.seed)
-        if own.get("trainer.num_sanity_val_steps") == -1 and key not in known:
-            known.add(key)
-            chosen.add(run)
-    return chosen
+
+    def __init__(self, measured: Callable[[], Collection[str]]) -> None:
+        self._measured = measured
+        self._measuring: dict[Run, str] = {}
+        self._mutex = threading.Lock()
+
+    def begin(self, run: Run, settings: Mapping[str, Any], earlier: bool | None) -> bool:
+        """Whether the run measures its start.
+
+        Args:
+            run: that begins or goes on.
+            settings: of its configuration, by dotted key.
+            earlier: of a run that goes on, whether it measured its start before it was stopped; else None.
+        """
+        key = start_key(settings, run.seed)
+        with self._mutex:
+            known = self._measuring.values()
+            if earlier is None:
+                is_asked = settings.get("trainer.num_sanity_val_steps") == -1
+                earlier = is_asked and key not in known and key not in self._measured()
+            if earlier:
+                self._measuring[run] = key
+            return earlier
+
+    def end(self, run: Run) -> None:
+        """Called when the run has ended: a finished one has its result file by now."""
+        with self._mutex:
+            self._measuring.pop(run, None)
 
 
 def measures_its_start(result: Mapping[str, Any]) -> bool:
-    """Whether a result file has the evaluation before training."""
-    return bool(result["evaluations"][0]["costs"]["epochs"] == 0)
+    """Whether a result or a history has the evaluation before training."""
+    evaluations = result["evaluations"]
+    return bool(evaluations) and bool(evaluations[0]["costs"]["epochs"] == 0)
 
 
 def start_key(settings: Mapping[str, Any], seed: int) -> str:

@@ -3,7 +3,7 @@
 import fnmatch
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from tsr_lightning.studies.process import AlreadyRunning, Processes, last_lines,
 from tsr_lightning.studies.progress import Progress, describe_change
 from tsr_lightning.studies.result import read_result, result_contents
 from tsr_lightning.studies.settings import Settings, differences, flat_settings
-from tsr_lightning.studies.starts import measures_its_start, runs_that_measure_the_start, start_key
+from tsr_lightning.studies.starts import SharedStarts, measures_its_start, start_key
 
 Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
 
@@ -33,11 +33,13 @@ class CheckedArm:
         arm: from the grid.
         settings: of its configuration, by dotted key.
         evaluation: the name of its `callbacks.Evaluation`, which names the file of the history.
+        protocols: names of its evaluations.
     """
 
     arm: Arm
     settings: Settings
     evaluation: str
+    protocols: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def check_arms(grid: Grid, resolve: Resolve) -> dict[str, CheckedArm]:
     """Every arm's configuration, by name.
 
     Raises:
-        ConfigError: of the first that `tsr fit` would refuse or that would measure nothing.
+        ConfigError: of the first that `tsr fit` would refuse or that would measure nothing, or of a threshold for what
+            none would measure.
     """
     checked = {}
     for arm in grid.arms:
@@ -61,9 +64,14 @@ def check_arms(grid: Grid, resolve: Resolve) -> dict[str, CheckedArm]:
             resolved = resolve([*arm.flags(), f"--seed_everything={arm.seeds[0]}"])
             remedy = "a study begins its runs and goes on from their own checkpoints; leave it out"
             require(resolved.get("ckpt_path") is None, "ckpt_path", resolved.get("ckpt_path"), remedy)
-            checked[arm.name] = CheckedArm(arm, flat_settings(resolved), _evaluation(resolved))
+            protocols = tuple(str(protocol["name"]) for protocol in resolved["data"]["evaluations"] or [])
+            checked[arm.name] = CheckedArm(arm, flat_settings(resolved), _evaluation(resolved), protocols)
         except ConfigError as error:
             raise ConfigError(f"arm {arm.name}: {error}") from error
+    known = dict.fromkeys(protocol for one in checked.values() for protocol in one.protocols)
+    for protocol, rates in grid.thresholds.items():
+        remedy = f"no arm is evaluated by a protocol of this name; use {' or '.join(known)}"
+        require(protocol in known, f"thresholds.{protocol}", list(rates), remedy)
     return checked
 
 
@@ -76,19 +84,21 @@ def _evaluation(resolved: Mapping[str, Any]) -> str:
     raise ConfigError("trainer.callbacks has no callbacks.Evaluation, so nothing would be measured: add it")
 
 
-def chosen_runs(grid: Grid, pattern: str | None) -> list[Run]:
-    """The runs whose arm, or whose arm and seed as in `ppo-beam/seed1`, matches a shell pattern."""
+def chosen_runs(grid: Grid, only: Sequence[str]) -> list[Run]:
+    """The runs whose arm, or whose arm and seed as in `ppo-beam/seed1`, matches any of some shell patterns; all without
+    patterns."""
     runs = grid.runs()
-    if pattern is None:
-        return runs
-    chosen = [
-        run
-        for run in runs
-        if fnmatch.fnmatchcase(run.arm, pattern) or fnmatch.fnmatchcase(f"{run.arm}/seed{run.seed}", pattern)
-    ]
-    names = ", ".join(arm.name for arm in grid.arms)
-    require(bool(chosen), "--only", pattern, f"no arm has that name: give a pattern of {names}")
-    return chosen
+    chosen: set[Run] = set()
+    for pattern in only:
+        matching = {run for run in runs if _matches(run, pattern)}
+        names = ", ".join(arm.name for arm in grid.arms)
+        require(bool(matching), "--only", pattern, f"no arm has that name: give a pattern of {names}")
+        chosen |= matching
+    return [run for run in runs if run in chosen] if only else runs
+
+
+def _matches(run: Run, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (run.arm, f"{run.arm}/seed{run.seed}"))
 
 
 def run_study(
@@ -97,7 +107,7 @@ def run_study(
     folder: StudyFolder,
     *,
     jobs: int,
-    only: str | None,
+    only: Sequence[str],
     keep_changed: bool,
     console: Console,
 ) -> Outcome:
@@ -108,7 +118,7 @@ def run_study(
         checked: its arms.
         folder: where results and runs are written.
         jobs: runs side by side.
-        only: a shell pattern of arms, or null for all.
+        only: shell patterns of arms or runs; empty for all.
         keep_changed: keep finished runs that were made with other settings.
         console: where to print.
 
@@ -116,7 +126,8 @@ def run_study(
         ConfigError: a finished run was made with other settings.
     """
     runs = chosen_runs(grid, only)
-    done = {run: read_result(folder.result(run)) for run in runs if folder.result(run).is_file()}
+    results = _results(grid, folder)
+    done = {run: results[run] for run in runs if run in results}
     if not keep_changed:
         _refuse_changed(done, checked, folder)
     _write_grid(grid, folder)
@@ -127,10 +138,8 @@ def run_study(
         durations.setdefault(run.arm, []).append(result["evaluations"][-1]["costs"]["seconds"])
     progress = Progress(todo, durations, jobs, console)
     progress.say(f"{grid.name}: {len(runs)} runs, {len(done)} finished, {len(todo)} to do, {jobs} side by side")
-    starts = {start_key(result["settings"], run.seed) for run, result in done.items() if measures_its_start(result)}
-    settings = {name: one.settings for name, one in checked.items()}
-    without_start = set(todo) - runs_that_measure_the_start(todo, settings, starts) if grid.share_start else set()
-    worker = _Worker(checked, folder, jobs, grid.threads, without_start, Processes(), progress)
+    starts = SharedStarts(lambda: _measured_starts(grid, folder)) if grid.share_start else None
+    worker = _Worker(checked, folder, jobs, grid.threads, starts, Processes(), progress)
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(worker.run, run) for run in todo]
         try:
@@ -146,6 +155,16 @@ def run_study(
         failed=tuple(run for run in todo if states[run] == "failed"),
         busy=tuple(run for run in todo if states[run] == "busy"),
     )
+
+
+def _results(grid: Grid, folder: StudyFolder) -> dict[Run, dict[str, Any]]:
+    """Of all finished runs, in whichever process they were."""
+    return {run: read_result(folder.result(run)) for run in grid.runs() if folder.result(run).is_file()}
+
+
+def _measured_starts(grid: Grid, folder: StudyFolder) -> set[str]:
+    results = _results(grid, folder)
+    return {start_key(result["settings"], run.seed) for run, result in results.items() if measures_its_start(result)}
 
 
 def _refuse_changed(
@@ -193,7 +212,7 @@ class _Worker:
     folder: StudyFolder
     jobs: int
     threads: int
-    without_start: Collection[Run]  # another run measures their start
+    starts: SharedStarts | None  # None where every run measures its own
     processes: Processes
     progress: Progress
 
@@ -212,13 +231,25 @@ class _Worker:
     def _run(self, run: Run, checked: CheckedArm, lock: int) -> str:
         checkpoint = self._checkpoint(run, checked)
         write_json(self.folder.begun(run), checked.settings)
+        evaluate_start = True
+        if self.starts is not None:
+            earlier = measures_its_start(self._history(run, checked)) if checkpoint else None
+            evaluate_start = self.starts.begin(run, checked.settings, earlier)
         self.progress.begin(run, "goes on from its last checkpoint" if checkpoint else "begins")
         environment = {"OMP_NUM_THREADS": str(self.threads), "PL_GLOBAL_SEED": str(run.seed)}
-        command = fit_command(run, checked.arm, self.folder, checkpoint, evaluate_start=run not in self.without_start)
-        return self._finish(run, checked, self.processes.run(command, environment, self.folder.log(run), lock))
+        command = fit_command(run, checked.arm, self.folder, checkpoint, evaluate_start=evaluate_start)
+        try:
+            return self._finish(run, checked, self.processes.run(command, environment, self.folder.log(run), lock))
+        finally:
+            if self.starts is not None:
+                self.starts.end(run)
+
+    def _history(self, run: Run, checked: CheckedArm) -> dict[str, Any]:
+        """What the run's evaluations have measured so far."""
+        written = self.folder.work(run) / f"{checked.evaluation}.history.json"
+        return dict(read_json(written)) if written.is_file() else {"evaluations": []}
 
     def _finish(self, run: Run, checked: CheckedArm, status: int) -> str:
-        written = self.folder.work(run) / f"{checked.evaluation}.history.json"
         log = self.folder.log(run)
         if self.processes.closed:
             return "failed"  # ended with the study, which says so once
@@ -226,7 +257,7 @@ class _Worker:
             how = f"was killed by signal {-status}" if status < 0 else f"FAILED with exit status {status}"
             self.progress.fail(run, f"{how}; the end of {log}:", last_lines(log, _LINES_OF_A_FAILURE))
             return "failed"
-        history = read_json(written) if written.is_file() else {"evaluations": []}
+        history = self._history(run, checked)
         if not history["evaluations"]:
             self.progress.fail(run, f"FAILED: it ended without an evaluation; the end of {log}:", last_lines(log, 5))
             return "failed"

@@ -32,6 +32,7 @@ class Rollout:
     costs: Costs
     skipped: int = 0  # draws of training instances that fell on a held-out state
     rounds: int = 1  # in which the instances were drawn
+    with_signal: int = 0  # of the groups, where dynamic sampling counted them
 
     def __add__(self, other: "Rollout") -> "Rollout":
         return Rollout(
@@ -39,6 +40,7 @@ class Rollout:
             self.costs + other.costs,
             self.skipped + other.skipped,
             self.rounds + other.rounds,
+            self.with_signal + other.with_signal,
         )
 
 
@@ -84,15 +86,22 @@ class Credited(NamedTuple):
     credits: list[list[Credit]]  # of each group: one per trajectory of its comparisons
 
 
-def credited_sequences(groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks) -> Credited:
+def credited_sequences(
+    comparisons: Sequence[Sequence[Group]], objective: Objective, estimate: EstimateFn, ranks: Ranks
+) -> Credited:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them.
 
     Equal responses in a state are estimated once and trained once, with the sum of their weights; baselines count each.
+
+    Args:
+        comparisons: of each group, `Objective.comparisons`.
+        objective: of the epoch.
+        estimate: the policy's, critic's and reference's estimates.
+        ranks: that share them.
     """
-    comparisons = [objective.comparisons(group) for group in groups]
     compared = list(chain.from_iterable(comparisons))
     if not compared:
-        return Credited([], [[] for _ in groups])
+        return Credited([], [[] for _ in comparisons])
     trees = [
         i if any(part.is_state for part in of_group) else None  # what is imitated shares prefixes with its tree
         for i, of_group in enumerate(comparisons)

@@ -250,11 +250,12 @@ class RolloutDataModule(LightningDataModule):
         to train on."""
         trainer, agent = self._trainer, self.agent
         ranks, epoch = Ranks.of(trainer), compat.epochs_at_rollout(trainer)
+        objective = agent.objective.at(epoch)
         drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
-        groups = rolled_out + self._demonstrated(epoch)
+        comparisons = rolled_out + [objective.comparisons(group) for group in self._demonstrated(epoch)]
         agent.begin_updates(epoch)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences, credits = credited_sequences(groups, agent.objective.at(epoch), estimate, ranks)
+        sequences, credits = credited_sequences(comparisons, objective, estimate, ranks)
         if rolled_out:
             compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]), epoch)
         if not sequences:
@@ -284,8 +285,8 @@ class RolloutDataModule(LightningDataModule):
             return []
         return self.demonstrations.groups(self.key, epoch, self.agent.chat(self.context), self._context_limit)
 
-    def _rollout(self, epoch: int) -> tuple[int, list[Group]]:
-        """How many groups were drawn in an epoch, by all ranks, and those of them that are trained on."""
+    def _rollout(self, epoch: int) -> tuple[int, list[list[Group]]]:
+        """How many groups were drawn in an epoch, by all ranks, and the comparisons of each that is trained on."""
         trainer, agent = self._trainer, self.agent
         objective = agent.objective.at(epoch)
         sampling = self.dynamic_sampling if sampled_size(self.plan, epoch) else None
@@ -304,13 +305,14 @@ class RolloutDataModule(LightningDataModule):
                 groups = callback.on_rollout_end(trainer, agent, groups)
         figures: dict[str, float] = {}
         if sampling is not None:
-            figures = sampling.figures(rollout, objective)
+            figures = sampling.figures(rollout)
             groups = sampling.select(groups, objective)
-            if shortfall := sampling.shortfall(rollout, objective):
+            if shortfall := sampling.shortfall(rollout):
                 rank_zero_info(f"epoch {epoch}: {shortfall}")
         figures |= rollout_metrics(rollout.groups, groups, rollout.costs, seconds, rollout.skipped)
+        comparisons = [objective.comparisons(group) for group in groups]
         if needs.tree:
-            figures |= tree_metrics(groups, objective)
+            figures |= tree_metrics(groups, comparisons, objective)
         if needs.final_values:
             missing = figures["rollout/truncated_without_value"] = truncated_without_value(groups)
             if missing:
@@ -322,7 +324,7 @@ class RolloutDataModule(LightningDataModule):
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutMetrics):
                 callback.on_rollout_metrics(trainer, figures, epoch)
-        return len(rollout.groups), groups
+        return len(rollout.groups), comparisons
 
     def _round(self, driver: Driver, epoch: int, number: int) -> Rollout:
         """The rollout of one round of an epoch's instances, of all ranks."""

@@ -1,7 +1,7 @@
 """Dynamic sampling: an epoch draws instances until enough groups have signal."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
@@ -45,27 +45,22 @@ class DynamicSampling:
         least = self.groups * max(sizes)
         require(least <= self.max_sampled_tokens, "data.dynamic_sampling.groups", self.groups, remedy)
 
-    def figures(self, rollout: Rollout, objective: Objective) -> dict[str, float]:
+    def figures(self, rollout: Rollout) -> dict[str, float]:
         """Of an epoch's rollout."""
-        return {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": _with_signal(rollout, objective)}
+        return {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": rollout.with_signal}
 
-    def shortfall(self, rollout: Rollout, objective: Objective) -> str:
+    def shortfall(self, rollout: Rollout) -> str:
         """A sentence for the log if the token budget ran out; otherwise empty."""
-        found = _with_signal(rollout, objective)
-        if found >= self.groups:
+        if rollout.with_signal >= self.groups:
             return ""
         return (
             f"data.dynamic_sampling.max_sampled_tokens is spent: {rollout.costs.tokens_generated:,} tokens in "
-            f"{rollout.rounds} rounds gave {found} of the {self.groups} groups with signal"
+            f"{rollout.rounds} rounds gave {rollout.with_signal} of the {self.groups} groups with signal"
         )
 
     def select(self, groups: Sequence[Group], objective: Objective) -> list[Group]:
         """The first of those with signal, as many as wanted."""
         return [group for group in groups if has_signal(group, objective)][: self.groups]
-
-
-def _with_signal(rollout: Rollout, objective: Objective) -> int:
-    return sum(has_signal(group, objective) for group in rollout.groups)
 
 
 def sampled_size(plan: Plan, epoch: int) -> int:
@@ -81,9 +76,13 @@ def sample_dynamically(draw: Callable[[int], Rollout], sampling: DynamicSampling
         sampling: when to stop.
         objective: says which groups have signal.
     """
-    rollout = draw(0)
-    while len(sampling.select(rollout.groups, objective)) < sampling.groups:
+
+    def counted(rollout: Rollout) -> Rollout:
+        return replace(rollout, with_signal=sum(has_signal(group, objective) for group in rollout.groups))
+
+    rollout = counted(draw(0))
+    while rollout.with_signal < sampling.groups:
         if rollout.costs.tokens_generated >= sampling.max_sampled_tokens:
             break
-        rollout += draw(rollout.rounds)
+        rollout += counted(draw(rollout.rounds))
     return rollout

@@ -71,15 +71,18 @@ def signal_metrics(credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
     }
 
 
-def tree_metrics(groups: Sequence[Group], objective: Objective) -> dict[str, float]:
+def tree_metrics(
+    groups: Sequence[Group], comparisons: Sequence[Sequence[Group]], objective: Objective
+) -> dict[str, float]:
     """How much of its searches' trees an objective compares.
 
     Args:
         groups: that are trained on, with their trees.
+        comparisons: of each, `Objective.comparisons`.
         objective: of the epoch.
     """
     expanded = sum(len(expanded_states([t.tree for t in group.trajectories])) for group in groups)
-    states = [part for group in groups for part in objective.comparisons(group) if part.is_state]
+    states = [part for parts in comparisons for part in parts if part.is_state]
     return {
         "rollout/signal_node_share": sum(has_signal(state, objective) for state in states) / max(expanded, 1),
         "rollout/compared_responses": sum(len(state.trajectories) for state in states),

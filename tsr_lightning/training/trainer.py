@@ -51,7 +51,13 @@ class Trainer(pl.Trainer):
         return super().validate(model, dataloaders, ckpt_path, verbose, datamodule, weights_only)
 
     def export(
-        self, model: Agent, datamodule: RolloutDataModule, ckpt_path: str, output: str, merge: bool = False
+        self,
+        model: Agent,
+        datamodule: RolloutDataModule,
+        ckpt_path: str,
+        output: str,
+        merge: bool = False,
+        weights_only: bool | None = None,
     ) -> None:
         """Write a trained policy as files that plain transformers and peft load.
 
@@ -59,10 +65,11 @@ class Trainer(pl.Trainer):
             ckpt_path: a checkpoint of `fit`.
             output: the folder to write.
             merge: merge the adapter into the base weights, for plain transformers without peft.
+            weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
         attach(self, model, datamodule)
         model.configure_model()
-        checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=weights_only is not False)
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
         export(model.policy, model.tokenizer, output, merged=merge)

@@ -1,5 +1,6 @@
 """The 95% interval of a mean over seeds and instances."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,14 +12,20 @@ _LEVEL = 0.975
 
 
 class Estimate(NamedTuple):
-    """A mean and its 95% interval."""
+    """A mean and its 95% interval, which is infinite where there is but one value."""
 
     value: float
     low: float
     high: float
 
+    @property
+    def has_interval(self) -> bool:
+        return self.high < math.inf
+
     def within(self, least: float, most: float) -> "Estimate":
-        """With the interval cut to what is possible."""
+        """With the interval, if there is one, cut to what is possible."""
+        if not self.has_interval:
+            return self
         return Estimate(self.value, max(self.low, least), min(self.high, most))
 
 
@@ -34,13 +41,15 @@ def mean_interval(values: Floats) -> Estimate:
 
     No bootstrap, because there are few seeds: the percentiles of a bootstrap over five of them are too narrow by a
     third (√(4/5) for the variance, and 1.96 for t's 2.78). With one seed the interval is over instances alone, and with
-    one instance over seeds alone.
+    one instance over seeds alone; a single value has none.
 
     Args:
         values: [S, I], a row per seed and a column per instance; for a difference, that of both sides.
     """
     seeds, instances = values.shape
     mean = float(values.mean())
+    if values.size == 1:
+        return Estimate(mean, -math.inf, math.inf)
     terms = _terms(values)
     variance = sum(term for term, _ in terms) / (seeds * instances)
     if variance <= 0:
@@ -54,8 +63,7 @@ def _terms(values: Floats) -> list[tuple[float, int]]:
     """Signed mean squares that sum to S·I times the variance of the mean, each with its degrees of freedom."""
     seeds, instances = values.shape
     if seeds == 1 or instances == 1:
-        count = seeds * instances
-        return [(float(values.var(ddof=1)), count - 1)] if count > 1 else []
+        return [(float(values.var(ddof=1)), seeds * instances - 1)]
     mean, by_seed, by_instance = values.mean(), values.mean(axis=1, keepdims=True), values.mean(axis=0, keepdims=True)
     degrees = (seeds - 1) * (instances - 1)
     rest = float(((values - by_seed - by_instance + mean) ** 2).sum() / degrees)

@@ -121,8 +121,10 @@ def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:
     evaluations = [one for one in result["evaluations"] if protocol in one["successes"]]
     if not evaluations:
         return None
-    episodes = np.asarray(result["protocols"][protocol]["episodes"], dtype=np.float64)
-    played = episodes > 0
+    common = result["protocols"][protocol]
+    settings = [one.get("protocols", {}).get(protocol, common) for one in evaluations]  # see callbacks.history
+    episodes = np.array([each["episodes"] for each in settings], dtype=np.float64)
+    played = np.all(episodes > 0, axis=0)
     successes = np.asarray([one["successes"][protocol] for one in evaluations], dtype=np.float64)
     names = [(env, number) for env, number in result["instances"]]
     costs = [run_costs(one["costs"]) for one in evaluations]
@@ -130,7 +132,7 @@ def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:
         seed=seed,
         instances=tuple(name for name, is_played in zip(names, played, strict=True) if is_played),
         costs={key: np.asarray([one[key] for one in costs], dtype=np.float64) for key in costs[0]},
-        rates=successes[:, played] / episodes[played],
+        rates=successes[:, played] / episodes[:, played],
     )
 
 

@@ -26,7 +26,7 @@ def ends_table(rows: Sequence[End], title: str) -> Table:
         tuple(
             (
                 *(row.arm, row.protocol, str(row.seeds), _rate(row.start), _estimate(row.end, "")),
-                *(_rate(row.spread), _estimate(row.gain)),
+                *("one seed" if row.spread is None else _rate(row.spread), _estimate(row.gain)),
                 *((_estimate(row.against), row.baseline or "") if baselines else ()),
             )
             for row in rows
@@ -75,6 +75,8 @@ def _rate(value: float | None) -> str:
 def _estimate(estimate: Estimate | None, sign: str = "+") -> str:
     if estimate is None:
         return ""
+    if not estimate.has_interval:
+        return f"{estimate.value:{sign}.3f}"
     return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
 
 

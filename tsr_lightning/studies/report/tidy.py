@@ -58,7 +58,7 @@ def _columns(row: End | AtBudget | Reached) -> Iterator[tuple[str, Any]]:
     for one in fields(row):
         value = getattr(row, one.name)
         if isinstance(value, Estimate) or one.name in optional_estimates:
-            low, high = (None, None) if value is None else (value.low, value.high)
+            low, high = (value.low, value.high) if value is not None and value.has_interval else (None, None)
             yield from ((one.name, value and value.value), (f"{one.name}_low", low), (f"{one.name}_high", high))
         elif one.name == "spent":
             yield from value.items()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tsr_lightning.studies.report.comparisons import End
 from tsr_lightning.studies.report.load import StudyResults
+from tsr_lightning.studies.settings import differing_keys
 
 _NAMED = 8
 
@@ -12,6 +13,13 @@ def verdict(study: StudyResults, ends: Sequence[End]) -> Iterator[str]:
     """Sentences on one study."""
     done = sum(len(arm.results) for arm in study.arms)
     yield f"{study.name}: {done} of {done + len(study.missing)} runs are finished{_missing(study)}."
+    for arm in study.arms:
+        if keys := differing_keys([result["settings"] for result in arm.results.values()]):
+            yield f"The seeds of {arm.arm} were run with different settings ({keys}), and are reported as one arm."
+    unmeasured = [end for end in ends if end.start is None]
+    if unmeasured:
+        named = "; ".join(map(_name, unmeasured))
+        yield f"No gain is known of {named}: the start was not measured for every seed."
     gains = [(end, end.gain) for end in ends if end.gain is not None]
     if gains:
         below = [end for end, gain in gains if gain.value < 0]

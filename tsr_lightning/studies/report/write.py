@@ -27,7 +27,7 @@ def write_report(
         thresholds: success rates by protocol, instead of the grids'; empty for those.
 
     Raises:
-        ConfigError: a folder holds no study, or no run is finished.
+        ConfigError: a folder holds no study, no run is finished, or none was evaluated by a threshold's protocol.
     """
     studies = [_adjusted(load_study(folder), baseline, thresholds) for folder in folders]
     names = [study.name for study in studies]
@@ -35,6 +35,10 @@ def write_report(
         require(names.count(name) == 1, "DIR", name, "give each study once, and studies different names in their grids")
     if not any(study.arms for study in studies):
         raise ConfigError(f"no run of {', '.join(names)} is finished: run tsr study first")
+    known = dict.fromkeys(protocol for study in studies for arm in study.arms for protocol in arm.protocols)
+    for protocol, rates in thresholds.items():
+        remedy = f"no finished run was evaluated by a protocol of this name; use {' or '.join(known)}"
+        require(protocol in known, f"--threshold {protocol}", list(rates), remedy)
     pictures: dict[str, bytes] = {}
     sections, lines, all_ends, all_budgets, all_reached = [], [], [], [], []
     for study in studies:

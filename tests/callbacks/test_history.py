@@ -1,0 +1,36 @@
+"""What a run's evaluations leave, where the run went on with other settings."""
+
+from callbacks.costs import RunCosts
+from callbacks.history import History
+from callbacks.measurement import Measurement
+from tsr_lightning.training.instances import Instance
+
+
+def measurement(samples: int, outcomes: dict[Instance, tuple[int, int]]) -> Measurement:
+    return Measurement({"samples": samples}, 0, 0, outcomes, {"success_rate": 0.5})
+
+
+def test_an_evaluation_by_more_samples_keeps_its_own_episodes():
+    history = History()
+    history.add(RunCosts(epochs=0), {"sampled": measurement(2, {(0, 7): (1, 2), (0, 5): (0, 2)})})
+    resumed = History()
+    resumed.load(history.plain())
+    resumed.add(RunCosts(epochs=4), {"sampled": measurement(4, {(0, 7): (3, 4), (0, 5): (1, 4)})})
+    resumed.add(RunCosts(epochs=8), {"sampled": measurement(2, {(0, 7): (2, 2), (0, 5): (1, 2)})})
+    plain = resumed.plain()
+    assert plain["instances"] == [[0, 5], [0, 7]]
+    assert plain["protocols"] == {"sampled": {"settings": {"samples": 2}, "episodes": [2, 2]}}
+    assert [one["successes"]["sampled"] for one in plain["evaluations"]] == [[0, 1], [1, 3], [1, 2]]
+    own = [one.get("protocols") for one in plain["evaluations"]]
+    assert own == [None, {"sampled": {"settings": {"samples": 4}, "episodes": [4, 4]}}, None]
+
+
+def test_instances_that_are_new_were_not_played_before():
+    history = History()
+    history.add(RunCosts(epochs=0), {"sampled": measurement(2, {(0, 5): (1, 2)})})
+    history.add(RunCosts(epochs=4), {"sampled": measurement(2, {(0, 5): (2, 2), (0, 3): (1, 2)})})
+    plain = history.plain()
+    assert plain["instances"] == [[0, 5], [0, 3]]
+    assert plain["protocols"]["sampled"]["episodes"] == [2, 0]
+    assert [one["successes"]["sampled"] for one in plain["evaluations"]] == [[1, 0], [2, 1]]
+    assert plain["evaluations"][1]["protocols"]["sampled"]["episodes"] == [2, 2]
