@@ -64,6 +64,7 @@ def _check_numbers(data: RolloutDataModule) -> None:
         require(count >= 1, key, count, "give 1 or more")
     remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
     require(data.env_workers >= 0, "data.env_workers", data.env_workers, remedy)
+    data.faults.check_processes(data.env_processes)
     temperature = data.sampling.temperature
     remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
     require(temperature > 0, "data.sampling.temperature", temperature, remedy)

@@ -43,12 +43,12 @@ class Rollout:
 
 
 def epoch_tasks(
-    instances: Sequence[Instance], entries: Sequence[PlanEntry], key: Key, epoch: int, first: int = 0
+    instances: Sequence[Instance | None], entries: Sequence[PlanEntry], key: Key, epoch: int, first: int = 0
 ) -> list[list[SearchTask]]:
     """The searches of an epoch, one list per group.
 
     Args:
-        instances: of one round.
+        instances: of one round; None leaves its place out.
         entries: the plan's, for this epoch.
         key: the run's.
         epoch: names the draws.
@@ -60,21 +60,36 @@ def epoch_tasks(
             SearchTask(seed, member, strategy, key.fold_in("epoch", epoch, "instance", place, "member", member), env)
             for member, strategy in enumerate(strategies)
         ]
-        for place, (env, seed) in enumerate(instances, start=first)
+        for place, instance in enumerate(instances, start=first)
+        if instance is not None
+        for env, seed in [instance]
     ]
 
 
-def roll_out(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks) -> Rollout:
-    """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`."""
+def roll_out(
+    driver: Driver,
+    tasks: Sequence[Sequence[SearchTask]],
+    progress: ProgressFn,
+    ranks: Ranks,
+    max_lost: int | None = None,
+) -> Rollout:
+    """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`. A group of which all
+    trajectories were lost is left out; where a rank loses more than `max_lost`, it gives up the rest of its share."""
     before = driver.costs
-    groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress))
-    return Rollout(groups, sum(ranks.gather([driver.costs - before]), Costs()))
+    groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress, max_lost))
+    costs = sum(ranks.gather([driver.costs - before]), Costs())
+    return Rollout([group for group in groups if group.trajectories], costs)
 
 
-def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn) -> list[Group]:
-    """One group per list of tasks, which are all of one instance."""
-    trajectories = iter(driver.run(list(chain.from_iterable(tasks)), progress))
-    return [Group(members[0].instance, tuple(islice(trajectories, len(members))), members[0].env) for members in tasks]
+def run_groups(
+    driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, max_lost: int | None = None
+) -> list[Group]:
+    """One group per list of tasks, which are all of one instance; without the trajectories that were lost."""
+    survivors = iter(driver.survivors(list(chain.from_iterable(tasks)), progress, max_lost))
+    return [
+        Group(members[0].instance, tuple(t for t in islice(survivors, len(members)) if t is not None), members[0].env)
+        for members in tasks
+    ]
 
 
 class Credited(NamedTuple):
