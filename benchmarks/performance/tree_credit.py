@@ -150,7 +150,7 @@ def update(groups: Sequence[Group], objective: Objective, policy: Policy, update
 
     policy.zero_grad()
     started = time.process_time()
-    sequences, _ = credited_sequences(groups, objective, estimate, Ranks())
+    sequences = credited_sequences(groups, objective, estimate, Ranks()).sequences
     steps = schedule(sequences, updates, Key(0)) if sequences else []
     batches = list(chain.from_iterable(steps))
     for batch in batches:

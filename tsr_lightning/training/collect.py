@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from tsr_lightning.batching.duplicates import distinct_responses, summed
+from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.costs import Costs
@@ -18,6 +19,7 @@ from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.instances import Instance
+from tsr_lightning.training.mismatch import check_reuse, corrected, mismatch_metrics
 from tsr_lightning.trajectory import Group, Trajectory
 
 # The policy's, critic's and reference's estimates of trajectories, each given with its training sequences
@@ -97,9 +99,16 @@ class Credited(NamedTuple):
 
     sequences: list[TrainingSequence]  # those with any weight, with their part of the credit
     credits: list[list[Credit]]  # of each group: one per trajectory of its comparisons
+    mismatch: dict[str, float]  # figures of engine and trainer
 
 
-def credited_sequences(groups: Sequence[Group], objective: Objective, estimate: EstimateFn, ranks: Ranks) -> Credited:
+def credited_sequences(
+    groups: Sequence[Group],
+    objective: Objective,
+    estimate: EstimateFn,
+    ranks: Ranks,
+    updates: Updates = Updates(),  # noqa: B008  (frozen)
+) -> Credited:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them.
 
     Equal responses in a state are estimated once and trained once, with the sum of their weights; baselines count each.
@@ -107,7 +116,7 @@ def credited_sequences(groups: Sequence[Group], objective: Objective, estimate: 
     comparisons = [objective.comparisons(group) for group in groups]
     compared = list(chain.from_iterable(comparisons))
     if not compared:
-        return Credited([], [[] for _ in groups])
+        return Credited([], [[] for _ in groups], {})
     trees = [
         i if any(part.is_state for part in of_group) else None  # what is imitated shares prefixes with its tree
         for i, of_group in enumerate(comparisons)
@@ -116,16 +125,25 @@ def credited_sequences(groups: Sequence[Group], objective: Objective, estimate: 
     trajectories, places = distinct_responses(compared)
     sequences = [training_sequences(trajectory) for trajectory in trajectories]
     estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
+    mismatch = mismatch_metrics(trajectories, estimates) if objective.needs.logprobs else {}
+    check_reuse(mismatch, updates)
     credits = objective.credit(compared, [[estimates[place] for place in of_group] for of_group in places])
+
+    def correct(credit: Credit, place: int) -> Credit:
+        if not objective.compares(trajectories[place].origin):
+            return credit  # what is imitated is imitated whoever would have sampled it
+        return corrected(credit, trajectories[place], estimates[place], updates)
+
     credited = [
         sequence
         for tree, of_group, own in zip(trees, places, credits, strict=True)
         for place, copies in _by_place(of_group, own).items()
         for credit in summed(copies)
-        for sequence in with_credit(sequences[place], estimates[place], credit, tree)
+        for sequence in with_credit(sequences[place], estimates[place], correct(credit, place), tree)
     ]
     remaining = iter(credits)
-    return Credited(credited, [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons])
+    of_groups = [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons]
+    return Credited(credited, of_groups, mismatch)
 
 
 def _by_place(places: Sequence[int], credits: Sequence[Credit]) -> dict[int, list[Credit]]:

@@ -50,6 +50,7 @@ from tsr_lightning.training.metrics import (
     truncated_without_value,
     update_metrics,
 )
+from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.mixture import MixtureEntry, mixture_of
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.training.plan_check import check_plan
@@ -168,6 +169,7 @@ class RolloutDataModule(LightningDataModule):
             return
         # For use without `tsr`, which checks the plan earlier and sets the temperature
         check_plan(self.agent.objective, self.plan, self.demonstrations)
+        check_updates(self.agent.objective, self.updates)
         if self.dynamic_sampling is not None:
             self.dynamic_sampling.check(self.plan)
         if self.demonstrations is not None:
@@ -275,10 +277,15 @@ class RolloutDataModule(LightningDataModule):
         drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
         groups = rolled_out + self._demonstrated(epoch)
         agent.begin_updates(epoch)
-        estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences, credits = credited_sequences(groups, agent.objective.at(epoch), estimate, ranks)
+        estimate = partial(
+            agent.estimates,
+            micro_batch_tokens=self.updates.micro_batch_tokens,
+            reuse_logprobs=self.updates.reuse_logprobs,
+        )
+        objective = agent.objective.at(epoch)
+        sequences, credits, mismatch = credited_sequences(groups, objective, estimate, ranks, self.updates)
         if rolled_out:
-            compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]), epoch)
+            compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
         if not sequences:
             rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)
