@@ -1,6 +1,7 @@
 """What a run of training cost so far."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
@@ -16,6 +17,15 @@ class RunCosts:
     evaluation_seconds: float = 0.0  # of these
     tokens_generated: int = 0  # in rollouts; an evaluation's own are among its figures
     env_steps: int = 0
+    env_failures: int = 0  # calls of the environment that raised, hung or died, in rollouts
+    trajectories_lost: int = 0  # to these
+
+
+def with_failures(costs: RunCosts, metrics: Mapping[str, float]) -> RunCosts:
+    """The costs with the failures that the figures of a rollout, which are of all ranks, count."""
+    failures = sum(int(metrics.get(f"cost/env_{kind}", 0)) for kind in ("errors", "timeouts", "deaths"))
+    lost = int(metrics.get("cost/trajectories_lost", 0))
+    return replace(costs, env_failures=costs.env_failures + failures, trajectories_lost=costs.trajectories_lost + lost)
 
 
 class RolloutCostMeter:

@@ -32,6 +32,7 @@ class GatheredEpisodes(NamedTuple):
     surprisals: Sequence[float]  # minus the log-probability of all responses, in nats, as they were sampled
     tokens_generated: int
     env_steps: int
+    lost: int  # episodes, to failures of the environment; they are not among `episodes`
     seconds: float  # of the slowest rank
 
 
@@ -41,14 +42,14 @@ class EpisodeMetric(Metric):
     full_state_update = False
     counts: list[Tensor]  # each [n, 8] int64, a row per `Episode`
     sums: list[Tensor]  # each [n, 2] float64: an episode's return and its surprisal
-    costs: Tensor  # [2] int64
+    costs: Tensor  # [3] int64
     seconds: Tensor  # [] float64
 
     def __init__(self) -> None:
         super().__init__()
         self.add_state("counts", default=[], dist_reduce_fx="cat")
         self.add_state("sums", default=[], dist_reduce_fx="cat")
-        self.add_state("costs", default=torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("costs", default=torch.zeros(3, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("seconds", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="max")
 
     def update(self, result: EvalResult | None) -> None:
@@ -61,7 +62,9 @@ class EpisodeMetric(Metric):
         sums = [(trajectory.episode_return, trajectory.surprisal) for trajectory in trajectories]
         self.sums.append(torch.tensor(sums, dtype=torch.float64, device=self.device).reshape(-1, 2))
         if result is not None:
-            self.costs += torch.tensor([result.costs.tokens_generated, result.costs.env_steps], device=self.device)
+            own = result.costs
+            counts = [own.tokens_generated, own.env_steps, own.trajectories_lost]
+            self.costs += torch.tensor(counts, device=self.device)
             self.seconds += result.seconds
 
     def compute(self) -> dict[str, Tensor]:
@@ -77,13 +80,14 @@ class EpisodeMetric(Metric):
         # a sampler that pads its last batch repeats episodes; with keyed draws the copies are equal
         once = {(row.env, row.instance, row.member): (row, *both) for row, both in zip(rows, sums, strict=True)}
         ordered = [once[key] for key in sorted(once)]
-        tokens, steps = state["costs"].tolist()
+        tokens, steps, lost = state["costs"].tolist()
         return GatheredEpisodes(
             episodes=[row for row, _, _ in ordered],
             returns=[value for _, value, _ in ordered],
             surprisals=[value for _, _, value in ordered],
             tokens_generated=tokens,
             env_steps=steps,
+            lost=lost,
             seconds=state["seconds"].item(),
         )
 

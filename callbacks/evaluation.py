@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks import table
-from callbacks.costs import RolloutCostMeter, RunCosts
+from callbacks.costs import RolloutCostMeter, RunCosts, with_failures
 from callbacks.episodes import EpisodeMetric
 from callbacks.history import History
 from callbacks.measurement import GAPS, Measurement, measure, search_gap, since_start
@@ -119,7 +119,9 @@ class Evaluation(Callback):
 
     def on_rollout_metrics(self, trainer: Trainer, metrics: Mapping[str, float], epochs: int) -> None:
         """Logs how far the searched trajectories of a rollout are above what the same policy did without search on the
-        held-out instances, where it was evaluated: these are other instances, of the same distribution."""
+        held-out instances, where it was evaluated: these are other instances, of the same distribution. Counts what
+        failures of the environment cost the run."""
+        self._costs = with_failures(self._costs, metrics)
         data = datamodule(trainer)
         if not isinstance(data, RolloutDataModule) or len(data.mixture) > 1:  # whose weights evaluation ignores
             return
@@ -165,6 +167,9 @@ class Evaluation(Callback):
             if name not in self._episodes:
                 self._episodes[name] = _empty_metric(trainer, pl_module)
             episodes = self._episodes[name].gather()
+            if isinstance(data, RolloutDataModule):
+                total = len(episodes.episodes) + episodes.lost
+                data.faults.check(episodes.lost, total, f"evaluation {name!r}", data.guard.last)
             measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
             if measurement is not None:
                 measured[name] = measurement
@@ -251,6 +256,8 @@ class Evaluation(Callback):
             evaluation_seconds=self._costs.evaluation_seconds + evaluation_seconds,
             tokens_generated=self._earlier.tokens_generated + tokens,
             env_steps=self._earlier.env_steps + steps,
+            env_failures=self._costs.env_failures,
+            trajectories_lost=self._costs.trajectories_lost,
         )
 
     def _write(self, trainer: Trainer) -> None:

@@ -73,6 +73,9 @@ def measure(
     Rates weigh every instance the same, means every episode. A k of `pass_at` for which some instance has too few
     episodes is left out; None stands for the powers of two.
 
+    Episodes that were lost to failures of the environment are in no rate and no mean; where there are any, they are
+    counted in `episodes_lost`.
+
     The policy's entropy is the mean surprisal of its samples: the expectation of a response's surprisal is the entropy
     of the response. What a search selected is no sample, and greedy play has no entropy, so their protocols lack it.
     """
@@ -106,6 +109,7 @@ def measure(
         "tokens_generated": float(gathered.tokens_generated),
         "env_steps": float(gathered.env_steps),
         "seconds": gathered.seconds,
+        **({"episodes_lost": float(gathered.lost)} if gathered.lost else {}),
     }
     return Measurement(protocol.settings(), position.epochs, position.updates, outcomes, figures)
 

@@ -33,10 +33,18 @@ _LABELS = {
     "tokens_generated": "cost: tokens generated",
     "env_steps": "cost: environment steps",
     "seconds": "cost: seconds",
+    "episodes_lost": "episodes lost to failures of the environment, in no figure",
 }
 INTERVALS = "[low, high]: 95% intervals over instances; that of the difference is paired over the same instances"
 _HIDDEN = {"pass@1"}  # equal to the success rate
-_COUNTS = {"tokens_generated", "env_steps", "never_solved_at_start", "newly_solved", "no_longer_solved"}
+_COUNTS = {
+    "tokens_generated",
+    "env_steps",
+    "never_solved_at_start",
+    "newly_solved",
+    "no_longer_solved",
+    "episodes_lost",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ def comparison(name: str, before: Measurement | None, after: Measurement) -> Tab
     difference = paired(before, after)
     rows = tuple(
         (label(key), cell(before, key), cell(after, key), _change(key, before, after, difference))
-        for key in _shown(after)
+        for key in _shown_in_either(before, after)
     )
     notes = tuple(_notes(before, after, difference))
     return Table(title(name, after), ("", "before", header, "difference"), rows, notes)
@@ -98,8 +106,15 @@ def describe_costs(cost: RunCosts) -> str:
     return (
         f"cost of the run: {_plural(cost.epochs, 'epoch')}, {_plural(cost.updates, 'update')}, "
         f"{_duration(cost.seconds)} (evaluation {_duration(cost.evaluation_seconds)}); "
-        f"rollouts: {cost.tokens_generated:,} tokens generated, {cost.env_steps:,} environment steps"
+        f"rollouts: {cost.tokens_generated:,} tokens generated, {cost.env_steps:,} environment steps{_failures(cost)}"
     )
+
+
+def _failures(cost: RunCosts) -> str:
+    if not cost.env_failures and not cost.trajectories_lost:
+        return ""
+    lost = _plural(cost.trajectories_lost, "trajectory", "trajectories")
+    return f", {_plural(cost.env_failures, 'failed call')} of the environment, {lost} left out for it"
 
 
 def label(key: str) -> str:
@@ -144,6 +159,12 @@ def _shown(measured: Measurement) -> list[str]:
     return [key for key in measured.figures if key not in _HIDDEN]
 
 
+def _shown_in_either(before: Measurement, after: Measurement) -> list[str]:
+    """The figures of after, and what was lost before."""
+    lost_before = "episodes_lost" in before.figures and "episodes_lost" not in after.figures
+    return [*_shown(after), *(["episodes_lost"] if lost_before else [])]
+
+
 def _change(key: str, before: Measurement, after: Measurement, difference: Difference | None) -> str:
     if key == "success_rate":
         return "" if difference is None else f"{difference.value:+.3f} {_interval(difference.interval, sign='+')}"
@@ -174,8 +195,8 @@ def _interval(interval: Interval, sign: str = "") -> str:
     return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def _plural(count: int, noun: str, plural: str = "") -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
 def _duration(seconds: float) -> str:

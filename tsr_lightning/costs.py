@@ -19,6 +19,11 @@ class Costs:
     waves: int = 0
     seconds_generation: float = 0.0
     seconds_environment: float = 0.0  # not overlapped by generation
+    env_errors: int = 0  # calls of an environment that raised, repeated ones included, as in the next two
+    env_timeouts: int = 0  # calls that took longer than allowed
+    env_deaths: int = 0  # calls during which the environment's process ended
+    candidates_lost: int = 0  # responses whose step failed for good, where their search went on without them
+    trajectories_lost: int = 0  # searches that ended without a trajectory
 
     @property
     def tokens_discarded(self) -> int:
@@ -32,6 +37,10 @@ class Costs:
     @property
     def attention_padding_share(self) -> float:
         return 1 - self.scores_needed / self.scores_computed if self.scores_computed else 0.0
+
+    @property
+    def env_failures(self) -> int:
+        return self.env_errors + self.env_timeouts + self.env_deaths
 
     def __add__(self, other: "Costs") -> "Costs":
         return Costs(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))

@@ -150,7 +150,9 @@ def update(groups: Sequence[Group], objective: Objective, policy: Policy, update
 
     policy.zero_grad()
     started = time.process_time()
-    sequences, _ = credited_sequences([objective.comparisons(group) for group in groups], objective, estimate, Ranks())
+    sequences = credited_sequences(
+        [objective.comparisons(group) for group in groups], objective, estimate, Ranks()
+    ).sequences
     steps = schedule(sequences, updates, Key(0)) if sequences else []
     batches = list(chain.from_iterable(steps))
     for batch in batches:

@@ -80,7 +80,7 @@ class Numbered(GRPO):
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
     groups = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
-    sequences, credits = credited_sequences([[group] for group in groups], Numbered(), zeros, Ranks())
+    sequences, credits, _ = credited_sequences([[group] for group in groups], Numbered(), zeros, Ranks())
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(sequences) == len(trajectories) == 12
     assert [float(credit.advantages[0]) for group in credits for credit in group] == list(range(12))
@@ -91,7 +91,7 @@ def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
 
 
 def test_without_groups_nothing_is_estimated() -> None:
-    assert credited_sequences([], GRPO(), zeros, Ranks()) == ([], [])
+    assert credited_sequences([], GRPO(), zeros, Ranks()) == ([], [], {})
 
 
 def test_evaluation_draws_depend_on_protocol_position_and_sample_alone() -> None:

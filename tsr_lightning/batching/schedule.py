@@ -6,9 +6,11 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from tsr_lightning.batching.corrections import Correction
 from tsr_lightning.batching.packing import Packed, lexicographic_order, pack, shard, split_by_tokens
 from tsr_lightning.batching.sequences import TrainingSequence
 from tsr_lightning.batching.tensors import Targets
+from tsr_lightning.errors import require
 from tsr_lightning.rng import Key, Stream
 
 
@@ -24,12 +26,23 @@ class Updates:
             minibatch is split into as many micro-batches as that takes. A longer sequence is a micro-batch by itself.
         target_kl: no further optimizer steps in an epoch once the KL to the rollout's policy has passed this; acts one
             step late, because Lightning fetches a step ahead. null never stops.
+        correction: weights for where engine and trainer give a sample different probabilities; null is off.
+        reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass.
+            For engines that agree with the trainer to rounding, such as ours in float32; a few trajectories of every
+            rollout are compared, and the run stops where they differ by more.
     """
 
     epochs: int = 1
     minibatches: int = 4
     micro_batch_tokens: int = 16384
     target_kl: float | None = None
+    correction: Correction | None = None
+    reuse_logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        name = type(self.correction).__name__
+        remedy = "under reuse_logprobs engine and trainer are taken to agree, and nothing is to correct; use null"
+        require(self.correction is None or not self.reuse_logprobs, "data.updates.correction", name, remedy)
 
 
 @dataclass(frozen=True, slots=True)

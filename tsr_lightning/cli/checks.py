@@ -18,6 +18,7 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.strategies import Expert
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.trajectory import to_messages
 
@@ -64,6 +65,7 @@ def _check_numbers(data: RolloutDataModule) -> None:
         require(count >= 1, key, count, "give 1 or more")
     remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
     require(data.env_workers >= 0, "data.env_workers", data.env_workers, remedy)
+    data.faults.check_processes(data.env_processes)
     temperature = data.sampling.temperature
     remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
     require(temperature > 0, "data.sampling.temperature", temperature, remedy)
@@ -86,6 +88,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
             if isinstance(strategy, Expert) and not isinstance(env, HasOracle):
                 raise ConfigError(f"data.plan uses Expert, but {entry.env} has no oracle: choose another strategy")
     check_plan(agent.objective, data.plan, data.demonstrations)
+    check_updates(agent.objective, data.updates)
     if data.dynamic_sampling is not None:
         data.dynamic_sampling.check(data.plan)
 

@@ -82,6 +82,18 @@ class HasOracle(Protocol):
         random legal one instead, drawn from `key`."""
 
 
+class EnvRaised(Exception):
+    """An environment in a process of its own raised; the message is the error's."""
+
+
+class EnvTimedOut(Exception):
+    """A call of an environment took longer than allowed; its process was ended."""
+
+
+class EnvDied(Exception):
+    """The process of an environment ended by itself."""
+
+
 def fingerprint(state_key: Hashable) -> str:
     """A hash of a state key, the same in every process (Python's own hash of a string is salted)."""
     return hashlib.blake2b(repr(state_key).encode(), digest_size=12).hexdigest()

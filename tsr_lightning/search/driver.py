@@ -17,6 +17,7 @@ from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
 from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
+from tsr_lightning.search.faults import Guard, Lost, Unguarded
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
@@ -70,6 +71,9 @@ class Driver:
         keep_state_keys: record the state that each turn was taken in, in `Trajectory.state_keys`.
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
+        guard: what becomes of an environment that fails; by default its error ends the run. A candidate whose step
+            failed for good is left out of the answer to `Expand`; where a node has none left, or the turn of a `Commit`
+            or `Demonstrate` failed, the search is lost.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class Driver:
         keep_tree: bool = False,
         keep_state_keys: bool = False,
         workers: Sequence[Sequence[Branchable]] = (),
+        guard: Guard | None = None,
     ) -> None:
         self.engine = engine
         self.temperature = sampling.temperature
@@ -90,17 +95,38 @@ class Driver:
         self.keep_tree = keep_tree
         self.keep_state_keys = keep_state_keys
         self.costs = Costs()
-        self._simulator = TurnSimulator(envs, chat_format, sampling, limits)
+        self._guard = Unguarded() if guard is None else guard
+        self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._guard)
         self._workers = [replace(self._simulator, envs=worker) for worker in workers]
-        self._first: tuple[tuple[int, int], Node] | None = None  # an instance and its root, which a group shares
+        # an instance and its root, which a group shares; None where its reset failed
+        self._first: tuple[tuple[int, int], Node | None] | None = None
 
     def run(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Trajectory]:
-        """One trajectory per task, in the order of the tasks. Adds to `costs`."""
+        """One trajectory per task, in the order of the tasks. Adds to `costs`. No search may be lost."""
         return [self.trajectory(task, leaf) for task, leaf in zip(tasks, self.leaves(tasks, progress), strict=True)]
 
     def leaves(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Node]:
-        """The leaf that each search chose."""
+        """The leaf that each search chose. No search may be lost."""
+        chosen = self._search(tasks, progress, max_lost=len(tasks))
+        return [chosen[index] for index in range(len(tasks))]
+
+    def survivors(
+        self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None, max_lost: int | None = None
+    ) -> list[Trajectory | None]:
+        """As `run`, with None for searches that were lost to failures of the environment.
+
+        Args:
+            tasks: the searches.
+            progress: is told of every wave.
+            max_lost: where more are lost, all that have not ended are given up and count as lost.
+        """
+        chosen = self._search(tasks, progress, len(tasks) if max_lost is None else max_lost)
+        return [self.trajectory(task, chosen[i]) if i in chosen else None for i, task in enumerate(tasks)]
+
+    def _search(self, tasks: Sequence[SearchTask], progress: ProgressFn | None, max_lost: int) -> dict[int, Node]:
+        """The leaf that each search chose, by index; none of those that were lost."""
         before = self.costs
+        lost = 0
         chosen: dict[int, Node] = {}
         waiting = deque(enumerate(tasks))
         cohorts = [_Cohort() for _ in range(2 if self._workers else 1)]  # of two, one steps while the other generates
@@ -114,19 +140,35 @@ class Driver:
                     while waiting and len(cohort.searches) < size:
                         index, task = waiting.popleft()
                         root = self.root(task)
-                        _advance(_ActiveSearch(index, task, root, task.strategy(root)), None, cohort, chosen)
+                        if root is not None:
+                            _advance(_ActiveSearch(index, task, root, task.strategy(root)), None, cohort, chosen)
+                    self.costs += self._guard.take_costs()
+                    running = sum(len(each.searches) for each in cohorts)
+                    ended = len(tasks) - len(waiting) - running
+                    if ended - len(chosen) > max_lost:
+                        ended, waiting = len(tasks), deque()
+                    self.costs += Costs(trajectories_lost=ended - len(chosen) - lost)
+                    lost = ended - len(chosen)
+                    if lost > max_lost:
+                        return chosen
                     if finished_wave and progress is not None:
-                        progress(len(chosen), len(tasks), self.costs - before)
+                        progress(ended, len(tasks), self.costs - before)
                     if cohort.searches:
                         self._start_wave(cohort, executor)
-        return [chosen[index] for index in range(len(tasks))]
+        return chosen
 
-    def root(self, task: SearchTask) -> Node:
-        """The root of a search."""
+    def root(self, task: SearchTask) -> Node | None:
+        """The root of a search; None where the reset of its instance failed."""
         if self._first is None or self._first[0] != (task.env, task.instance):
-            self._first = ((task.env, task.instance), self._simulator.root(task.instance, task.key, task.env))
+            self._first = ((task.env, task.instance), self._initial(task))
         _, first = self._first
-        return Node(first.snapshot, DriverState(task.key, first.driver.prompt, env=task.env))
+        return None if first is None else Node(first.snapshot, DriverState(task.key, first.driver.prompt, env=task.env))
+
+    def _initial(self, task: SearchTask) -> Node | None:
+        try:
+            return self._simulator.root(task.instance, task.key, task.env)
+        except Lost:
+            return None
 
     def trajectory(self, task: SearchTask, leaf: Node) -> Trajectory:
         """The path to the chosen leaf, as training data."""
@@ -156,14 +198,14 @@ class Driver:
         self.costs += Costs(env_steps=len(steps), seconds_environment=time.perf_counter() - started)
 
     def _finish_wave(self, cohort: _Cohort, chosen: dict[int, Node]) -> None:
-        """Collects the nodes of a wave, scores them and advances the searches that requested them."""
+        """Collects the nodes of a wave, scores them and advances the searches that requested them, but for the lost."""
         started = time.perf_counter()
         nodes = iter(cohort.pending())
         self.costs += Costs(seconds_environment=time.perf_counter() - started)
-        wave, cohort.searches = cohort.searches, []
-        answers = [self._answer(search, nodes) for search in wave]
-        self._score(wave, answers)
-        for search, answer in zip(wave, answers, strict=True):
+        wave, cohort.searches = [(search, self._answer(search, nodes)) for search in cohort.searches], []
+        answered = [(search, answer) for search, answer in wave if answer is not None]
+        self._score(answered)
+        for search, answer in answered:
             _advance(search, answer, cohort, chosen)
         self.costs += self.engine.take_costs()
 
@@ -183,16 +225,19 @@ class Driver:
         seeds = tuple(key.fold_in(Stream.POLICY).value for key in keys)
         return Prompt(self._simulator.prompt(node), seeds, self._simulator.token_budget(node))
 
-    def _answer(self, search: _ActiveSearch, nodes: Iterator[Node]) -> Any:
-        """The answer to a search's request, taken from the nodes of its wave."""
+    def _answer(self, search: _ActiveSearch, nodes: Iterator[Node | None]) -> Any:
+        """The answer to a search's request, taken from the nodes of its wave; None where the search is lost."""
         match search.request:
             case Expand(parents, count):
-                groups = [list(islice(nodes, count)) for _ in parents]
+                groups = [[node for node in islice(nodes, count) if node is not None] for _ in parents]
+                if count and not all(groups):
+                    return None
+                self.costs += Costs(candidates_lost=len(parents) * count - sum(map(len, groups)))
                 self._keep(flat(groups))
                 return groups
             case Commit():
                 node = next(nodes)
-                self._keep([node])
+                self._keep([] if node is None else [node])
                 return node
             case Demonstrate():
                 return next(nodes)
@@ -203,10 +248,10 @@ class Driver:
             if node.parent is not None:
                 node.parent.driver.candidates.append(node)
 
-    def _score(self, wave: Sequence[_ActiveSearch], answers: Sequence[Any]) -> None:
+    def _score(self, wave: Sequence[tuple[_ActiveSearch, Any]]) -> None:
         """Sets the scores of all children of the wave, one call per scorer, so that a critic sees one batch."""
         batches: dict[int, tuple[Scorer, list[Node]]] = {}
-        for search, answer in zip(wave, answers, strict=True):
+        for search, answer in wave:
             scorer = search.task.strategy.scored_by
             if isinstance(search.request, Expand) and scorer is not None:
                 _, nodes = batches.setdefault(id(scorer), (scorer, []))

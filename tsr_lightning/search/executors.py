@@ -5,11 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
 
+from tsr_lightning.search.faults import Lost
 from tsr_lightning.search.simulator import TurnSimulator
 from tsr_lightning.search.tree import Node
 
 EnvStep = Callable[[TurnSimulator], Node]
-PendingNodes = Callable[[], list[Node]]  # blocks until the steps are done; their nodes, in the order of the steps
+# Blocks until the steps are done; their nodes, in the order of the steps, and None where the environment failed
+PendingNodes = Callable[[], list[Node | None]]
 StepExecutor = Callable[[Sequence[EnvStep]], PendingNodes]  # starts the steps of a wave
 
 
@@ -18,7 +20,7 @@ def serial(simulator: TurnSimulator) -> Iterator[StepExecutor]:
     """Steps one environment in the calling thread."""
 
     def start(steps: Sequence[EnvStep]) -> PendingNodes:
-        nodes = [step(simulator) for step in steps]
+        nodes = [_node(step, simulator) for step in steps]
         return lambda: nodes
 
     yield start
@@ -34,10 +36,10 @@ def threaded(simulators: Sequence[TurnSimulator]) -> Iterator[StepExecutor]:
     for simulator in simulators:
         idle.put(simulator)
 
-    def run(step: EnvStep) -> Node:
+    def run(step: EnvStep) -> Node | None:
         simulator = idle.get()
         try:
-            return step(simulator)
+            return _node(step, simulator)
         finally:
             idle.put(simulator)
 
@@ -50,3 +52,10 @@ def threaded(simulators: Sequence[TurnSimulator]) -> Iterator[StepExecutor]:
         yield start
     finally:
         threads.shutdown(cancel_futures=True)
+
+
+def _node(step: EnvStep, simulator: TurnSimulator) -> Node | None:
+    try:
+        return step(simulator)
+    except Lost:
+        return None

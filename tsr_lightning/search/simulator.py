@@ -4,14 +4,16 @@ Every draw is keyed by the node and the number of the child, so it makes no diff
 when.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from tsr_lightning.engines.base import Response, Sampling
-from tsr_lightning.envs.base import Branchable, HasOracle
+from tsr_lightning.envs.base import Branchable, HasOracle, Observation
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.faults import Guard, Unguarded
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
 from tsr_lightning.trajectory import Message, Turn, to_messages
 
@@ -52,19 +54,20 @@ class TurnSimulator:
         chat_format: builds prompts.
         sampling: the token limit of a turn.
         limits: the other token limits.
+        guard: what becomes of an environment that fails.
     """
 
     envs: Sequence[Branchable]
     chat_format: ChatFormat
     sampling: Sampling
     limits: TokenLimits
+    guard: Guard = field(default_factory=Unguarded)
 
     def root(self, instance: int, key: Key, index: int = 0) -> Node:
         """The initial state of an instance of the environment with this index."""
-        env = self.envs[index]
-        observation, _ = env.reset(seed=instance)
-        messages = to_messages(observation, env.instructions)  # after reset: they may be the instance's own
-        snapshot = Snapshot(env.get_state(), messages, env.state_key(), env.remaining())
+        initial = self.guard(partial(_reset, self.envs[index], instance))
+        messages = to_messages(initial.observation, initial.instructions)
+        snapshot = Snapshot(initial.state, messages, initial.state_key, initial.remaining)
         root: Node = Node(snapshot, DriverState(key, env=index))
         if self.token_budget(root) < 1:
             raise ConfigError(
@@ -112,8 +115,7 @@ class TurnSimulator:
         if not isinstance(env, HasOracle):
             raise ConfigError(f"the strategy Expert needs an oracle, and {type(env).__name__} has none")
         key = node.driver.key.fold_in(number)
-        env.set_state(node.snapshot.state)
-        text = env.oracle(noise, key.fold_in(Stream.ORACLE))
+        text = self.guard(partial(_demonstrate, env, node.snapshot.state, noise, key.fold_in(Stream.ORACLE)))
         ids = self.chat_format.write(text)
         return self._step(node, Response(ids, (0.0,) * len(ids), True), text, key, key.fold_in(Stream.BRANCH))
 
@@ -126,10 +128,7 @@ class TurnSimulator:
         return prompt if len(prompt) <= (self.limits.model or self.limits.context) else ()
 
     def _step(self, node: Node, response: Response, text: str, key: Key, noise: Key, scored: bool = False) -> Node:
-        env = self.envs[node.driver.env]
-        env.set_state(node.snapshot.state)
-        env.reseed(noise)
-        observation, reward, terminated, truncated, info = env.step(text)
+        after = self.guard(partial(_play, self.envs[node.driver.env], node.snapshot.state, noise, text, scored))
         turn = Turn(
             prompt=self.prompt(node),
             response=response.ids,
@@ -137,19 +136,19 @@ class TurnSimulator:
             finished=response.finished,
             messages=node.snapshot.messages,
             text=text,
-            reward=float(reward),
-            valid=bool(info["action_is_valid"]),
-            effective=bool(info["action_is_effective"]),
+            reward=after.reward,
+            valid=bool(after.info["action_is_valid"]),
+            effective=bool(after.info["action_is_effective"]),
         )
         snapshot = Snapshot(
-            state=env.get_state(),
-            messages=to_messages(observation),
-            state_key=env.state_key(),
-            remaining=env.remaining(),
-            done=terminated or truncated,
-            succeeded=bool(info["success"]),
-            truncated=truncated and not terminated,
-            env_score=env.score() if scored else None,
+            state=after.state,
+            messages=to_messages(after.observation),
+            state_key=after.state_key,
+            remaining=after.remaining,
+            done=after.terminated or after.truncated,
+            succeeded=bool(after.info["success"]),
+            truncated=after.truncated and not after.terminated,
+            env_score=after.score,
         )
         child: Node = Node(
             snapshot,
@@ -157,7 +156,7 @@ class TurnSimulator:
             parent=node,
             turn=turn,
             depth=node.depth + 1,
-            episode_return=node.episode_return + float(reward),
+            episode_return=node.episode_return + after.reward,
             tie=key.fold_in(Stream.TIES).uniform(),
         )
         if not child.done and not self._has_room(node, turn, child):
@@ -176,3 +175,59 @@ class TurnSimulator:
         if bound < self.limits.context and self.limits.episode is None:
             return True
         return self.token_budget(child) >= 1
+
+
+class _Initial(NamedTuple):
+    """What an environment says after a reset."""
+
+    observation: Observation
+    instructions: str
+    state: Any
+    state_key: Hashable
+    remaining: int
+
+
+def _reset(env: Branchable, instance: int) -> _Initial:
+    observation, _ = env.reset(seed=instance)
+    # the instructions after the reset: they may be the instance's own
+    return _Initial(observation, env.instructions, env.get_state(), env.state_key(), env.remaining())
+
+
+class _Played(NamedTuple):
+    """What an environment says after a step."""
+
+    observation: Observation
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    state: Any
+    state_key: Hashable
+    remaining: int
+    score: float | None  # None where it is not wanted
+
+
+def _play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> _Played:
+    env.set_state(state)
+    env.reseed(noise)
+    observation, reward, terminated, truncated, info = env.step(text)
+    return _Played(
+        observation=observation,
+        reward=float(reward),
+        terminated=terminated,
+        truncated=truncated,
+        info=info,
+        state=env.get_state(),
+        state_key=env.state_key(),
+        remaining=env.remaining(),
+        score=env.score() if scored else None,
+    )
+
+
+class _Demonstrator(Branchable, HasOracle, Protocol):
+    """An environment with an oracle."""
+
+
+def _demonstrate(env: _Demonstrator, state: Any, noise: float, key: Key) -> str:
+    env.set_state(state)
+    return env.oracle(noise, key)

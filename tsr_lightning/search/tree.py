@@ -102,7 +102,8 @@ class Node(Generic[DataT]):
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Propose `count` responses of the policy from each node. The answer is the children, grouped by parent."""
+    """Propose `count` responses of the policy from each node, at least 1. The answer is the children, grouped by
+    parent: fewer where the environment failed, and at least one of each."""
 
     nodes: Sequence[Node[Any]]
     count: int

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -28,6 +27,7 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalBatch, EvalResult
 from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training.metrics import step_metrics
+from tsr_lightning.training.mismatch import reusable, sampled_logprobs
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -148,27 +148,41 @@ class Agent(LightningModule):
     # -- before the updates -----------------------------------------------------------------------------------------
 
     def estimates(
-        self, trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]], micro_batch_tokens: int
+        self,
+        trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]],
+        micro_batch_tokens: int,
+        reuse_logprobs: bool = False,
     ) -> list[Estimates]:
         """Old log-probabilities, values and the reference's log-probabilities of trajectories, each given with its
-        training sequences. Computed in training mode and before any update, so that the first update's ratio is 1."""
+        training sequences. Computed in training mode and before any update, so that the first update's ratio is 1.
+
+        With `reuse_logprobs`, for an objective without a critic, most old log-probabilities are the engine's, and
+        nothing is computed for them (`mismatch.reusable`).
+        """
         needs = self.objective.needs
-        sequences = [sequence for _, own in trajectories for sequence in own]
+        reused = reusable([trajectory for trajectory, _ in trajectories]) if reuse_logprobs else frozenset()
+        sequences = [sequence for i, (_, own) in enumerate(trajectories) if i not in reused for sequence in own]
         truncated = [i for i, (t, _) in enumerate(trajectories) if needs.final_values and t.final_prompt]
         inputs = [*sequences, *(_final_context(trajectories[i][0]) for i in truncated)]
         forward = needs.logprobs or needs.values
-        outputs = (
-            self._outputs(self.policy, inputs, micro_batch_tokens) if forward else list(map(_zero_outputs, inputs))
+        outputs = iter(
+            self._outputs(self.policy, inputs, micro_batch_tokens) if forward else map(_zero_outputs, inputs)
         )
-        logprobs, values = [one.logprobs for one in outputs], [one.values for one in outputs]
-        reference = [torch.zeros(sequence.trained_tokens) for sequence in sequences]
+        logprobs, values = [], []
+        for i, (trajectory, own) in enumerate(trajectories):
+            of_own = [] if i in reused else [next(outputs) for _ in own]
+            zeros = torch.zeros(trajectory.trained_tokens)
+            logprobs.append(torch.cat([one.logprobs for one in of_own]) if of_own else sampled_logprobs(trajectory))
+            values.append(torch.cat([one.values for one in of_own]) if of_own else zeros)
+        final = {i: float(one.values) for i, one in zip(truncated, outputs, strict=True)}
+        reference = [torch.zeros(trajectory.trained_tokens) for trajectory, _ in trajectories]
         if needs.reference:
-            reference = [one.logprobs for one in self._outputs(self.policy.reference, sequences, micro_batch_tokens)]
-        final = {i: float(value) for i, value in zip(truncated, values[len(sequences) :], strict=True)}
-        ends = list(accumulate((len(own) for _, own in trajectories), initial=0))
+            every = [sequence for _, own in trajectories for sequence in own]
+            of_reference = iter(self._outputs(self.policy.reference, every, micro_batch_tokens))
+            reference = [torch.cat([next(of_reference).logprobs for _ in own]) for _, own in trajectories]
         return [
-            Estimates(torch.cat(logprobs[span]), torch.cat(values[span]), torch.cat(reference[span]), final.get(i, 0.0))
-            for i, span in enumerate(map(slice, ends, ends[1:]))
+            Estimates(*columns, final.get(i, 0.0))
+            for i, columns in enumerate(zip(logprobs, values, reference, strict=True))
         ]
 
     def _outputs(

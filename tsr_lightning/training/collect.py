@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from tsr_lightning.batching.duplicates import distinct_responses, summed
+from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.costs import Costs
@@ -18,6 +19,7 @@ from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.instances import Instance
+from tsr_lightning.training.mismatch import check_reuse, corrected, mismatch_metrics
 from tsr_lightning.trajectory import Group, Trajectory
 
 # The policy's, critic's and reference's estimates of trajectories, each given with its training sequences
@@ -45,12 +47,12 @@ class Rollout:
 
 
 def epoch_tasks(
-    instances: Sequence[Instance], entries: Sequence[PlanEntry], key: Key, epoch: int, first: int = 0
+    instances: Sequence[Instance | None], entries: Sequence[PlanEntry], key: Key, epoch: int, first: int = 0
 ) -> list[list[SearchTask]]:
     """The searches of an epoch, one list per group.
 
     Args:
-        instances: of one round.
+        instances: of one round; None leaves its place out.
         entries: the plan's, for this epoch.
         key: the run's.
         epoch: names the draws.
@@ -62,21 +64,36 @@ def epoch_tasks(
             SearchTask(seed, member, strategy, key.fold_in("epoch", epoch, "instance", place, "member", member), env)
             for member, strategy in enumerate(strategies)
         ]
-        for place, (env, seed) in enumerate(instances, start=first)
+        for place, instance in enumerate(instances, start=first)
+        if instance is not None
+        for env, seed in [instance]
     ]
 
 
-def roll_out(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, ranks: Ranks) -> Rollout:
-    """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`."""
+def roll_out(
+    driver: Driver,
+    tasks: Sequence[Sequence[SearchTask]],
+    progress: ProgressFn,
+    ranks: Ranks,
+    max_lost: int | None = None,
+) -> Rollout:
+    """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`. A group of which all
+    trajectories were lost is left out; where a rank loses more than `max_lost`, it gives up the rest of its share."""
     before = driver.costs
-    groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress))
-    return Rollout(groups, sum(ranks.gather([driver.costs - before]), Costs()))
+    groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress, max_lost))
+    costs = sum(ranks.gather([driver.costs - before]), Costs())
+    return Rollout([group for group in groups if group.trajectories], costs)
 
 
-def run_groups(driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn) -> list[Group]:
-    """One group per list of tasks, which are all of one instance."""
-    trajectories = iter(driver.run(list(chain.from_iterable(tasks)), progress))
-    return [Group(members[0].instance, tuple(islice(trajectories, len(members))), members[0].env) for members in tasks]
+def run_groups(
+    driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, max_lost: int | None = None
+) -> list[Group]:
+    """One group per list of tasks, which are all of one instance; without the trajectories that were lost."""
+    survivors = iter(driver.survivors(list(chain.from_iterable(tasks)), progress, max_lost))
+    return [
+        Group(members[0].instance, tuple(t for t in islice(survivors, len(members)) if t is not None), members[0].env)
+        for members in tasks
+    ]
 
 
 class Credited(NamedTuple):
@@ -84,10 +101,15 @@ class Credited(NamedTuple):
 
     sequences: list[TrainingSequence]  # those with any weight, with their part of the credit
     credits: list[list[Credit]]  # of each group: one per trajectory of its comparisons
+    mismatch: dict[str, float]  # figures of engine and trainer
 
 
 def credited_sequences(
-    comparisons: Sequence[Sequence[Group]], objective: Objective, estimate: EstimateFn, ranks: Ranks
+    comparisons: Sequence[Sequence[Group]],
+    objective: Objective,
+    estimate: EstimateFn,
+    ranks: Ranks,
+    updates: Updates = Updates(),  # noqa: B008  (frozen)
 ) -> Credited:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them.
 
@@ -101,7 +123,7 @@ def credited_sequences(
     """
     compared = list(chain.from_iterable(comparisons))
     if not compared:
-        return Credited([], [[] for _ in comparisons])
+        return Credited([], [[] for _ in comparisons], {})
     trees = [
         i if any(part.is_state for part in of_group) else None  # what is imitated shares prefixes with its tree
         for i, of_group in enumerate(comparisons)
@@ -110,16 +132,25 @@ def credited_sequences(
     trajectories, places = distinct_responses(compared)
     sequences = [training_sequences(trajectory) for trajectory in trajectories]
     estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
+    mismatch = mismatch_metrics(trajectories, estimates) if objective.needs.logprobs else {}
+    check_reuse(mismatch, updates)
     credits = objective.credit(compared, [[estimates[place] for place in of_group] for of_group in places])
+
+    def correct(credit: Credit, place: int) -> Credit:
+        if not objective.compares(trajectories[place].origin):
+            return credit  # what is imitated is imitated whoever would have sampled it
+        return corrected(credit, trajectories[place], estimates[place], updates)
+
     credited = [
         sequence
         for tree, of_group, own in zip(trees, places, credits, strict=True)
         for place, copies in _by_place(of_group, own).items()
         for credit in summed(copies)
-        for sequence in with_credit(sequences[place], estimates[place], credit, tree)
+        for sequence in with_credit(sequences[place], estimates[place], correct(credit, place), tree)
     ]
     remaining = iter(credits)
-    return Credited(credited, [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons])
+    of_groups = [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons]
+    return Credited(credited, of_groups, mismatch)
 
 
 def _by_place(places: Sequence[int], credits: Sequence[Credit]) -> dict[int, list[Credit]]:

@@ -19,14 +19,17 @@ from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.batching.schedule import Batch, Updates, schedule
+from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import EngineSpec, Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver
+from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
@@ -36,6 +39,7 @@ from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically, sampled_size
 from tsr_lightning.training.evaluation import EvalBatch, EvalProtocol
+from tsr_lightning.training.faults import Faults, describe_failures, without_lone
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd, OnRolloutMetrics
 from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.training.memory import PeakMemory
@@ -46,6 +50,7 @@ from tsr_lightning.training.metrics import (
     truncated_without_value,
     update_metrics,
 )
+from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.mixture import MixtureEntry, mixture_of
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.training.plan_check import check_plan
@@ -100,6 +105,9 @@ class RolloutDataModule(LightningDataModule):
         concurrency: searches that run side by side; changes speed and memory, and no draw.
         env_workers: environments that step in threads of their own while responses are generated for the other half of
             the searches: for environments that wait, such as for a page, a tool or a program; 0 steps in turn.
+        env_processes: whether every environment runs in a process of its own, which can be ended where it hangs; with
+            `env_workers`, environments that compute in Python then step in parallel. Changes no draw.
+        faults: what a run bears of an environment that raises, hangs or dies.
         demonstrations: those of a file, trained on beside the rollout; null for none.
         seed: names every draw of the run; set by `seed_everything`.
     """
@@ -121,6 +129,8 @@ class RolloutDataModule(LightningDataModule):
         engine: EngineSpec = Transformers(),  # noqa: B008  (frozen)
         concurrency: int = 256,
         env_workers: int = 0,
+        env_processes: bool = False,
+        faults: Faults = Faults(),  # noqa: B008  (frozen)
         demonstrations: Demonstrations | None = None,
         seed: int = 1,
     ) -> None:
@@ -140,9 +150,13 @@ class RolloutDataModule(LightningDataModule):
         self.engine = engine
         self.concurrency = concurrency
         self.env_workers = env_workers
+        self.env_processes = env_processes
+        self.faults = faults
         self.demonstrations = demonstrations
         self.seed = seed
         self.key = Key(0).fold_in("run", seed)
+        self.guard = Retrying(faults.retries)
+        self._processes: list[ProcessEnv] = []
         self._monitor = RolloutMonitor(sampling.max_response_tokens)
         self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
 
@@ -150,10 +164,12 @@ class RolloutDataModule(LightningDataModule):
         for entry in self.mixture:
             rank_zero_info(f"environment: {entry}")  # after all overlays
         self._monitor = RolloutMonitor(self.sampling.max_response_tokens)
+        self.faults.check_processes(self.env_processes)
         if stage != "fit":
             return
         # For use without `tsr`, which checks the plan earlier and sets the temperature
         check_plan(self.agent.objective, self.plan, self.demonstrations)
+        check_updates(self.agent.objective, self.updates)
         if self.dynamic_sampling is not None:
             self.dynamic_sampling.check(self.plan)
         if self.demonstrations is not None:
@@ -183,6 +199,8 @@ class RolloutDataModule(LightningDataModule):
         if stage == "fit":
             self._trainer.accumulate_grad_batches = self._micro_batches
             rank_zero_info(self.instances.summary)
+        for env in self._processes:
+            env.close()
 
     # -- environment and driver -------------------------------------------------------------------------------------
 
@@ -197,14 +215,19 @@ class RolloutDataModule(LightningDataModule):
 
     @cached_property
     def instances(self) -> Instances:
-        return Instances(self._make_envs(), self.key, self.held_out, [entry.weight for entry in self.mixture])
+        weights = [entry.weight for entry in self.mixture]
+        return Instances(self._make_envs(), self.key, self.held_out, weights, self.guard)
 
     def texts(self) -> Iterator[str]:
         """Text of the tasks, for the vocabulary of a new model."""
-        return chain.from_iterable(map(sample_texts, self._make_envs()))
+        return chain.from_iterable(sample_texts(entry.make()) for entry in self.mixture)
 
     def _make_envs(self) -> list[Branchable]:
-        return [entry.make() for entry in self.mixture]
+        if not self.env_processes:
+            return [entry.make() for entry in self.mixture]
+        envs = [entry.make_process(self.faults.step_timeout) for entry in self.mixture]
+        self._processes += envs
+        return [*envs]
 
     @property
     def agent(self) -> Agent:
@@ -232,6 +255,7 @@ class RolloutDataModule(LightningDataModule):
             workers=self.workers,
             keep_tree=keep_tree,
             keep_state_keys=keep_state_keys,
+            guard=self.guard,
         )
 
     @property
@@ -254,10 +278,14 @@ class RolloutDataModule(LightningDataModule):
         drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
         comparisons = rolled_out + [objective.comparisons(group) for group in self._demonstrated(epoch)]
         agent.begin_updates(epoch)
-        estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
-        sequences, credits = credited_sequences(comparisons, objective, estimate, ranks)
+        estimate = partial(
+            agent.estimates,
+            micro_batch_tokens=self.updates.micro_batch_tokens,
+            reuse_logprobs=self.updates.reuse_logprobs,
+        )
+        sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates)
         if rolled_out:
-            compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]), epoch)
+            compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
         if not sequences:
             rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)
@@ -309,6 +337,9 @@ class RolloutDataModule(LightningDataModule):
             groups = sampling.select(groups, objective)
             if shortfall := sampling.shortfall(rollout):
                 rank_zero_info(f"epoch {epoch}: {shortfall}")
+        if failures := describe_failures(rollout.costs):
+            rank_zero_info(f"epoch {epoch}: {failures}")
+        groups = without_lone(groups, objective, self.plan.group_size(epoch))
         figures |= rollout_metrics(rollout.groups, groups, rollout.costs, seconds, rollout.skipped)
         comparisons = [objective.comparisons(group) for group in groups]
         if needs.tree:
@@ -328,11 +359,16 @@ class RolloutDataModule(LightningDataModule):
 
     def _round(self, driver: Driver, epoch: int, number: int) -> Rollout:
         """The rollout of one round of an epoch's instances, of all ranks."""
-        trainer, count = self._trainer, self.instances_per_epoch
-        instances = self.instances.training(epoch, count, first=number * count)
+        trainer, count, ranks = self._trainer, self.instances_per_epoch, Ranks.of(self._trainer)
+        [instances, *_] = ranks.gather([self.instances.training(epoch, count, first=number * count)])  # rank 0's
         tasks = epoch_tasks(instances.instances, self.plan.entries(epoch), self.key, epoch, first=number * count)
-        rollout = roll_out(driver, tasks, self._monitor.start(trainer, TRAINING_ROLLOUT), Ranks.of(trainer))
-        return replace(rollout, skipped=instances.skipped)
+        size = self.plan.group_size(epoch)
+        wanted, without_root = count * size, instances.instances.count(None) * size
+        max_lost = self.faults.max_lost(wanted)
+        rollout = roll_out(driver, tasks, self._monitor.start(trainer, TRAINING_ROLLOUT), ranks, max_lost)
+        costs = rollout.costs + Costs(trajectories_lost=without_root)
+        self.faults.check(costs.trajectories_lost, wanted, f"epoch {epoch}", self.guard.last)
+        return replace(rollout, costs=costs, skipped=instances.skipped)
 
     # -- validation -------------------------------------------------------------------------------------------------
 
@@ -351,8 +387,9 @@ class RolloutDataModule(LightningDataModule):
         tasks = protocol.tasks(numbered, self.held_out.seed)
         driver = self.driver(protocol.temperature)
         size = max(1, self.concurrency // protocol.samples)
+        max_lost = self.faults.max_lost(len(self.instances.held_out) * protocol.samples)
         return [
-            EvalBatch(protocol, tuple(tasks[start : start + size]), driver, self._monitor)
+            EvalBatch(protocol, tuple(tasks[start : start + size]), driver, self._monitor, max_lost)
             for start in range(0, len(tasks), size)
         ]
 

@@ -88,12 +88,14 @@ class EvalBatch:
     tasks: tuple[tuple[SearchTask, ...], ...]  # [instances][samples]
     driver: Driver
     monitor: RolloutMonitor
+    max_lost: int | None = None  # past which the rest of the batch is given up
 
     def run(self, trainer: Trainer) -> EvalResult:
-        """With the policy as it is now."""
+        """With the policy as it is now; episodes that were lost to failures of the environment are left out."""
         started = time.perf_counter()
         before = self.driver.costs
-        groups = run_groups(self.driver, self.tasks, self.monitor.start(trainer, self.protocol.name))
+        report = self.monitor.start(trainer, self.protocol.name)
+        groups = [group for group in run_groups(self.driver, self.tasks, report, self.max_lost) if group.trajectories]
         costs = self.driver.costs - before
         self.monitor.finish(self.protocol.name, groups)
         return EvalResult(self.protocol, tuple(groups), costs, time.perf_counter() - started)

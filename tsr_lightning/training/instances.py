@@ -7,12 +7,14 @@ position in the training stream. An instance is a pair: the index of its environ
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 from tsr_lightning.envs.base import Branchable, fingerprint
+from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.faults import Guard, Lost, Unguarded
 from tsr_lightning.training.mixture import choose
 
 Instance = tuple[int, int]  # (index of the environment, seed of the initial state)
@@ -38,7 +40,7 @@ class HeldOut:
 class TrainingInstances:
     """The training instances of one epoch."""
 
-    instances: tuple[Instance, ...]
+    instances: tuple[Instance | None, ...]  # None where the environment failed
     skipped: int  # seeds that were drawn and led to a held-out initial state
 
 
@@ -50,12 +52,19 @@ class Instances:
         key: the run's.
         held_out: what is kept from training.
         weights: the environments' chances of a training instance, up to a common factor; null for equal ones.
+        guard: what becomes of an environment that fails.
     """
 
     def __init__(
-        self, envs: Sequence[Branchable], key: Key, held_out: HeldOut, weights: Sequence[float] | None = None
+        self,
+        envs: Sequence[Branchable],
+        key: Key,
+        held_out: HeldOut,
+        weights: Sequence[float] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._envs = envs
+        self._guard = Unguarded() if guard is None else guard
         self._weights = weights or [1.0] * len(envs)
         self._key = key
         self._spec = held_out
@@ -78,15 +87,20 @@ class Instances:
         return tuple((env, seed) for (env, _), seed in self._held_out.items())
 
     def training(self, epoch: int, count: int, first: int = 0) -> TrainingInstances:
-        """The training instances of an epoch, from the place `first` on."""
-        instances = []
+        """The training instances of an epoch, from the place `first` on. Where the environment cannot be reset, so that
+        nobody knows whether the state is held out, there is none."""
+        instances: list[Instance | None] = []
         skipped = 0
         for place in range(first, first + count):
             key = self._key.fold_in(Stream.INSTANCE, epoch, place, "environment")
             env = choose(self._weights, key)
             problem = "no initial state is left for training"
             taken = self._held_out_of[env]
-            seed, initial, attempts = self._draw(env, taken, problem, self._key, Stream.INSTANCE, epoch, place)
+            try:
+                seed, initial, attempts = self._draw(env, taken, problem, self._key, Stream.INSTANCE, epoch, place)
+            except Lost:
+                instances.append(None)
+                continue
             instances.append((env, seed))
             skipped += attempts
             self._trained[initial] = self._trained.get(initial, 0) + 1
@@ -98,7 +112,7 @@ class Instances:
         """By environment, the states that it does not train on: its own, and those of environments of the same class,
         which may differ in an argument alone."""
         return [
-            {(env, state) for other, state in self._held_out if type(self._envs[other]) is type(self._envs[env])}
+            {(env, state) for other, state in self._held_out if _class(self._envs[other]) is _class(self._envs[env])}
             for env in range(len(self._envs))
         ]
 
@@ -109,7 +123,13 @@ class Instances:
         key = Key(self._spec.seed).fold_in(Stream.INSTANCE, "held out")
         for env, place in product(range(len(self._envs)), range(self._spec.instances)):
             problem = f"only {place} different initial states were found"
-            seed, initial, _ = self._draw(env, seeds, problem, key, place)
+            try:
+                seed, initial, _ = self._draw(env, seeds, problem, key, place)
+            except Lost as error:
+                raise ConfigError(
+                    f"data.env cannot be reset for held-out instance {place}: {error.__cause__!r}; mend the "
+                    "environment, or raise data.faults.retries"
+                ) from error
             seeds[initial] = seed
         return seeds
 
@@ -119,11 +139,19 @@ class Instances:
         """An instance whose initial state is not taken: its seed, that state and the seeds skipped before it."""
         for attempt in range(_ATTEMPTS):
             seed = key.fold_in(*parts, attempt).bits() >> 33  # 31 bits: what every environment takes as a seed
-            self._envs[env].reset(seed=seed)
-            initial = env, fingerprint(self._envs[env].state_key())
+            initial = env, self._guard(partial(_initial_state, self._envs[env], seed))
             if initial not in taken:
                 return seed, initial, attempt
         raise ConfigError(
             f"data.held_out.instances is {self._spec.instances}: {problem}, so hold out fewer, or make "
-            f"{type(self._envs[env]).__name__} more varied"
+            f"{_class(self._envs[env]).__name__} more varied"
         )
+
+
+def _initial_state(env: Branchable, seed: int) -> str:
+    env.reset(seed=seed)
+    return fingerprint(env.state_key())
+
+
+def _class(env: Branchable) -> type:
+    return env.env_class if isinstance(env, ProcessEnv) else type(env)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.make import make_env
+from tsr_lightning.envs.process import ProcessEnv, process_env
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
 
@@ -34,6 +35,10 @@ class MixtureEntry:
 
     def make(self) -> Branchable:
         return make_env(self.env, **self.env_kwargs)
+
+    def make_process(self, timeout: float | None) -> ProcessEnv:
+        """The same in a process of its own, whose steps may take so many seconds."""
+        return process_env(self.env, self.env_kwargs, timeout)
 
 
 def mixture_of(env: str | Sequence[MixtureEntry], env_kwargs: dict[str, Any] | None) -> list[MixtureEntry]:

@@ -1,0 +1,172 @@
+"""An environment in a process of its own, behind the contract of one in this process.
+
+A step that hangs can be ended there, and a crash ends no more than that process; steps of environments that compute in
+Python run in parallel. It is started by its own interpreter and not by `multiprocessing`, which would import the main
+program, PyTorch included, into every process.
+"""
+
+import json
+import subprocess
+import sys
+import weakref
+from collections.abc import Hashable
+from multiprocessing.connection import Connection
+from socket import socketpair
+from typing import Any
+
+from gymnasium.envs.registration import load_env_creator
+
+from tsr_lightning.envs.base import EnvDied, EnvRaised, EnvTimedOut, HasOracle, Observation
+from tsr_lightning.envs.make import find_spec, make_env
+from tsr_lightning.envs.worker import Answer, Call, View
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
+
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
+    "from tsr_lightning.envs.worker import main; main(int(sys.argv[1]))"
+)
+_START_TIMEOUT = 300.0  # seconds to import and make the environment, of any size
+
+
+class ProcessEnv:
+    """A `Branchable` whose calls are played in another process, started at the first one and again after a failure.
+
+    `set_state` and `reseed` are sent with the call that follows them, and its answer holds the state, so that a step of
+    search is one message each way, and a second for the score. States and keys have to be picklable.
+
+    Args:
+        id: of the environment, as `make_env` takes it.
+        kwargs: its arguments.
+        timeout: seconds that a message may take; null for no limit.
+    """
+
+    def __init__(self, id: str, kwargs: dict[str, Any], timeout: float | None = None) -> None:
+        self.env_class = class_of(id, kwargs)
+        self._spec = (id, kwargs)
+        self._timeout = timeout
+        self._worker: _Worker | None = None
+        self._pending: list[Call] = []
+        self._view: View | None = None
+
+    @property
+    def instructions(self) -> str:
+        return self._current.instructions
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        self._pending = []
+        return self._call("reset", seed=seed, options=options)
+
+    def step(self, action: str, /) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        return self._call("step", action)
+
+    def get_state(self) -> Hashable:
+        return self._current.state
+
+    def set_state(self, state: Any, /) -> None:
+        self._pending = [("set_state", (state,), {})]
+
+    def reseed(self, key: Key, /) -> None:
+        self._pending.append(("reseed", (key,), {}))
+
+    def score(self) -> float:
+        return self._call("score")
+
+    def state_key(self) -> Hashable:
+        return self._current.state_key
+
+    def remaining(self) -> int:
+        return self._current.remaining
+
+    def close(self) -> None:
+        """Ends the process; a further call starts a new one."""
+        if self._worker is not None:
+            self._worker.end()
+        self._worker, self._view, self._pending = None, None, []
+
+    @property
+    def _current(self) -> View:
+        if self._pending or self._view is None:
+            self._call("remaining")
+        assert self._view is not None  # every answer without an error has one
+        return self._view
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The result of a method, after what is pending.
+
+        Raises:
+            EnvRaised: it raised. The environment is made anew.
+            EnvTimedOut: it took too long.
+            EnvDied: its process ended.
+            ConfigError: it raised that.
+        """
+        calls, self._pending, self._view = [*self._pending, (name, args, kwargs)], [], None
+        try:
+            if self._worker is None:
+                self._worker = _Worker()
+                self._worker.ask(self._spec, _START_TIMEOUT)
+            answer = self._worker.ask(calls, self._timeout)
+        except (EnvTimedOut, EnvDied):
+            self.close()
+            raise
+        self._view = answer.view
+        return answer.result
+
+
+class OracleProcessEnv(ProcessEnv):
+    """The same for an environment that has an oracle."""
+
+    def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
+        return self._call("oracle", noise, key)
+
+
+def process_env(id: str, kwargs: dict[str, Any], timeout: float | None = None) -> ProcessEnv:
+    """See `ProcessEnv`. No process starts before the first call."""
+    if issubclass(class_of(id, kwargs), HasOracle):
+        return OracleProcessEnv(id, kwargs, timeout)
+    return ProcessEnv(id, kwargs, timeout)
+
+
+def class_of(id: str, kwargs: dict[str, Any]) -> type:
+    """The class of an environment, which is made where its entry point is no class."""
+    entry_point = find_spec(id).entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return creator if isinstance(creator, type) else type(make_env(id, **kwargs))
+
+
+class _Worker:
+    """A process with one environment (`worker.main`), ended with this object at the latest."""
+
+    def __init__(self) -> None:
+        ours, theirs = socketpair()
+        with theirs:
+            arguments = [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
+            self._process = subprocess.Popen(arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._connection = Connection(ours.detach())
+        self.end = weakref.finalize(self, _end, self._process, self._connection)
+
+    def ask(self, message: Any, timeout: float | None) -> Answer:
+        try:
+            self._connection.send(message)
+            if not self._connection.poll(timeout):
+                raise EnvTimedOut(f"no answer within {timeout:g} s")
+            answer: Answer = self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            self._connection.close()
+            raise EnvDied(f"its process ended with exit status {self._process.wait()}") from error
+        if answer.is_config_error:
+            raise ConfigError(answer.error)
+        if answer.error:
+            raised = EnvRaised(answer.error)
+            raised.add_note(answer.traceback)
+            raise raised
+        return answer
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    if not connection.closed:
+        connection.close()
+    process.kill()
+    process.wait()
