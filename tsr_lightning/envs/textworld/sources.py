@@ -1,0 +1,105 @@
+"""Where games come from: generated ones in a cache, or a folder of games."""
+
+import hashlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsr_lightning.envs.textworld.crew import GameError, crew
+from tsr_lightning.envs.textworld.kinds import GameKind
+from tsr_lightning.envs.textworld.orders import Order
+from tsr_lightning.envs.textworld.waiting import wait_for
+from tsr_lightning.errors import ConfigError, require
+
+MAKER = 1  # raise it when the same arguments begin to mean other games
+
+
+class GameSource(ABC):
+    """Games by seed."""
+
+    @abstractmethod
+    def path(self, seed: int) -> Path:
+        """The .z8 file of the game that a seed names; it is there when this returns.
+
+        Raises:
+            ConfigError: if there is no such game.
+        """
+
+    @abstractmethod
+    def prepare(self, seeds: Iterable[int]) -> None:
+        """Announces seeds, so that their games are made in the background."""
+
+
+@dataclass(frozen=True)
+class GameFolder(GameSource):
+    """The games of a folder, in the order of their names; a seed picks one, modulo their number."""
+
+    games: tuple[Path, ...]
+
+    def path(self, seed: int) -> Path:
+        return self.games[seed % len(self.games)]
+
+    def prepare(self, seeds: Iterable[int]) -> None:
+        pass  # they are there
+
+
+@dataclass(frozen=True)
+class GeneratedGames(GameSource):
+    """Games that are generated when they are first wanted, and kept.
+
+    Args:
+        kind: what they are generated from.
+        version: of textworld.
+        cache: the folder to keep them in.
+        count: different games; a seed picks one, modulo this. None: every seed has its own.
+    """
+
+    kind: GameKind
+    version: str
+    cache: Path
+    count: int | None = None
+
+    def path(self, seed: int) -> Path:
+        order = self._order(seed)
+        path = Path(order["path"])
+        if not path.exists():
+            [future] = crew().order([order], urgent=True)
+            try:
+                wait_for(future, crew())
+            except GameError as error:
+                given = ", ".join(f"{name} {value}" for name, value in self.kind.settings().items())
+                remedy = f"TextWorld makes no game of {given} from seed {order['seed']} ({error}); change them."
+                raise ConfigError(f"TextWorldEnv.kind is {self.kind.kind!r}: {remedy}") from None
+        return path
+
+    def prepare(self, seeds: Iterable[int]) -> None:
+        orders = {order["path"]: order for order in map(self._order, seeds)}
+        missing = [order for path, order in orders.items() if not Path(path).exists()]
+        if missing:
+            crew().order(missing)
+
+    def _order(self, seed: int) -> Order:
+        seed = seed if self.count is None else seed % self.count
+        settings = self.kind.settings()
+        made_of = json.dumps([settings, seed, self.version, MAKER], sort_keys=True)
+        name = hashlib.blake2b(made_of.encode(), digest_size=12).hexdigest()
+        return Order(settings=settings, seed=seed, path=str(self.cache / self.kind.kind / f"{name}.z8"))
+
+
+def default_cache() -> Path:
+    """`$XDG_CACHE_HOME/tsr_lightning/textworld`, by default in `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tsr_lightning" / "textworld"
+
+
+def open_folder(folder: str | Path) -> GameFolder:
+    """The games of a folder: `*.z8`, each with the .json that TextWorld writes beside it."""
+    key, path = "TextWorldEnv.games", Path(folder)
+    require(
+        path.is_dir(), key, str(folder), "there is no such folder; give one with games (*.z8, each with its .json)."
+    )
+    games = tuple(sorted(path.glob("*.z8")))
+    require(bool(games), key, str(folder), "the folder has no games; give one with *.z8 files, each with its .json.")
+    return GameFolder(games)
