@@ -69,7 +69,7 @@ def problem(task: str) -> str:
 
 
 def small(task: str) -> Level:
-    """The small game with one of GOALS, in the older wording."""
+    """The small game with one of GOALS, in the older phrasing."""
     facts, goal = read_problem(problem(task))
     return build("small", facts, goal, task, PUT)
 

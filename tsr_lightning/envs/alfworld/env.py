@@ -1,6 +1,6 @@
 """ALFWorld as a text environment that search can branch: an engine of our own, without a planner and without PDDL code.
 
-Published games and their wording are those of github.com/alfworld/alfworld; the engine answers every command as the
+Published games and their phrasing are those of github.com/alfworld/alfworld; the engine answers every command as the
 original does (docs/alfworld.md has the checks and its oddities). It departs from the original in this: an episode ends
 when the goal is reached, as in ALFWorld's own batch environment, and a response is read as `CommandEnv` says.
 """

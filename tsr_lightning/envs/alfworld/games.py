@@ -1,7 +1,7 @@
 """Published games: a folder with `game.tw-pddl` or `initial_state.pddl` files at any depth.
 
 A game's name is the path of its folder within the folder of games. What a `game.tw-pddl` says in its grammar is code
-for the original engine and is never run here: the task is read from it, and which of the two wordings it has.
+for the original engine and is never run here: the task is read from it, and which of the two phrasings it has.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class GameFolder:
     Args:
         key: the argument that names it, such as "ALFWorldEnv.games".
         folder: where to look.
-        grammar: the wording of all games; None for each file's own, and "put" where there is only the problem.
+        grammar: the phrasing of all games; None for each file's own, and "put" where there is only the problem.
     """
 
     def __init__(self, key: str, folder: str | Path, grammar: Grammar | None = None) -> None:
@@ -79,5 +79,5 @@ def read_game(path: Path, name: str, grammar: Grammar | None = None) -> Level:
 
 
 def recognised(grammar: str) -> Grammar:
-    """Which of the two wordings a grammar's text has."""
+    """Which of the two phrasings a grammar's text has."""
     return MOVE if "move {o} to {r}" in grammar else PUT

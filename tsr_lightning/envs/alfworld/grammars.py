@@ -1,4 +1,4 @@
-"""The two published wordings of the game. A game file's own grammar is code for TextWorld; ours only recognises it."""
+"""The two published phrasings of the game. A game file's own grammar is code for TextWorld; ours only recognises it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +25,7 @@ Available commands:
 
 @dataclass(frozen=True)
 class Grammar:
-    """Where the wordings differ."""
+    """Where the phrasings differ."""
 
     name: GrammarName
     put: str  # {thing} {receptacle}: the command

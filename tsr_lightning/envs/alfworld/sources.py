@@ -88,11 +88,11 @@ def open_source(games: str | Path | None, panel: Panel | None, spec: SceneSpec, 
         games: a folder of published games; None for generated scenes.
         panel: the levels to play, of these games or scenes; None for all.
         spec: of generated scenes.
-        grammar: a wording for all levels; None for each game's own, and "move" in generated scenes.
+        grammar: a phrasing for all levels; None for each game's own, and "move" in generated scenes.
     """
     key = "ALFWorldEnv.games"
-    wording = None if grammar is None else GRAMMARS[grammar]
-    source: Source = Generated(spec, grammar) if games is None else Published(GameFolder(key, games, wording))
+    phrasing = None if grammar is None else GRAMMARS[grammar]
+    source: Source = Generated(spec, grammar) if games is None else Published(GameFolder(key, games, phrasing))
     if panel is None:
         return source
     panel.check("ALFWorldEnv.panel", source.contents(panel.games))
