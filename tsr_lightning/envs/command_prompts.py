@@ -49,7 +49,7 @@ def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], tur
         verbs: forms of the game's commands, such as "open <thing>".
         turns: the most that an episode has.
     """
-    rules = f"You play a text game, one command a turn.\n{goal}"
+    rules = f"You play a text game, one command a turn. Your goal: {goal}"
     return prompt_style.system.format(rules=rules, goal=goal, symbols="", actions=", ".join(verbs), limit=turns)
 
 
