@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from textworld_games import game_cache, make
 
 from tsr_lightning.envs.make import make_env
+from tsr_lightning.envs.panels import make_panel
 from tsr_lightning.envs.textworld import crew as crew_module
 from tsr_lightning.envs.textworld import package
 from tsr_lightning.envs.textworld.crew import Crew, GameError
@@ -39,18 +41,20 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["custom", "simple", "coin_collector"])
-def test_two_processes_make_equal_games_byte_for_byte(
-    kind: KindName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_make_equal_games_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[KindName] = ["custom", "simple", "coin_collector"]
     made = []
     for salt in ("1", "2"):  # of the program's own hashes
         monkeypatch.setenv("PYTHONHASHSEED", salt)
-        settings = GameKind(kind).settings()
-        [future] = Crew(1).order([Order(settings=settings, seed=3, path=str(tmp_path / salt / "game.z8"))])
-        future.result()
+        for future in Crew(1).order(
+            [
+                Order(settings=GameKind(kind).settings(), seed=3, path=str(tmp_path / salt / f"{kind}.z8"))
+                for kind in kinds
+            ]
+        ):
+            future.result()
         made.append(contents(tmp_path / salt))
-    assert made[0].keys() == {"game.z8", "game.json"}
+    assert made[0].keys() == {f"{kind}.{end}" for kind in kinds for end in ("z8", "json")}
     assert made[0] == made[1]
 
 
@@ -155,6 +159,23 @@ def test_a_folder_of_games_is_played_by_seed(cache: Path, tmp_path: Path) -> Non
     made_env = make(cache)
     made_env.reset(seed=1)
     assert made_env.state_key() == keys[1]  # wherever the file lies
+
+
+def test_a_panel_plays_its_games_and_notices_others(cache: Path, tmp_path: Path) -> None:
+    paths = source(cache).named(["1", "0"])
+    panel = make_panel("two", {name: path.read_bytes() for name, path in paths.items()})
+    panel.save(tmp_path / "two.json")
+    env, all_games = make(cache, panel=tmp_path / "two.json"), make(cache)
+    for seed, same in ((0, 1), (1, 0), (2, 1)):
+        env.reset(seed=seed)
+        all_games.reset(seed=same)
+        assert env.state_key() == all_games.state_key()
+    other = tmp_path / "other.json"
+    replace(panel, digest="0" * 24).save(other)
+    refuse(r"TextWorldEnv.panel is 'two': its games have the hash", panel=str(other), cache=str(cache))
+    replace(panel, games=("one",)).save(other)
+    refuse(r"TextWorldEnv.panel is 'two': 1 of the 1 games are missing", panel=str(other))
+    refuse(r"TextWorldEnv.panel is 'nowhere': there is no such panel", panel="nowhere")
 
 
 def refuse(match: str, **settings: Any) -> None:

@@ -13,10 +13,17 @@ from typing import Literal
 
 from tsr_lightning.envs.command_env import SHORT_TRIAL, CommandEnv, Reply, RewardName, ScoreName
 from tsr_lightning.envs.command_prompts import CommandPromptStyleName
+from tsr_lightning.envs.panels import load_panel
 from tsr_lightning.envs.textworld.game import Answer, PlayableGame, Position, open_game
 from tsr_lightning.envs.textworld.kinds import GameKind, HintName, KindName, MilestonesName
 from tsr_lightning.envs.textworld.package import check_installed
-from tsr_lightning.envs.textworld.sources import GameSource, GeneratedGames, default_cache, open_folder
+from tsr_lightning.envs.textworld.sources import (
+    GameSource,
+    GeneratedGames,
+    default_cache,
+    open_folder,
+    open_panel,
+)
 from tsr_lightning.envs.validate import whole
 
 
@@ -31,6 +38,8 @@ class TextWorldEnv(CommandEnv[Position]):
         game_count: different games; a seed picks one, modulo this. None: every seed has a game of its own.
         games: a folder of games to play instead of generated ones (`*.z8`, each with its .json); the seed picks one,
             modulo their number.
+        panel: plays the games of an evaluation panel alone: a name of the package or a JSON file, see `panels.py`. Its
+            games are named by their seeds, and in a folder by their files.
         cache: where generated games are kept, 0.4 MB each; None: see `default_cache`.
         surroundings: whether an answer begins with the room and ends with what the player carries, as in the Guide.
         max_turns: 12 in the Guide's trials on w2-o3-q4, 24 on w4-o6-q8.
@@ -67,6 +76,7 @@ class TextWorldEnv(CommandEnv[Position]):
         level: int = 1,
         game_count: int | None = None,
         games: str | Path | None = None,
+        panel: str | Path | None = None,
         cache: str | Path | None = None,
         surroundings: bool = True,
         max_turns: int = SHORT_TRIAL,
@@ -98,6 +108,8 @@ class TextWorldEnv(CommandEnv[Position]):
             self._source = GeneratedGames(made_from, check_installed(), folder.absolute(), game_count)
         else:
             self._source = open_folder(games)
+        if panel is not None:
+            self._source = open_panel(self._source, load_panel("TextWorldEnv.panel", panel))
 
     def prepare(self, seeds: Sequence[int], /) -> None:
         """Has the games of these seeds made in the background."""

@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+from tsr_lightning.envs.panels import Panel
 from tsr_lightning.envs.textworld.crew import GameError, crew
 from tsr_lightning.envs.textworld.kinds import GameKind
 from tsr_lightning.envs.textworld.orders import Order
@@ -32,10 +34,14 @@ class GameSource(ABC):
     def prepare(self, seeds: Iterable[int]) -> None:
         """Announces seeds, so that their games are made in the background."""
 
+    @abstractmethod
+    def named(self, names: Sequence[str]) -> dict[str, Path]:
+        """The .z8 files of these games that there are, for panels."""
+
 
 @dataclass(frozen=True)
-class GameFolder(GameSource):
-    """The games of a folder, in the order of their names; a seed picks one, modulo their number."""
+class GameFiles(GameSource):
+    """Games that are there; a seed picks one, modulo their number."""
 
     games: tuple[Path, ...]
 
@@ -44,6 +50,11 @@ class GameFolder(GameSource):
 
     def prepare(self, seeds: Iterable[int]) -> None:
         pass  # they are there
+
+    def named(self, names: Sequence[str]) -> dict[str, Path]:
+        """By their files' names without ending."""
+        known = {path.stem: path for path in self.games}
+        return {name: known[name] for name in names if name in known}
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,12 @@ class GeneratedGames(GameSource):
         if missing:
             crew().order(missing)
 
+    def named(self, names: Sequence[str]) -> dict[str, Path]:
+        """By their seeds. Makes those that are missing."""
+        seeds = {name: int(name) for name in names if name.isdecimal()}
+        self.prepare(seeds.values())
+        return {name: self.path(seed) for name, seed in seeds.items()}
+
     def _order(self, seed: int) -> Order:
         seed = seed if self.count is None else seed % self.count
         settings = self.kind.settings()
@@ -94,7 +111,19 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tsr_lightning" / "textworld"
 
 
-def open_folder(folder: str | Path) -> GameFolder:
+@lru_cache(maxsize=16)
+def open_panel(source: GameSource, panel: Panel) -> GameSource:
+    """The games of a panel, in its order, after a check that they are what they were when it was made.
+
+    Raises:
+        ConfigError: if they are not, or some are missing.
+    """
+    found = source.named(panel.games)
+    panel.check("TextWorldEnv.panel", {name: path.read_bytes() for name, path in found.items()})
+    return GameFiles(tuple(found[name] for name in panel.games))
+
+
+def open_folder(folder: str | Path) -> GameFiles:
     """The games of a folder: `*.z8`, each with the .json that TextWorld writes beside it."""
     key, path = "TextWorldEnv.games", Path(folder)
     require(
@@ -102,4 +131,4 @@ def open_folder(folder: str | Path) -> GameFolder:
     )
     games = tuple(sorted(path.glob("*.z8")))
     require(bool(games), key, str(folder), "the folder has no games; give one with *.z8 files, each with its .json.")
-    return GameFolder(games)
+    return GameFiles(games)
