@@ -14,13 +14,13 @@ from textworld_games import game_cache, make
 
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.panels import make_panel
-from tsr_lightning.envs.textworld import crew as crew_module
 from tsr_lightning.envs.textworld import package
-from tsr_lightning.envs.textworld.crew import Crew, GameError
+from tsr_lightning.envs.textworld import pool as pool_module
 from tsr_lightning.envs.textworld.game import check_story
 from tsr_lightning.envs.textworld.kinds import GameKind, KindName
 from tsr_lightning.envs.textworld.maker import without_date
 from tsr_lightning.envs.textworld.orders import Order
+from tsr_lightning.envs.textworld.pool import GameError, MakerPool
 from tsr_lightning.envs.textworld.sources import GeneratedGames, open_folder
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
@@ -46,7 +46,7 @@ def test_two_processes_make_equal_games_byte_for_byte(tmp_path: Path, monkeypatc
     made = []
     for salt in ("1", "2"):  # of the program's own hashes
         monkeypatch.setenv("PYTHONHASHSEED", salt)
-        for future in Crew(1).order(
+        for future in MakerPool(1).order(
             [
                 Order(settings=GameKind(kind).settings(), seed=3, path=str(tmp_path / salt / f"{kind}.z8"))
                 for kind in kinds
@@ -123,26 +123,26 @@ def test_an_impossible_game_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_game_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(pool_module, "MOST_SECONDS", 0.0)
     order = Order(settings=GameKind().settings(), seed=0, path=str(tmp_path / "a.z8"))
-    [future] = Crew(1).order([order])
+    [future] = MakerPool(1).order([order])
     with pytest.raises(GameError, match="it took longer than 0 s"):
         future.result()
 
 
 def test_a_maker_that_dies_is_named_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = Order(settings=GameKind(kind="coin_collector").settings(), seed=0, path=str(tmp_path / "a.z8"))
-    crew = Crew(1)
+    pool = MakerPool(1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    [future] = crew.order([order])
+    [future] = pool.order([order])
     with pytest.raises(GameError, match="the process that makes games ended with code 1"):
         future.result()
     monkeypatch.undo()
-    [future] = crew.order([order], urgent=True)
+    [future] = pool.order([order], urgent=True)
     future.result()
     assert (tmp_path / "a.z8").exists()
     assert (tmp_path / "a.json").exists()
-    assert crew.progress == (1, 1)
+    assert pool.progress == (1, 1)
 
 
 def test_a_folder_of_games_is_played_by_seed(cache: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def without_tags(text: str) -> str:
 
 def assert_agree(played: PlayableGame, answer: Answer, theirs: Any) -> None:
     position = answer.position
-    assert answer.text == without_tags(theirs.feedback)
+    assert answer.text == without_tags(theirs["feedback"])
     assert (position.won, position.lost) == (theirs.won, theirs.lost)
     assert position.score == theirs.score
     assert position.inventory == theirs.inventory
@@ -80,7 +80,7 @@ def random_commands(rng: random.Random, played: PlayableGame, turns: int) -> Ite
 def test_every_turn_is_that_of_textworlds_wrappers(cache: Path, kind: str) -> None:
     played = game(cache, kind)
     env, state = start(played)
-    assert played.beginning.text == opening(state.feedback)
+    assert played.beginning.text == opening(state["feedback"])
     assert played.world.goal == " ".join(state.objective.split())
     assert played.world.max_score == state.max_score
     for seed in range(4):

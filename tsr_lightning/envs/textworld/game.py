@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tsr_lightning.envs.textworld.interpreter import LONGEST_INPUT, Memory, interpreters
+from tsr_lightning.envs.textworld.interpreter import LONGEST_INPUT, MachineState, interpreters
 from tsr_lightning.envs.textworld.spoken import refusal
 from tsr_lightning.envs.textworld.transcript import opening, read_turn
 from tsr_lightning.envs.textworld.world import FIRST, Facts, Situation, World
@@ -17,7 +17,7 @@ class Position(NamedTuple):
 
     path: str  # of the game's .z8
     digest: str  # of its content: equal games have equal ones
-    memory: Memory  # of the interpreter
+    memory: MachineState  # of the interpreter
     facts: Facts
     events: tuple[str, ...]  # those that changed facts, since the beginning
     fulfilled: tuple[int, ...]  # quests fulfilled so far

@@ -19,7 +19,7 @@ _SEED = 1  # of the interpreter; TextWorld's games draw nothing
 LONGEST_INPUT = 115  # characters that a game reads of a line
 
 
-class Memory(NamedTuple):
+class MachineState(NamedTuple):
     """A state of the machine, as its difference from the game's first state."""
 
     places: bytes = b""  # of changed bytes in memory and stack, as little-endian uint32
@@ -44,7 +44,7 @@ class _Running:
         self._ram = len(state[0])
         self.first = self._packed(state)
 
-    def step(self, memory: Memory, command: str) -> tuple[Memory, str]:
+    def step(self, memory: MachineState, command: str) -> tuple[MachineState, str]:
         image = self.image.copy()
         image[np.frombuffer(memory.places, "<u4")] = np.frombuffer(memory.values, np.uint8)
         pc, sp, fp, frames, opcode, *rng = memory.registers
@@ -53,12 +53,12 @@ class _Running:
         text: str = self.machine.step(command)[0]
         return self._packed(self.machine.get_state()), text
 
-    def _packed(self, state: Any) -> Memory:
+    def _packed(self, state: Any) -> MachineState:
         ram, stack, pc, sp, fp, frames, opcode, rng, narrative = state
         image: NDArray[np.uint8] = np.concatenate([ram, stack])
         places = np.flatnonzero(image != self.image)
         registers = tuple(int(value) for value in (pc, sp, fp, frames, opcode, *rng))
-        return Memory(places.astype("<u4").tobytes(), image[places].tobytes(), registers, bytes(narrative))
+        return MachineState(places.astype("<u4").tobytes(), image[places].tobytes(), registers, bytes(narrative))
 
 
 SET_UP = (  # what TextWorld's wrappers send before a game: score and inventory after every turn, and what happened
@@ -80,13 +80,13 @@ class Interpreters:
         self._running: OrderedDict[Path, _Running] = OrderedDict()
         self._lock = threading.Lock()  # environments may step in threads
 
-    def begin(self, path: Path) -> tuple[Memory, str, str]:
+    def begin(self, path: Path) -> tuple[MachineState, str, str]:
         """The first state of a game, what it says, and what it reports of that state."""
         with self._lock:
             running = self._get(path)
             return running.first, running.opening, running.reports
 
-    def step(self, path: Path, memory: Memory, command: str) -> tuple[Memory, str]:
+    def step(self, path: Path, memory: MachineState, command: str) -> tuple[MachineState, str]:
         """The state after a command, and the raw text that the game answers. Depends on nothing else."""
         with self._lock:
             return self._get(path).step(memory, command)

@@ -1,7 +1,7 @@
 """Makes games, in a process of its own: `python -m tsr_lightning.envs.textworld.maker` reads orders from stdin.
 
 TextWorld's generator has global state, its sets are ordered by Python's salted hash, it reads data from the working
-folder, and Inform writes to $HOME. A process for it (`crew.py` starts it) keeps all that from ours.
+folder, and Inform writes to $HOME. A process for it (`pool.py` starts it) keeps all that from ours.
 """
 
 import contextlib

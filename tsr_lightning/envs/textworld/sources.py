@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from tsr_lightning.envs.panels import Panel
-from tsr_lightning.envs.textworld.crew import GameError, crew
 from tsr_lightning.envs.textworld.kinds import GameKind
 from tsr_lightning.envs.textworld.orders import Order
+from tsr_lightning.envs.textworld.pool import GameError, maker_pool
 from tsr_lightning.envs.textworld.waiting import wait_for
 from tsr_lightning.errors import ConfigError, require
 
@@ -77,9 +77,9 @@ class GeneratedGames(GameSource):
         order = self._order(seed)
         path = Path(order["path"])
         if not path.exists():
-            [future] = crew().order([order], urgent=True)
+            [future] = maker_pool().order([order], urgent=True)
             try:
-                wait_for(future, crew())
+                wait_for(future, maker_pool())
             except GameError as error:
                 given = ", ".join(f"{name} {value}" for name, value in self.kind.settings().items())
                 remedy = f"TextWorld makes no game of {given} from seed {order['seed']} ({error}); change them."
@@ -90,7 +90,7 @@ class GeneratedGames(GameSource):
         orders = {order["path"]: order for order in map(self._order, seeds)}
         missing = [order for path, order in orders.items() if not Path(path).exists()]
         if missing:
-            crew().order(missing)
+            maker_pool().order(missing)
 
     def named(self, names: Sequence[str]) -> dict[str, Path]:
         """By their seeds. Makes those that are missing."""

@@ -4,7 +4,7 @@ import sys
 import time
 from concurrent.futures import Future
 
-from tsr_lightning.envs.textworld.crew import Crew
+from tsr_lightning.envs.textworld.pool import MakerPool
 
 _PATIENCE = 2.0  # seconds from one wait to the next after which a wait is of another batch, and of silence
 _INTERVAL = 10.0  # seconds between lines where there is no terminal
@@ -33,13 +33,13 @@ class _Line:
 _line = _Line()
 
 
-def wait_for(future: "Future[None]", crew: Crew) -> None:
+def wait_for(future: "Future[None]", pool: MakerPool) -> None:
     """Waits for a game and raises what its making raised."""
     while True:
-        _line.show(*crew.progress, time.monotonic())
+        _line.show(*pool.progress, time.monotonic())
         try:
             future.result(timeout=0.2)
         except TimeoutError:
             continue
-        _line.show(*crew.progress, time.monotonic())
+        _line.show(*pool.progress, time.monotonic())
         return

@@ -36,7 +36,7 @@ class _Job:
     taken: bool = False  # by a thread
 
 
-class Crew:
+class MakerPool:
     """Makes games in the background.
 
     Args:
@@ -158,6 +158,6 @@ def _ask(process: "subprocess.Popen[str]", order: Order) -> str:
 
 
 @cache
-def crew() -> Crew:
-    """The crew of this program."""
-    return Crew(min(MOST_PROCESSES, len(os.sched_getaffinity(0))))
+def maker_pool() -> MakerPool:
+    """The pool of this program."""
+    return MakerPool(min(MOST_PROCESSES, len(os.sched_getaffinity(0))))
