@@ -25,6 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
 STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]]  # what `tsr report` needs
+TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
 
 RIVALS = {"bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # benchmarks install them in environments of their own
 NEVER_IMPORTED = {  # but needed by others
@@ -65,7 +66,9 @@ def constraints() -> dict[str, Version]:
     return {canonicalize_name(name): Version(version) for name, version in pins}
 
 
-@pytest.mark.parametrize("requirement", RUNTIME + DEVELOPMENT + STUDY, ids=lambda requirement: requirement.name)
+@pytest.mark.parametrize(
+    "requirement", RUNTIME + DEVELOPMENT + STUDY + TEXTWORLD, ids=lambda requirement: requirement.name
+)
 def test_every_requirement_is_pinned_within_its_range(requirement: Requirement):
     pin = constraints()[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(pin)
@@ -75,12 +78,16 @@ def test_every_requirement_is_pinned_within_its_range(requirement: Requirement):
 def test_everything_imported_is_declared():
     runtime = {canonicalize_name(requirement.name) for requirement in RUNTIME}
     study = {canonicalize_name(requirement.name) for requirement in STUDY}
-    development = study | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
+    textworld = {canonicalize_name(requirement.name) for requirement in TEXTWORLD}
+    development = study | textworld | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
     reports = third_party(python_files("tsr_lightning/studies/report"))
+    games = third_party(python_files("tsr_lightning/envs/textworld"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
     local = third_party(python_files("tests", "benchmarks"))
     undeclared = {name: path for name, path in shipped.items() if name not in runtime}
-    assert undeclared == {name: path for name, path in reports.items() if name in study}
+    extras = {name: path for name, path in reports.items() if name in study}
+    extras |= {name: path for name, path in games.items() if name in textworld}
+    assert undeclared == extras
     assert {name: path for name, path in local.items() if name not in runtime | development | RIVALS} == {}
 
 

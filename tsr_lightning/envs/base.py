@@ -74,6 +74,14 @@ class HasLegalActions(Protocol):
 
 
 @runtime_checkable
+class PreparesInstances(Protocol):
+    """An environment whose instances take long to make and can be made in the background."""
+
+    def prepare(self, seeds: Sequence[int], /) -> None:
+        """Announces seeds that `reset` will be given. Changes nothing but how long that takes."""
+
+
+@runtime_checkable
 class HasOracle(Protocol):
     """An environment with a solver, for demonstrations (the strategy `Expert`)."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import count
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
+from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle, PreparesInstances
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import to_messages
 
@@ -16,6 +16,8 @@ def sample_texts(env: Branchable) -> Iterator[str]:
     Of an environment with neither an oracle nor legal actions, only unreadable responses are played.
     """
     instructions = set[str]()
+    if isinstance(env, PreparesInstances):
+        env.prepare(range(_EPISODES))
     for episode in range(_EPISODES):
         key = Key(episode).fold_in("sayings")
         observation, _ = env.reset(seed=episode)

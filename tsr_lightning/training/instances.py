@@ -5,12 +5,12 @@ do not suffice (most random 4x4 lakes recur). Both streams are pure functions of
 position in the training stream. An instance is a pair: the index of its environment in the mixture, and a seed.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 
-from tsr_lightning.envs.base import Branchable, fingerprint
+from tsr_lightning.envs.base import Branchable, PreparesInstances, fingerprint
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
@@ -91,9 +91,9 @@ class Instances:
         nobody knows whether the state is held out, there is none."""
         instances: list[Instance | None] = []
         skipped = 0
+        self._announce_training(epoch, range(first, first + count))
         for place in range(first, first + count):
-            key = self._key.fold_in(Stream.INSTANCE, epoch, place, "environment")
-            env = choose(self._weights, key)
+            env = self._env(epoch, place)
             problem = "no initial state is left for training"
             taken = self._held_out_of[env]
             try:
@@ -105,7 +105,24 @@ class Instances:
             skipped += attempts
             self._trained[initial] = self._trained.get(initial, 0) + 1
         self._skipped += skipped
+        self._announce_training(epoch + 1, range(count))  # made while this epoch is rolled out
         return TrainingInstances(tuple(instances), skipped)
+
+    def _env(self, epoch: int, place: int) -> int:
+        """The environment of a training instance."""
+        return choose(self._weights, self._key.fold_in(Stream.INSTANCE, epoch, place, "environment"))
+
+    def _announce_training(self, epoch: int, places: Iterable[int]) -> None:
+        self._announce(
+            (self._env(epoch, place), _seed(self._key, Stream.INSTANCE, epoch, place, 0)) for place in places
+        )
+
+    def _announce(self, instances: Iterable[Instance]) -> None:
+        """Tells environments that prepare instances which ones are likely to come."""
+        instances = list(instances)
+        for number, env in enumerate(self._envs):
+            if isinstance(env, PreparesInstances):
+                env.prepare([seed for index, seed in instances if index == number])
 
     @cached_property
     def _held_out_of(self) -> list[set[State]]:
@@ -121,6 +138,8 @@ class Instances:
         """Seeds by initial state."""
         seeds: dict[State, int] = {}
         key = Key(self._spec.seed).fold_in(Stream.INSTANCE, "held out")
+        places = product(range(len(self._envs)), range(self._spec.instances))
+        self._announce((env, _seed(key, place, 0)) for env, place in places)
         for env, place in product(range(len(self._envs)), range(self._spec.instances)):
             problem = f"only {place} different initial states were found"
             try:
@@ -138,7 +157,7 @@ class Instances:
     ) -> tuple[int, State, int]:
         """An instance whose initial state is not taken: its seed, that state and the seeds skipped before it."""
         for attempt in range(_ATTEMPTS):
-            seed = key.fold_in(*parts, attempt).bits() >> 33  # 31 bits: what every environment takes as a seed
+            seed = _seed(key, *parts, attempt)
             initial = env, self._guard(partial(_initial_state, self._envs[env], seed))
             if initial not in taken:
                 return seed, initial, attempt
@@ -155,3 +174,8 @@ def _initial_state(env: Branchable, seed: int) -> str:
 
 def _class(env: Branchable) -> type:
     return env.env_class if isinstance(env, ProcessEnv) else type(env)
+
+
+def _seed(key: Key, *parts: int | str) -> int:
+    """31 bits: what every environment takes as a seed."""
+    return key.fold_in(*parts).bits() >> 33

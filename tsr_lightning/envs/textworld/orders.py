@@ -1,0 +1,17 @@
+"""What the program and a process that makes games say to each other, one JSON object a line."""
+
+from typing import Any, TypedDict
+
+
+class Order(TypedDict):
+    """A game to make."""
+
+    settings: dict[str, Any]  # of `GameKind.settings`
+    seed: int
+    path: str  # of its .z8; its .json goes beside it
+
+
+class Outcome(TypedDict):
+    """What became of an order."""
+
+    problem: str  # why there is no such game; "" if it is there
