@@ -121,7 +121,7 @@ def main() -> None:
             found += 1
             print(f"{path.parent}: {difference}", flush=True)
         done += options.per_game
-        if walk % 4 == 3:
+        if walk % 10 == 9:
             print(f"{done} steps, {found} differences", flush=True)
     print(
         f"{done} steps on {len(paths)} games, {found} differences; steps/s with admissible commands: original "
