@@ -11,7 +11,7 @@ from tsr_lightning.envs.alfworld.level import Level
 from tsr_lightning.envs.alfworld.oracle import Planner, shortest_plan
 from tsr_lightning.envs.alfworld.scene import bits, mask_of, numbered
 from tsr_lightning.envs.alfworld.state import State
-from tsr_lightning.envs.alfworld.text import listed, opening
+from tsr_lightning.envs.alfworld.text import listed, look_around, opening
 
 APPLE_TO_SINK = "go to cabinet 1; open cabinet 1; take apple 1 from cabinet 1; go to sinkbasin 1"
 
@@ -108,6 +108,16 @@ LOOK_BY_SHELVES = "You are facing the shelf 2, and shelf 1. Next to it, you see"
 def test_answers(commands: str, text: str):
     found = play(small("put a mug in cabinet."), commands)[1]
     assert found == text.format(inside="a apple 1, and a mug 2")
+
+
+def test_a_thing_beside_is_named_for_each_receptacle_here_that_it_was_taken_out_of():
+    level = small("put a mug in cabinet.")
+    state, _ = play(level, "go to shelf 1")
+    knife = 1 << level.scene.things.index("knife 1")
+    here = level.scene.here[state.place]
+    lifted = tuple(knife if receptacle in here else 0 for receptacle in range(len(level.scene.receptacles)))
+    emptied = state._replace(lifted=lifted, inside=(0,) * len(lifted))
+    assert look_around(level.scene, emptied) == f"{LOOK_BY_SHELVES} a knife 1, and a knife 1."
 
 
 def test_admissible_commands_are_sorted_as_strings_and_leave_out_what_cannot_be_done():

@@ -283,6 +283,9 @@ GOOD = problem("put a mug in cabinet.")
         ("game.tw-pddl", "[]", "facts do not fit together"),
         ("game.tw-pddl", "{}", "'pddl_problem'"),
         ("game.tw-pddl", json.dumps({"pddl_problem": GOOD, "grammar": "no task"}), "its grammar has no task"),
+        ("game.tw-pddl", "[" * 100_000, "recursion"),
+        ("initial_state.pddl", GOOD.partition("(:goal")[0] + "(:goal " + "(and " * 5000 + ")" * 5000, "recursion"),
+        ("initial_state.pddl", "(:init (a" + " a" * 50_000 + "(:goal (and))", "no fact says atlocation"),
         ("game.tw-pddl", json.dumps({"pddl_problem": 7, "grammar": ""}), "it has no PDDL problem|facts do not fit"),
         ("initial_state.pddl", "", r"it has no \(:init \.\.\.\)"),
         ("initial_state.pddl", "(:init (atLocation agent1 loc_bar_9))", r"it has no \(:goal \.\.\.\)"),
@@ -331,6 +334,8 @@ def test_a_game_that_cannot_be_won_or_is_won_from_the_start_is_refused(tmp_path:
         ("things", [4, 3], "give a whole number of at least 4"),
         ("max_turns", 0, "give a whole number of at least 1"),
         ("panel", "nowhere", "there is no such panel; take one of"),
+        ("panel", 3, "give the name of a panel"),
+        ("games", 3, "give the folder that games lie in"),
     ],
 )
 def test_bad_arguments_are_named(argument: str, value: object, remedy: str):

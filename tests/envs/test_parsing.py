@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tsr_lightning.envs.command_prompts import COMMAND_PROMPT_STYLES, parse_command
 from tsr_lightning.envs.text import PROMPT_STYLES, find_answer
 from tsr_lightning.envs.webshop.pages import verb_and_argument
 from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_PROMPT_STYLES, parse_action
@@ -88,6 +89,7 @@ def limit() -> Iterator[None]:
 UNITS = ("<think>", "</think>", "<answer>", "</answer>", "<think></think><answer>", "<think></think>", "</think> ", " ")
 PARSERS: list[Callable[[str], object]] = [
     *(partial(parse_action, prompt_style=prompt_style) for prompt_style in SHOP_PROMPT_STYLES.values()),
+    *(partial(parse_command, prompt_style=prompt_style) for prompt_style in COMMAND_PROMPT_STYLES.values()),
     verb_and_argument,
     words,
 ]
@@ -101,7 +103,7 @@ def test_long_responses_are_parsed_in_linear_time(unit: str, limit: None) -> Non
             parse(response)
 
 
-@pytest.mark.parametrize("id", ["tsr/FrozenLake-v0", "tsr/Sokoban-v0", "tsr/WebShop-v0"])
+@pytest.mark.parametrize("id", ["tsr/ALFWorld-v0", "tsr/FrozenLake-v0", "tsr/Sokoban-v0", "tsr/WebShop-v0"])
 @pytest.mark.parametrize("prompt_style", PROMPT_STYLES)
 def test_environments_take_their_longest_responses_in_linear_time(id: str, prompt_style: str, limit: None) -> None:
     env = gymnasium.make(id, disable_env_checker=True, prompt_style=prompt_style).unwrapped

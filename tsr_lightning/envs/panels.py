@@ -61,6 +61,7 @@ def load_panel(key: str, name: str | Path) -> Panel:
     Args:
         key: the argument that names it, such as "ALFWorldEnv.panel".
     """
+    require(isinstance(name, str | Path), key, name, "give the name of a panel, or the path of a JSON file.")
     shipped = SHIPPED / f"{name}.json"
     path = shipped if shipped.is_file() else Path(name)
     known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.json")))

@@ -27,7 +27,7 @@ class Verb:
     choices: Callable[[Scene, State], Iterator[Choice]]
     command: Callable[[Scene, int, int], str]
     apply: Callable[[Scene, State, int, int], State]
-    answer: Callable[[Scene, State, int, int], str]  # of the state after the action; the held thing from `before`
+    answer: Callable[[Scene, State, int, int], str]  # of the state after the action
 
 
 class Action(NamedTuple):

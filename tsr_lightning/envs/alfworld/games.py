@@ -14,7 +14,7 @@ from tsr_lightning.envs.alfworld.grammars import MOVE, PUT, Grammar
 from tsr_lightning.envs.alfworld.level import Level, build
 from tsr_lightning.envs.alfworld.pddl import read_problem
 from tsr_lightning.envs.alfworld.tasks import KINDS, kind_of
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
 
 GAME, PROBLEM = "game.tw-pddl", "initial_state.pddl"
 
@@ -31,9 +31,9 @@ class GameFolder:
     """
 
     def __init__(self, key: str, folder: str | Path, grammar: Grammar | None = None) -> None:
+        require(isinstance(folder, str | Path), key, folder, "give the folder that games lie in.")
         self._key, self._folder, self._grammar = key, Path(folder), grammar
-        if not self._folder.is_dir():
-            raise ConfigError(f"{key} is {str(folder)!r}: there is no such folder; give the one that games lie in.")
+        require(self._folder.is_dir(), key, str(folder), "there is no such folder; give the one that games lie in.")
         found = {path.parent: path for name in (PROBLEM, GAME) for path in self._folder.rglob(name)}
         self._paths = {str(path.relative_to(self._folder).parent): path for path in found.values()}
         self.names = tuple(sorted(self._paths))
@@ -52,8 +52,9 @@ class GameFolder:
         path = self._paths[name]
         try:
             return read_game(path, name, self._grammar)
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            why = str(error) if isinstance(error, ValueError | OSError) else f"its facts do not fit together ({error})"
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+            explained = isinstance(error, ValueError | OSError | RecursionError)
+            why = str(error) if explained else f"its facts do not fit together ({error})"
             raise ConfigError(f"{self._key}: {path} is no game of ALFWorld: {why}; leave it out.") from error
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 GrammarName = Literal["put", "move"]
 
-_HELP = """
+_HELP = """\
 Available commands:
   look:                             look around your current location
   inventory:                        check your current inventory

@@ -11,7 +11,7 @@ Expression: TypeAlias = "str | list[Expression]"
 
 _COMMENT = re.compile(r";[^\n]*")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
-_FACT = re.compile(r"\(\s*([^\s()=]+)\s*((?:[^\s()]+\s*)*)\)")
+_FACT = re.compile(r"\(\s*([^\s()=]+)([^()]*)\)")
 _CHANGED = {"isclean": "clean", "ishot": "hot", "iscool": "cool"}
 
 

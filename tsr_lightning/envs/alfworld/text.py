@@ -53,15 +53,20 @@ def describe(scene: Scene, state: State, receptacle: int) -> str:
 
 
 def look_around(scene: Scene, state: State) -> str:
-    """The receptacles here, and the things beside them: once taken out of one that stands here and not in it now."""
+    """The receptacles here, and the things beside them: once taken out of one that stands here and not in it now.
+
+    A thing is named once for each such receptacle.
+    """
     here = scene.here[state.place]
     if not here:
         return _MIDDLE.format(seen="nothing")
-    beside = 0
-    for receptacle in here:
-        beside |= state.lifted[receptacle] & ~state.inside[receptacle]
+    beside = sorted(
+        thing
+        for receptacle in here
+        for thing in bits(state.lifted[receptacle] & ~state.inside[receptacle] & state.located[state.place])
+    )
     facing = listed([scene.receptacles[receptacle] for receptacle in here], article="")
-    return f"You are facing the {facing}. Next to it, you see {things(scene, beside & state.located[state.place])}."
+    return f"You are facing the {facing}. Next to it, you see {listed([scene.things[thing] for thing in beside])}."
 
 
 def look_closely(scene: Scene, state: State, thing: int) -> str:
