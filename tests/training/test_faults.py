@@ -13,7 +13,7 @@ from commands import TINY, in_folder, tsr
 from lightning.pytorch import Callback, Trainer
 
 from tests.fakes import driver, tasks
-from tests.search.test_faults import misbehaving
+from tests.search.test_lost_searches import misbehaving
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, PPO, ImitateSuccesses, TreeCredit
