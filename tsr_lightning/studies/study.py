@@ -22,6 +22,7 @@ from tsr_lightning.studies.starts import SharedStarts, measures_its_start, start
 
 Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
 
+_NAMES_SHOWN = 12
 _LINES_OF_A_FAILURE = 12
 
 
@@ -91,10 +92,15 @@ def chosen_runs(grid: Grid, only: Sequence[str]) -> list[Run]:
     chosen: set[Run] = set()
     for pattern in only:
         matching = {run for run in runs if _matches(run, pattern)}
-        names = ", ".join(arm.name for arm in grid.arms)
-        require(bool(matching), "--only", pattern, f"no arm has that name: give a pattern of {names}")
+        require(bool(matching), "--only", pattern, f"no arm has that name: give a pattern of {_names(grid)}")
         chosen |= matching
     return [run for run in runs if run in chosen] if only else runs
+
+
+def _names(grid: Grid) -> str:
+    names = [arm.name for arm in grid.arms]
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def _matches(run: Run, pattern: str) -> bool:
