@@ -27,7 +27,7 @@ DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["d
 STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]]  # what `tsr report` needs
 TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
 
-RIVALS = {"bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # benchmarks install them in environments of their own
+RIVALS = {"alfworld", "bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # compared with, where they are installed
 NEVER_IMPORTED = {  # but needed by others
     "bitsandbytes": "transformers imports it for 4-bit weights",
     "jsonargparse": "lightning's command line is built on it",

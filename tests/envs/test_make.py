@@ -64,7 +64,7 @@ def test_its_spec_has_all_arguments(pond: str) -> None:
             r"data.env is 'tsr/FrozenLak-v0': it is not registered; did you mean tsr/Frozen",
         ),
         ("tsr/FrozenLake-v7", {}, "did you mean tsr/FrozenLake-v0"),
-        ("zzzz", {}, r"take one of tsr/FrozenLake-v0.*package\.module:Env-v0"),
+        ("zzzz", {}, r"take one of tsr/ALFWorld-v0.*package\.module:Env-v0"),
         (
             "no.such.module:Env-v0",
             {},

@@ -245,4 +245,4 @@ def test_the_shipped_grids_are_found_by_name(capsys, empty_folder: Path):
     with pytest.raises(SystemExit) as ended:
         main(["study", "studies/sokoban_search.yaml", "--only", "none"])
     assert ended.value.code == 2
-    assert "give a pattern of rare-grpo, rare-ppo" in capsys.readouterr().err
+    assert "give a pattern of longest-grpo, longest-ppo" in capsys.readouterr().err
