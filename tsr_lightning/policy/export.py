@@ -3,14 +3,7 @@
 import warnings
 from pathlib import Path
 
-import torch
-from bitsandbytes.functional import dequantize_4bit
-from bitsandbytes.nn import Params4bit
-from peft import PeftModel
-from peft.tuners.lora import LoraLayer
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.pytorch_utils import Conv1D
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from tsr_lightning.errors import require
 from tsr_lightning.policy.architecture import as_seed_oss
@@ -18,7 +11,6 @@ from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import Scratch
 
-_ADAPTER = "default"  # peft's name of the only adapter
 # tags, numbers, grids, white space, accents, an ideogram: where rules for splitting text differ
 _PROBE = "<think>Let's push 12 boxes</think><answer>Up || Down</answer>\n\n  ######\n#_P_O√ (3, 4) $10.00 É 你\t"
 
@@ -34,13 +26,14 @@ def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
             the adapter alone. A policy without an adapter is always written whole.
     """
     model = policy.model
-    if isinstance(model, PeftModel) and not merged:
+    has_adapter = not isinstance(model, PreTrainedModel)  # peft's models are none of transformers'
+    if has_adapter and not merged:
         remedy = "the base is a new model, whose weights are in no file, so export it merged"
         require(not isinstance(policy.spec.model, Scratch), "model.policy.adapter", policy.spec.adapter, remedy)
         model.save_pretrained(str(folder))
         tokenizer.save_pretrained(folder)
         return
-    whole = _merge(policy.causal_lm) if isinstance(model, PeftModel) else policy.causal_lm
+    whole = _merged(policy.causal_lm) if has_adapter else policy.causal_lm
     whole.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _generation_config(tokenizer).save_pretrained(folder)
@@ -76,28 +69,7 @@ def _save_as_seed_oss(model: PreTrainedModel, folder: str | Path) -> None:
         config.save_pretrained(folder)
 
 
-@torch.no_grad()
-def _merge(model: PreTrainedModel) -> PreTrainedModel:
-    """A plain model of the same function, with every layer dequantised and every adapter added to its layer."""
-    config = type(model.config).from_dict(
-        {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
-    )
-    plain = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
-    plain.load_state_dict({name: _dense(model, plain, name) for name in plain.state_dict()})
-    return plain
+def _merged(model: PreTrainedModel) -> PreTrainedModel:
+    from tsr_lightning.policy.merging import merged  # which takes two seconds to import
 
-
-def _dense(model: nn.Module, plain: nn.Module, name: str) -> Tensor:
-    """The tensor `name` of `plain`, from a model whose layers may be quantised or have adapters."""
-    owner, _, key = name.rpartition(".")
-    module = model.get_submodule(owner)
-    layer = module.get_base_layer() if isinstance(module, LoraLayer) else module
-    tensor: Tensor = layer.state_dict(keep_vars=True)[key]
-    quantised = isinstance(tensor, Params4bit)
-    if isinstance(tensor, Params4bit):
-        tensor = dequantize_4bit(tensor, tensor.quant_state)
-    if isinstance(module, LoraLayer) and key == "weight":
-        delta: Tensor = module.get_delta_weight(_ADAPTER)  # type: ignore[operator]  # peft's base class does not declare it
-        tensor = tensor.float() + delta.float()
-    # quantisation turns GPT-2's Conv1D layers, whose weights are transposed, into linear layers
-    return tensor.T if quantised and isinstance(plain.get_submodule(owner), Conv1D) else tensor
+    return merged(model)

@@ -1,13 +1,11 @@
-"""Loads a Hugging Face causal language model and its adapter. Knows transformers, peft and bitsandbytes."""
+"""Loads a Hugging Face causal language model and its adapter. Imports peft and bitsandbytes where they are needed."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import bitsandbytes
 import torch
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -22,15 +20,18 @@ from tsr_lightning.modeling import attention, packed_forward
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.model_files import location
-from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
+from tsr_lightning.policy.spec import NF4, PolicySpec, Scratch
 from tsr_lightning.rng import Key
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_model(
     spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, *, seed: int, device: torch.device
-) -> PreTrainedModel | PeftModel:
+) -> "PreTrainedModel | PeftModel":
     """Loads the model on `device`. Fresh weights depend only on `seed`; the global generators keep their state."""
     with _seeded(Key(seed).fold_in("weights"), device):
         if isinstance(spec.model, Scratch):
@@ -56,8 +57,10 @@ def load_model(
             base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if spec.adapter is None:
             return base
+        from tsr_lightning.policy.lora import with_adapter
+
         with _seeded(Key(seed).fold_in("adapter"), device):
-            return get_peft_model(base, _lora_config(spec.adapter))
+            return with_adapter(base, spec.adapter)
 
 
 def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTrainedModel:
@@ -68,24 +71,14 @@ def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTraine
     quantised: dict[str, Any] = {}
     if spec.quantisation:
         quantised = {"quantization_config": _nf4_config(spec.quantisation), "device_map": {"": device}}
-    base = AutoModelForCausalLM.from_pretrained(
+    base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         source, config=config, dtype=_DTYPES[spec.dtype], use_safetensors=True, **quantised
     )
-    _prevent_repacking(base)
+    if "quantization_config" in base.config.to_dict():  # the folder's own, or that of the spec
+        from tsr_lightning.policy.nf4 import prevent_repacking
+
+        prevent_repacking(base)
     return base
-
-
-def _prevent_repacking(base: nn.Module) -> None:
-    """Stops bitsandbytes from changing base weights in the first forward pass.
-
-    On a CPU with AVX512-BF16 a forward pass in evaluation mode repacks the weights, which makes all later gradients
-    wrong. On every machine the first forward pass casts the biases.
-    """
-    for module in base.modules():
-        if isinstance(module, bitsandbytes.nn.Linear4bit):
-            module.support_avx512bf16_for_cpu = False
-            if module.bias is not None:
-                module.bias.data = module.bias.data.to(module.compute_dtype)
 
 
 def _nf4_config(quantisation: NF4) -> BitsAndBytesConfig:
@@ -94,16 +87,6 @@ def _nf4_config(quantisation: NF4) -> BitsAndBytesConfig:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=quantisation.double_quant,
         bnb_4bit_compute_dtype=_DTYPES[quantisation.compute_dtype],
-    )
-
-
-def _lora_config(adapter: LoRA) -> LoraConfig:
-    return LoraConfig(
-        task_type=TaskType.CAUSAL_LM,
-        r=adapter.rank,
-        lora_alpha=adapter.alpha,
-        target_modules=adapter.target_modules,
-        lora_dropout=adapter.dropout,
     )
 
 

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -89,14 +88,14 @@ class Policy(nn.Module):
     @property
     def causal_lm(self) -> PreTrainedModel:
         """The policy's Hugging Face model, with its adapter in place."""
-        base = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        base = self.model if isinstance(self.model, PreTrainedModel) else self.model.get_base_model()
         assert isinstance(base, PreTrainedModel)
         return base
 
     @property
     def reference(self) -> Reference:
         """The policy as it was before training."""
-        if isinstance(self.model, PeftModel):
+        if not isinstance(self.model, PreTrainedModel):  # peft's
             return Reference(self._lm, self.model.disable_adapter)
         if self._starting_lm is None:
             raise RuntimeError("A policy without an adapter has a reference only if built with keep_reference=True")
