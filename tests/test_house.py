@@ -125,6 +125,13 @@ def test_every_function_that_the_architecture_page_names_exists():
     assert missing == []
 
 
+def test_parallel_workers_keep_a_group_together(request: pytest.FixtureRequest):
+    """pytest-xdist reads the group from a test's id. Where it is not there, each worker makes all that tests share."""
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("only of parallel workers with --dist loadgroup")
+    assert request.node.nodeid.endswith("@test_house")
+
+
 class TestTheImportChecker:
     """On a small tree of packages."""
 
