@@ -27,7 +27,7 @@ from tsr_lightning.trajectory import Trajectory
 LEARNT = 0.75  # success rate at which a run has learnt and ends
 EPOCHS = 30
 SLOW_EPOCHS = 45
-EPOCHS_WITH_A_FAULT = 20  # of GRPO, which without one has learnt after 15
+EPOCHS_WITH_A_FAULT = 15  # after which GRPO has learnt without one
 OTHER_ARGUMENTS = {DAPO: {"mask_truncated": False}}  # random weights end hardly a response, so the mask leaves nothing
 RATE = "val/sampled/success_rate"
 SLOW = (DAPO, ReinforceRej)  # a mean over tokens, and no baseline: both begin slowly
@@ -115,7 +115,7 @@ def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None
 FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted mask": shifted_mask}
 
 
-COMMON = (DAPO, GRPO, PPO, RAFT, RLOO, SFT)  # the others combine parts of these
+COMMON = (GRPO, PPO, RAFT, SFT)  # groups, a critic, imitation; the others combine parts or differ in a formula
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,13 @@ def test_success_rises_above_0_75(kind: type[Objective]):
     assert success_rate(kind, epochs_of(kind)) > LEARNT
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [GRPO, RLOO, PPO], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(GRPO, id="GRPO", marks=pytest.mark.slow),
+        *(pytest.param(kind, id=kind.__name__, marks=pytest.mark.exhaustive) for kind in (RLOO, PPO)),
+    ],
+)
 def test_success_rises_above_0_75_by_tree_credit(kind: type[Objective]):
     assert success_rate(kind, EPOCHS, tree=True) > LEARNT
 

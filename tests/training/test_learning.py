@@ -8,10 +8,16 @@ from commands import TINY, in_folder, tsr
 EVALUATIONS = '[{"name": "sampled", "temperature": 1.0, "samples": 1, "search": null}]'
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "search"),
-    [("gigpo", "beam"), ("grpo", "sample"), ("grpo", "beam"), ("ppo", "sample"), ("ppo", "beam"), ("raft", "sample")],
+    [
+        *(pytest.param(*names, marks=pytest.mark.slow) for names in (("grpo", "beam"), ("ppo", "beam"))),
+        # plain samples of these train in tests/objectives/test_objectives_learn.py too
+        *(
+            pytest.param(*names, marks=pytest.mark.exhaustive)
+            for names in (("gigpo", "beam"), ("grpo", "sample"), ("ppo", "sample"), ("raft", "sample"))
+        ),
+    ],
 )
 def test_success_rises_above_0_9(objective: str, search: str, tmp_path: Path) -> None:
     overlays = ("--config", f"search/{search}.yaml", "--config", f"objective/{objective}.yaml")
