@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,16 @@ def timeless(evaluations: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tiny_model: Callable[[str], Path]) -> tuple[object, ...]:
+    """The flags of the run."""
+    return (*RUN, "--model.policy.model", tiny_model("sokoban"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(run: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
     with in_folder(folder):
-        tsr("fit", *RUN)
+        tsr("fit", *run)
     return folder
 
 
@@ -96,16 +103,16 @@ def test_a_run_evaluates_what_is_due(uninterrupted: Path):
     assert [one["after"]["epochs"] for one in report(uninterrupted).values()] == [5, 5, 5]
 
 
-def test_a_resumed_run_evaluates_what_the_uninterrupted_one_does(uninterrupted: Path, empty_folder: Path):
-    tsr("fit", *RUN, "--ckpt_path", checkpoint(uninterrupted, 3))
+def test_a_resumed_run_evaluates_what_the_uninterrupted_one_does(run, uninterrupted: Path, empty_folder: Path):
+    tsr("fit", *run, "--ckpt_path", checkpoint(uninterrupted, 3))
     assert list(scalars(empty_folder, "val/sampled/success_rate")) == [3, 4, 5]
     assert list(scalars(empty_folder, "val/second/success_rate")) == [4, 5]
     assert list(scalars(empty_folder, "val/ends/success_rate")) == [5]
     assert timeless(report(empty_folder)) == timeless(report(uninterrupted))
 
 
-def test_validate_evaluates_all_and_knows_the_start(uninterrupted: Path, empty_folder: Path):
-    tsr("validate", *RUN, "--ckpt_path", checkpoint(uninterrupted, 3))
+def test_validate_evaluates_all_and_knows_the_start(run, uninterrupted: Path, empty_folder: Path):
+    tsr("validate", *run, "--ckpt_path", checkpoint(uninterrupted, 3))
     found = report(empty_folder, "evaluation.validate.json")
     assert {name: one["after"]["epochs"] for name, one in found.items()} == {"sampled": 3, "second": 3, "ends": 3}
     start = report(uninterrupted)["ends"]["before"]["instances"]

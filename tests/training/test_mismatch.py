@@ -150,11 +150,12 @@ class Gradients(Callback):
 
 
 @pytest.fixture
-def fit(tmp_path: Path) -> Callable[..., Any]:
-    """One epoch of the embedded Sokoban policy."""
+def fit(tiny_model: Callable[[str], Path], tmp_path: Path) -> Callable[..., Any]:
+    """One epoch of a tiny Sokoban policy."""
 
     def run(*flags: str) -> Any:
         settings = {
+            "model.policy.model": tiny_model("sokoban"),
             "trainer.accelerator": "cpu",
             "trainer.max_epochs": 1,
             "trainer.num_sanity_val_steps": 0,
