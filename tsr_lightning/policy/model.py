@@ -122,6 +122,17 @@ class Policy(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             return self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1).float()
 
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of the tensors that training changes, by name."""
+        return {name: tensor.detach().clone() for name, tensor in self.trainable_state().items()}
+
+    def frozen_copy(self) -> "Policy":
+        """A policy with its own copy of what training changes, which `load_trainable_state` replaces. It shares all
+        other tensors, and needs no gradients."""
+        tensors = self.state_dict(keep_vars=True)
+        shared = {id(tensor): tensor for name, tensor in tensors.items() if not self._is_trained(name)}
+        return copy.deepcopy(self, shared).requires_grad_(False)
+
     def trainable_state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name. `requires_grad` would not do: peft switches it off and on."""
         return {name: tensor for name, tensor in self.state_dict().items() if self._is_trained(name)}

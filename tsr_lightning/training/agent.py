@@ -1,5 +1,6 @@
 """Agent: policy, reference and critic as three views of one model, and the updates by an objective."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
@@ -93,6 +94,7 @@ class Agent(LightningModule):
         self._update_memory: PeakMemory | None = None  # while updates run
         self._heap = HeapTrimmer()
         self._epoch = 0  # of the updates
+        self._updates_began = 0.0
 
     # -- model ------------------------------------------------------------------------------------------------------
 
@@ -207,6 +209,7 @@ class Agent(LightningModule):
         self._heap.trim()
         self._epoch = epoch
         self._update_memory = PeakMemory(self.device)
+        self._updates_began = time.perf_counter()
         self._kl = 0.0
         self._stats, self._maxima = {}, {}
 
@@ -249,10 +252,15 @@ class Agent(LightningModule):
         self._end_updates()
 
     def _end_updates(self) -> None:
-        """Logs the updates' peak memory, once an epoch: a validation may come before the epoch's end or not at all."""
+        """Logs the updates' seconds and memory, once an epoch: a validation may come before the epoch's end or not at
+        all."""
         if self._update_memory is not None:
             self._update_memory.stop()
-            compat.log_figures(self.trainer, {"cost/update_peak_mib": self._update_memory.highest_mib}, self._epoch)
+            figures = {
+                "cost/update_peak_mib": self._update_memory.highest_mib,
+                "cost/seconds_updates": time.perf_counter() - self._updates_began,
+            }
+            compat.log_figures(self.trainer, figures, self._epoch)
             self._update_memory = None
             self._heap.trim()
 
