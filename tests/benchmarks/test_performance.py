@@ -332,7 +332,7 @@ def test_epochs_are_compared_under_two_settings() -> None:
             assert sum(parts) == pytest.approx(whole)
     steps = work.trajectories * work.turns
     assert min(before.waiting) >= steps * work.wait
-    assert "| rollout beside the updates | 24 | 20 | 0 |" in beside.line(before)
+    assert "| rollout beside the updates | 4 | 20 | 0 |" in beside.line(before)
 
 
 @pytest.mark.exhaustive
