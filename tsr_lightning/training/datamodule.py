@@ -50,7 +50,7 @@ from tsr_lightning.training.metrics import (
     truncated_without_value,
     update_metrics,
 )
-from tsr_lightning.training.mismatch import check_updates
+from tsr_lightning.training.mismatch import check_mismatch, check_updates, tolerance_of
 from tsr_lightning.training.mixture import MixtureEntry, mixture_of
 from tsr_lightning.training.monitor import RolloutMonitor
 from tsr_lightning.training.plan_check import check_plan
@@ -278,14 +278,12 @@ class RolloutDataModule(LightningDataModule):
         drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
         comparisons = rolled_out + [objective.comparisons(group) for group in self._demonstrated(epoch)]
         agent.begin_updates(epoch)
-        estimate = partial(
-            agent.estimates,
-            micro_batch_tokens=self.updates.micro_batch_tokens,
-            reuse_logprobs=self.updates.reuse_logprobs,
-        )
-        sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates)
+        estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
+        key = self.key.fold_in("epoch", epoch)
+        sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates, key)
         if rolled_out:
             compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
+        check_mismatch(mismatch, self.updates, tolerance_of(self.updates, agent.spec, str(trainer.precision)))
         if not sequences:
             rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)
@@ -294,7 +292,7 @@ class RolloutDataModule(LightningDataModule):
         steps = schedule(
             sequences,
             self.updates,
-            self.key.fold_in("epoch", epoch),
+            key,
             rank=ranks.rank,
             ranks=ranks.world_size,
             at_least=self._micro_batches,
