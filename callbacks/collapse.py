@@ -125,8 +125,9 @@ class CollapseGuard(Callback):
             not isinstance(data, RolloutDataModule) or _ranks_policies(data),
             "CollapseGuard.on_collapse",
             reaction,
-            "no success rate tells which policy is the best, because no strategy of data.plan samples and no protocol "
-            "of data.evaluations goes without search; add such a protocol, or use Warn or Stop",
+            "no success rate tells which policy is the best, because no strategy of data.plan samples (or, under "
+            "data.staleness, samples older policies) and no protocol of data.evaluations goes without search; add such "
+            "a protocol, or use Warn or Stop",
         )
         require(
             self.success_drop is not None,
@@ -150,7 +151,7 @@ class CollapseGuard(Callback):
             epochs = compat.epochs_at_rollout(trainer)
             success = self._observe(trainer, f"{ROLLOUT}/success_rate", epochs, [(c[0], c[1]) for c in samples])
             self._observe(trainer, f"{ROLLOUT}/valid", epochs, [(c[2], c[3]) for c in samples])
-            if self._protocol is None:
+            if self._protocol is None and not _is_stale(trainer):
                 self._keep_if_best(trainer, epochs, success, held_out=False)
         return groups
 
@@ -279,8 +280,14 @@ def _counts(trajectories: Iterable[Trajectory]) -> list[int]:
     return [sum(t.succeeded for t in episodes), len(episodes), sum(turn.valid for turn in turns), len(turns)]
 
 
+def _is_stale(trainer: Trainer) -> bool:
+    """Whether rollouts are of an older policy than that in training."""
+    data = compat.datamodule(trainer)
+    return isinstance(data, RolloutDataModule) and data.staleness > 0
+
+
 def _ranks_policies(data: RolloutDataModule) -> bool:
-    sampled = any(strategy.origin is Origin.SAMPLED for strategy in data.plan.strategies)
+    sampled = data.staleness == 0 and any(strategy.origin is Origin.SAMPLED for strategy in data.plan.strategies)
     return sampled or any(protocol.search is None for protocol in data.evaluations)
 
 

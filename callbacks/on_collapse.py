@@ -9,6 +9,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tsr_lightning.errors import require
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.lightning_compat import datamodule
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,9 @@ def restore(trainer: Trainer, agent: LightningModule, path: str, learning_rate_f
     """
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     agent.load_state_dict(checkpoint["state_dict"])
+    data = datamodule(trainer)
+    if isinstance(data, RolloutDataModule):
+        data.forget_rollouts()  # those of the collapsed policy
     rates = [
         [_rates(group, learning_rate_factor) for group in optimizer.param_groups] for optimizer in trainer.optimizers
     ]

@@ -44,7 +44,9 @@ class RolloutProgressBar(Callback):
 
 
 def describe(progress: RolloutProgress) -> str:
-    return f"{progress.phase} of {progress.total} searches in {progress.seconds:.1f} s: {describe_costs(progress)}"
+    beside = f" ({progress.hidden_seconds:.1f} s beside updates)" if progress.hidden_seconds > 0 else ""
+    seconds = f"{progress.seconds:.1f} s{beside}"
+    return f"{progress.phase} of {progress.total} searches in {seconds}: {describe_costs(progress)}"
 
 
 def describe_costs(progress: RolloutProgress) -> str:

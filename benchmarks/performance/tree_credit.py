@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.performance.report import machine
 from tsr_lightning.batching.schedule import Updates, micro_batches, schedule
-from tsr_lightning.batching.sequences import TrainingSequence
+from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
@@ -35,7 +35,7 @@ from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Strategy
 from tsr_lightning.training.collect import credited_sequences
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.trajectory import Candidate, Group, Trajectory
+from tsr_lightning.trajectory import Candidate, Group
 
 _COMMON = {"prompt_style": "bare", "max_turns": 5, "actions_per_turn": 2, "max_actions": 10, "observation": "both"}
 _SOKOBAN = {**_COMMON, "size": [6, 6], "boxes": 1, "max_solution": 10}
@@ -137,15 +137,15 @@ class Cost(NamedTuple):
 
 
 def update(groups: Sequence[Group], objective: Objective, policy: Policy, updates: Updates) -> Cost:
-    def estimate(pairs: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]) -> list[Estimates]:
-        sequences = list(chain.from_iterable(own for _, own in pairs))
+    def estimate(asked: Sequence[ToEstimate]) -> list[Estimates]:
+        sequences = list(chain.from_iterable(one.sequences for one in asked))
         found: dict[int, torch.Tensor] = {}
         with torch.no_grad():
             for indices, batch in micro_batches(sequences, updates.micro_batch_tokens):
                 logprobs = policy.outputs(batch.packed, 1.0).logprobs
                 found.update(zip(indices, logprobs.split([sequences[i].trained_tokens for i in indices]), strict=True))
         in_order = iter([found[i] for i in range(len(sequences))])
-        together = [torch.cat([next(in_order) for _ in own]) for _, own in pairs]
+        together = [torch.cat([next(in_order) for _ in one.sequences]) for one in asked]
         return [Estimates(own, torch.zeros_like(own), torch.zeros_like(own), 0.0) for own in together]
 
     policy.zero_grad()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tsr_lightning.batching.duplicates import summed
 from tsr_lightning.batching.schedule import Batch, Updates, schedule
-from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
+from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs
 from tsr_lightning.objectives import (
     CISPO,
@@ -32,9 +32,8 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.training.collect import credited_sequences
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group
 
-Pairs = Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]
 TREE = TreeCredit()
 OBJECTIVES = {
     "GRPO": GRPO(searched=TREE),
@@ -71,9 +70,9 @@ OLD, REFERENCE = Bigrams(1), Bigrams(2)
 
 
 @torch.no_grad()
-def estimate(pairs: Pairs) -> list[Estimates]:
+def estimate(asked: Sequence[ToEstimate]) -> list[Estimates]:
     found = []
-    for _, sequences in pairs:
+    for _, sequences, _ in asked:
         places = [sequence.mask.nonzero()[:, 0] for sequence in sequences]
         before = torch.cat([sequence.ids[at - 1] for sequence, at in zip(sequences, places, strict=True)])
         tokens = torch.cat([sequence.ids[at] for sequence, at in zip(sequences, places, strict=True)])
@@ -109,7 +108,7 @@ def unmerged(groups: Sequence[Group], objective: PolicyGradient) -> list[Trainin
     compared = list(chain.from_iterable(map(objective.comparisons, groups)))
     sequences = [[training_sequences(t) for t in group.trajectories] for group in compared]
     estimates = [
-        estimate(list(zip(group.trajectories, own, strict=True)))
+        estimate([ToEstimate(*pair) for pair in zip(group.trajectories, own, strict=True)])
         for group, own in zip(compared, sequences, strict=True)
     ]
     flat = zip(*map(chain.from_iterable, (sequences, estimates, objective.credit(compared, estimates))), strict=True)
@@ -146,9 +145,9 @@ def test_loss_and_gradient_are_those_of_a_sequence_per_response(name: str) -> No
 def test_each_distinct_response_is_estimated_and_trained_once_and_counts_as_often_as_it_was_drawn() -> None:
     estimated: list[tuple[int, ...]] = []
 
-    def counting(pairs: Pairs) -> list[Estimates]:
-        estimated.extend(trajectory.turns[0].prompt + trajectory.turns[0].response for trajectory, _ in pairs)
-        return estimate(pairs)
+    def counting(asked: Sequence[ToEstimate]) -> list[Estimates]:
+        estimated.extend(trajectory.turns[0].prompt + trajectory.turns[0].response for trajectory, *_ in asked)
+        return estimate(asked)
 
     objective = GRPO(searched=TreeCredit(size_power=0.0))
     for group in GROUPS:

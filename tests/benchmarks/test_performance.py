@@ -13,7 +13,7 @@ import pytest
 import torch
 from matplotlib.pyplot import imread
 
-from benchmarks.performance import comparisons, floor, growth, long_run, profiling
+from benchmarks.performance import comparisons, epochs, floor, growth, long_run, profiling
 from benchmarks.performance.alternate import Participant, Record, alternate
 from benchmarks.performance.comparisons import Comparison, Invited, Rules
 from benchmarks.performance.growth_picture import draw
@@ -321,6 +321,18 @@ def test_environments_that_wait_are_waited_for_less_where_they_step_beside_gener
     assert in_turn.env_steps == beside.env_steps > 0
     assert in_turn.seconds_environment >= 0.01 * in_turn.env_steps
     assert beside.seconds_environment < in_turn.seconds_environment
+
+
+def test_epochs_are_compared_under_two_settings() -> None:
+    work = replace(TINY.sampled(), wait=0.02)
+    before, beside = epochs.compare(work, epochs.STALENESS, laps=2, epochs=1)
+    assert [len(one.seconds) for one in (before, beside)] == [2, 2]
+    for one in (before, beside):
+        for whole, *parts in zip(one.seconds, one.waiting, one.updates, strict=True):
+            assert sum(parts) == pytest.approx(whole)
+    steps = work.trajectories * work.turns
+    assert min(before.waiting) >= steps * work.wait
+    assert "| rollout beside the updates | 4 | 20 | 0 |" in beside.line(before)
 
 
 @pytest.mark.exhaustive

@@ -7,16 +7,16 @@ from fakes import driver, tasks
 
 from benchmarks.performance.tree_credit import HARD, IMITATION, TREE, load, repeated, search, signal, update
 from tsr_lightning.batching.schedule import Updates
-from tsr_lightning.batching.sequences import TrainingSequence
+from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.training.collect import credited_sequences
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group
 
 
-def zeros(pairs: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]) -> list[Estimates]:
-    counts = [trajectory.trained_tokens for trajectory, _ in pairs]
+def zeros(asked: Sequence[ToEstimate]) -> list[Estimates]:
+    counts = [one.trajectory.trained_tokens for one in asked]
     return [Estimates(torch.zeros(n), torch.zeros(n), torch.zeros(n), 0.0) for n in counts]
 
 

@@ -285,6 +285,15 @@ def test_restore_is_refused_without_sampled_trajectories(empty_folder: Path):
         )
 
 
+def test_restore_is_refused_where_rollouts_are_of_older_policies_and_nothing_is_evaluated(empty_folder: Path):
+    guard = '[{"class_path": "callbacks.CollapseGuard", "init_args": {"on_collapse": "Restore"}}]'
+    with pytest.raises(ConfigError, match=r"no success rate .*under data\.staleness, samples older policies"):
+        tsr(
+            *("fit", "--config", "sokoban.yaml", "--config", "search/sample.yaml", *QUICK, "--data.staleness", "1"),
+            *("--data.evaluations", "[]", "--trainer.callbacks", guard),
+        )
+
+
 class Recorder(Callback):
     """Records each rollout's rate of valid turns, and each rank's final state."""
 

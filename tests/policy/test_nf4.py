@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tsr_lightning.batching.schedule import Batch
-from tsr_lightning.batching.sequences import training_sequences
+from tsr_lightning.batching.sequences import ToEstimate, training_sequences
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.trajectory import Group
@@ -136,13 +136,13 @@ def test_the_first_ratio_after_every_rollout_is_one(recorder: Recorder):
 @torch.no_grad()
 def test_the_reference_is_the_base_model(agent: Agent, recorder: Recorder, base: Path):
     trajectories = [trajectory for group in recorder.groups for trajectory in group.trajectories]
-    rollout = [(trajectory, training_sequences(trajectory)) for trajectory in trajectories]
+    rollout = [ToEstimate(trajectory, training_sequences(trajectory)) for trajectory in trajectories]
     estimates = agent.estimates(rollout, 4096)
     quantisation = agent.policy.causal_lm.config.quantization_config
     plain = logits_without_repacking(
         AutoModelForCausalLM.from_pretrained(base, quantization_config=quantisation, dtype=torch.float32)
     )
-    for (_, rows), estimate in zip(rollout, estimates, strict=True):
+    for (_, rows, _), estimate in zip(rollout, estimates, strict=True):
         expected = [
             plain(input_ids=row.ids[None])
             .logits[0, :-1]

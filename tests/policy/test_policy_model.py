@@ -307,3 +307,27 @@ def test_export_and_load_keep_the_weights(tmp_path: Path):
     again = Policy(PolicySpec(str(tmp_path)), TOKENIZER, critic=False, seed=9)
     for name, tensor in policy.trainable_state().items():
         assert torch.equal(tensor, again.trainable_state()[name])
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=4, alpha=8)], ids=["all weights", "lora"])
+def test_a_frozen_copy_has_trained_weights_of_its_own_and_shares_the_others(adapter: LoRA | None) -> None:
+    policy = Policy(PolicySpec(SCRATCH, adapter=adapter), TOKENIZER, critic=True, keep_reference=True)
+    frozen, trained = policy.frozen_copy(), policy.trainable_state().keys()
+    ours, theirs = policy.state_dict(keep_vars=True), frozen.state_dict(keep_vars=True)
+    assert theirs.keys() == ours.keys() > trained
+    assert {name for name in ours if theirs[name] is not ours[name]} == set(trained)
+    assert not any(tensor.requires_grad for tensor in theirs.values())
+
+    first, packed = policy.snapshot(), batch(*rows())
+    before = policy.outputs(packed, 1.0)
+    perturbed(policy, 0.5)
+    after = policy.outputs(packed, 1.0)
+    assert not torch.allclose(before.logprobs, after.logprobs)
+    assert not torch.allclose(before.values, after.values)
+    for weights, expected in ((None, before), (policy.snapshot(), after), (first, before)):
+        if weights is not None:
+            frozen.load_trainable_state(weights)
+        found = frozen.outputs(packed, 1.0)
+        assert torch.equal(found.logprobs, expected.logprobs)
+        assert torch.equal(found.values, expected.values)
+    assert torch.equal(policy.outputs(packed, 1.0).logprobs, after.logprobs)

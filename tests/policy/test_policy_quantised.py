@@ -137,3 +137,17 @@ def test_recomputed_activations_give_the_same_gradients(build, monkeypatch):
     assert mine.keys() == other.keys()
     for name in mine:
         torch.testing.assert_close(mine[name], other[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_a_frozen_copy_shares_the_base_and_not_the_adapter(build: Callable[[], Policy]) -> None:
+    policy = build()
+    frozen, before = policy.frozen_copy(), policy.outputs(rows(), 1.0).logprobs
+    adapter = {name for name, _ in policy.named_parameters() if "lora_" in name or name.startswith("value_head")}
+    theirs = dict(frozen.named_parameters())
+    assert {name for name, own in policy.named_parameters() if theirs[name] is not own} == adapter
+    update(policy, optimizer_of(policy))
+    after = policy.outputs(rows(), 1.0).logprobs
+    assert not torch.equal(after, before)
+    assert torch.equal(frozen.outputs(rows(), 1.0).logprobs, before)
+    frozen.load_trainable_state(policy.snapshot())
+    assert torch.equal(frozen.outputs(rows(), 1.0).logprobs, after)

@@ -6,7 +6,7 @@ from itertools import count
 import torch
 from fakes import driver
 
-from tsr_lightning.batching.sequences import TrainingSequence
+from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.base import Credit, Estimates
@@ -16,7 +16,7 @@ from tsr_lightning.search.strategies import BestOfN, Sample
 from tsr_lightning.training.collect import credited_sequences, epoch_tasks, roll_out, run_groups
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalProtocol
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group
 
 ENTRIES = [PlanEntry(Sample(), 3), PlanEntry(BestOfN(n=2), 1)]
 INSTANCES = ((0, 4), (0, 9), (0, 2))
@@ -53,8 +53,8 @@ def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
     assert [first[0], second[0], first[1]] == rollout.groups
 
 
-def zeros(trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]) -> list[Estimates]:
-    counts = [trajectory.trained_tokens for trajectory, _ in trajectories]
+def zeros(asked: Sequence[ToEstimate]) -> list[Estimates]:
+    counts = [one.trajectory.trained_tokens for one in asked]
     return [Estimates(torch.zeros(n), torch.zeros(n), torch.zeros(n), 0.0) for n in counts]
 
 

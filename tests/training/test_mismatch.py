@@ -1,8 +1,10 @@
 """What the engine said of its samples: how far that is from the trainer, its correction, and the pass that it saves."""
 
+import copy
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,26 @@ from torch import Tensor
 from tsr_lightning.batching.corrections import MaskedImportance, TruncatedImportance
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.tensors import Estimates
+from tsr_lightning.engines.model import weights_version
+from tsr_lightning.engines.transformers.engine import TransformersEngine
+from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses
+from tsr_lightning.objectives.base import Needs
+from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
+from tsr_lightning.rng import Key
 from tsr_lightning.training.collect import credited_sequences
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.training.mismatch import CHECKED, check_reuse, check_updates, mismatch_metrics, reusable
+from tsr_lightning.training.mismatch import (
+    CHECKED,
+    LOW_PRECISION_TOLERANCE,
+    TOLERANCE,
+    check_mismatch,
+    check_updates,
+    computed,
+    mismatch_metrics,
+    tolerance_of,
+)
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
@@ -47,9 +64,10 @@ GAPS = [[0.5, -0.25, 1.0], [-1.0, 0.0, 0.125]]
 
 def test_figures_of_the_mismatch() -> None:
     demonstrated = replace(FIRST, origin=Origin.DEMONSTRATED)
-    trajectories = [FIRST, demonstrated, SECOND]
-    estimates = [estimates_of(FIRST, GAPS[0]), estimates_of(demonstrated, [9.0] * 3), estimates_of(SECOND, GAPS[1])]
-    figures = mismatch_metrics(trajectories, estimates)
+    trajectories = [FIRST, demonstrated, SECOND, FIRST]
+    given = [GAPS[0], [9.0] * 3, GAPS[1], [9.0] * 3]
+    estimates = [estimates_of(*pair) for pair in zip(trajectories, given, strict=True)]
+    figures = mismatch_metrics(trajectories, estimates, {0, 1, 2})  # the last was not computed
     gaps = [gap for of_one in GAPS for gap in of_one]
     ratios = [math.exp(gap) for gap in gaps]
     assert figures == {
@@ -60,7 +78,8 @@ def test_figures_of_the_mismatch() -> None:
             sum(ratios) ** 2 / (6 * sum(ratio**2 for ratio in ratios)), rel=1e-6
         ),
     }
-    assert mismatch_metrics([demonstrated], [estimates[1]]) == {}
+    assert mismatch_metrics([demonstrated], [estimates[1]], {0}) == {}
+    assert mismatch_metrics([FIRST], [estimates[0]], set()) == {}
 
 
 def advantages(objective: GRPO, updates: Updates, *members: Trajectory) -> list[list[float]]:
@@ -68,7 +87,7 @@ def advantages(objective: GRPO, updates: Updates, *members: Trajectory) -> list[
     gaps = {id(member): gap for member, gap in zip(members, GAPS, strict=True)}
 
     def estimate(pairs: Any) -> list[Estimates]:
-        return [estimates_of(trajectory, gaps[id(trajectory)]) for trajectory, _ in pairs]
+        return [estimates_of(trajectory, gaps[id(trajectory)]) for trajectory, *_ in pairs]
 
     sequences = credited_sequences([[Group(0, members)]], objective, estimate, Ranks(), updates).sequences
     return [sequence.targets.advantages.tolist() for sequence in sequences]
@@ -103,13 +122,49 @@ def test_what_is_imitated_is_not_corrected() -> None:
     assert advantages(objective, Updates(correction=TruncatedImportance()), *searched) == plain
 
 
-def test_a_few_of_every_rollout_are_computed_and_all_demonstrations() -> None:
-    demonstrated = replace(FIRST, origin=Origin.DEMONSTRATED)
-    trajectories = [demonstrated, *[FIRST] * 100]
-    reused = reusable(trajectories)
-    assert 0 not in reused
-    assert 100 - CHECKED <= len(reused) < 100
-    assert reusable([FIRST] * 3) == frozenset()
+DEMONSTRATED = replace(FIRST, origin=Origin.DEMONSTRATED)
+MANY = [DEMONSTRATED, *[FIRST] * 100]
+REUSE = Updates(reuse_logprobs=True)
+
+
+@pytest.mark.parametrize("needs", [Needs(), Needs(values=True), Needs(logprobs=False, values=True)])
+def test_all_are_compared_where_all_are_computed(needs: Needs) -> None:
+    assert computed(MANY, needs, Updates(), Key(1)) == frozenset(range(101))
+
+
+def test_else_a_sample_of_every_rollout_is_drawn_by_key() -> None:
+    draws = [computed(MANY, Needs(), REUSE, Key(1).fold_in("epoch", epoch)) for epoch in range(200)]
+    assert all(0 in drawn and len(drawn) == 1 + CHECKED for drawn in draws)
+    assert draws[3] == computed(MANY, Needs(), REUSE, Key(1).fold_in("epoch", 3))
+    counts = [sum(place in drawn for drawn in draws) for place in range(1, 101)]
+    assert sum((count - 16) ** 2 / (16 * 0.92) for count in counts) < 149  # chi2 of 99 degrees, at 0.1%
+    assert computed([FIRST] * 3, Needs(), REUSE, Key(1)) == {0, 1, 2}
+
+
+def test_where_none_are_needed_only_the_sample_is_computed() -> None:
+    drawn = computed(MANY, SFT().needs, Updates(), Key(1))
+    assert len(drawn) == CHECKED
+    assert 0 not in drawn  # the engine said nothing of a demonstration
+    assert computed([DEMONSTRATED] * 3, SFT().needs, Updates(), Key(1)) == frozenset()
+
+
+def test_the_automatic_tolerance_is_that_of_the_precision() -> None:
+    exact, bf16 = PolicySpec("a"), PolicySpec("a", dtype="bfloat16")
+    assert tolerance_of(Updates(), exact, "32-true", 0) == TOLERANCE
+    assert tolerance_of(Updates(), replace(exact, adapter=LoRA()), "32-true", 0) == TOLERANCE
+    for spec, precision in ((exact, "bf16-mixed"), (bf16, "32-true"), (replace(exact, quantisation=NF4()), "32-true")):
+        assert tolerance_of(Updates(), spec, precision, 0) == LOW_PRECISION_TOLERANCE
+    dropout = replace(exact, adapter=LoRA(dropout=0.1))
+    assert tolerance_of(Updates(), dropout, "32-true", 0) is None
+    assert tolerance_of(Updates(mismatch_tolerance=0.2), dropout, "32-true", 0) == 0.2
+    assert tolerance_of(Updates(mismatch_tolerance=None), exact, "32-true", 0) is None
+    assert tolerance_of(Updates(), exact, "32-true", 1) is None
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan")])
+def test_a_tolerance_that_no_engine_meets_is_refused(tolerance: float) -> None:
+    with pytest.raises(ConfigError, match=r"data\.updates\.mismatch_tolerance is .*: give a mean distance in nats"):
+        Updates(mismatch_tolerance=tolerance)
 
 
 def test_settings_without_effect_are_refused() -> None:
@@ -129,10 +184,14 @@ def test_settings_without_effect_are_refused() -> None:
 
 
 def test_an_engine_that_differs_from_the_trainer_stops_the_run() -> None:
-    figures = {"rollout/mismatch/deviation_max": 0.012}
-    check_reuse(figures, Updates())
+    figures = {"rollout/mismatch/deviation": 0.0009, "rollout/mismatch/deviation_max": 0.012}
+    check_mismatch({}, Updates(), 0.001)
+    check_mismatch(figures, Updates(), 0.001)
+    check_mismatch(figures, Updates(), None)
+    with pytest.raises(ConfigError, match=r"mismatch_tolerance is 0\.0005: .* are 0\.0009 from .* and up to 0\.012"):
+        check_mismatch(figures, Updates(), 0.0005)
     with pytest.raises(ConfigError, match=r"reuse_logprobs is True: .* differ from the trainer's by up to 0\.012"):
-        check_reuse(figures, Updates(reuse_logprobs=True))
+        check_mismatch(figures, REUSE, 0.001)
 
 
 # -- in a run ----------------------------------------------------------------------------------------------------------
@@ -210,3 +269,77 @@ def test_reuse_is_refused_at_run_time_where_precision_makes_a_difference(fit) ->
     flags = ("--config", "search/sample.yaml", "--config", "objective/grpo.yaml", "--trainer.precision=bf16-mixed")
     with pytest.raises(ConfigError, match=r"data\.updates\.reuse_logprobs is True: the engine's log-probabilities"):
         fit(*flags, "--data.updates.reuse_logprobs=true")
+
+
+# -- engines that do not sample from the policy ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BaseWeights(Transformers):
+    """Samples from the weights that the run began with."""
+
+    def build(self, model: Any, end_ids: frozenset[int], context_tokens: int) -> TransformersEngine:
+        return super().build(copy.deepcopy(model), end_ids, context_tokens)
+
+
+class OneBehind(TransformersEngine):
+    """Takes over the weights that the rollout before should have had."""
+
+    def __init__(self, model: Any, *settings: Any) -> None:
+        super().__init__(copy.deepcopy(model), *settings)
+        self._trained = model
+        self._pending = model.trainable_state()
+
+    def sync(self) -> None:
+        self.model.load_trainable_state(self._pending)
+        self._pending = {name: tensor.clone() for name, tensor in self._trained.trainable_state().items()}
+
+
+@dataclass(frozen=True)
+class StaleAdapter(Transformers):
+    """Samples from the adapter of one rollout before."""
+
+    def build(self, model: Any, end_ids: frozenset[int], context_tokens: int) -> TransformersEngine:
+        return OneBehind(model, end_ids, context_tokens, self.kv_cache_mib, self.max_num_seqs)
+
+
+class KeepsCache(TransformersEngine):
+    """Has the weights of now, and keys and values of prefixes from before."""
+
+    @contextmanager
+    def _running(self) -> Iterator[Any]:
+        self._version = weights_version(self.model) if self._version is not None else None
+        with super()._running() as cache:
+            yield cache
+
+
+@dataclass(frozen=True)
+class StalePrefixes(Transformers):
+    """Never empties its prefix cache."""
+
+    def build(self, model: Any, end_ids: frozenset[int], context_tokens: int) -> TransformersEngine:
+        return KeepsCache(model, end_ids, context_tokens, self.kv_cache_mib, self.max_num_seqs)
+
+
+STOPS = r"data\.updates\.mismatch_tolerance is 0\.0001: the engine's log-probabilities of its own samples are"
+CORRIDOR = ("--data.env=corridor:Corridor-v0", "--data.env_kwargs=null")  # three first observations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("BaseWeights", ("--config", "objective/grpo.yaml")),
+        ("BaseWeights", ("--config", "objective/sft.yaml")),
+        ("StaleAdapter", ("--config", "objective/grpo.yaml", "--config", "model/embedded_lora.yaml")),
+        ("StalePrefixes", ("--config", "objective/grpo.yaml", *CORRIDOR)),
+    ],
+)
+def test_an_engine_with_stale_weights_is_stopped(fit, engine: str, flags: tuple[str, ...]) -> None:
+    """In the rollout after the first updates, before it is trained on; the engine that is not stale goes on."""
+    longer = ("--trainer.max_epochs=3", "--data.instances=8", "--trainer.limit_val_batches=0")
+    model = "--model.policy.model=embedded/sokoban"
+    right = fit(*flags, model, *longer)
+    assert right.trainer.current_epoch == 3
+    with pytest.raises(ConfigError, match=STOPS):
+        fit(*flags, model, *longer, "--data.engine", f"test_mismatch.{engine}")

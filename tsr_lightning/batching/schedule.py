@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,8 +29,12 @@ class Updates:
             step late, because Lightning fetches a step ahead. null never stops.
         correction: weights for where engine and trainer give a sample different probabilities; null is off.
         reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass.
-            For engines that agree with the trainer to rounding, such as ours in float32; a few trajectories of every
-            rollout are compared, and the run stops where they differ by more.
+            For engines that agree with the trainer to rounding, such as ours in float32; the run stops where any token
+            that is compared differs by more.
+        mismatch_tolerance: the largest mean distance, over the compared tokens of a rollout, between the engine's
+            log-probabilities and the trainer's; past it the run stops before it trains on them, because an engine that
+            far off has stale weights. Every trajectory is compared where the trainer computes them anyway, else a few.
+            `auto` suits the precision (`training/mismatch.py`), null only logs.
     """
 
     epochs: int = 1
@@ -38,8 +43,13 @@ class Updates:
     target_kl: float | None = None
     correction: Correction | None = None
     reuse_logprobs: bool = False
+    mismatch_tolerance: float | Literal["auto"] | None = "auto"
 
     def __post_init__(self) -> None:
+        tolerance = self.mismatch_tolerance
+        remedy = "give a mean distance in nats above 0, such as 0.001 in float32, or auto, or null to stop at none"
+        valid = tolerance is None or tolerance == "auto" or tolerance > 0
+        require(valid, "data.updates.mismatch_tolerance", tolerance, remedy)
         name = type(self.correction).__name__
         remedy = "under reuse_logprobs engine and trainer are taken to agree, and nothing is to correct; use null"
         require(self.correction is None or not self.reuse_logprobs, "data.updates.correction", name, remedy)

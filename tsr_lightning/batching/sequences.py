@@ -8,6 +8,7 @@ before, so the split does not change it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +42,14 @@ class TrainingSequence:
     def inputs(self) -> NDArray[np.int64]:
         """Model input; the last sampled id is only a target."""
         return model_inputs(self.ids.numpy(), self.mask.numpy())
+
+
+class ToEstimate(NamedTuple):
+    """A trajectory whose `Estimates` are asked for."""
+
+    trajectory: Trajectory
+    sequences: Sequence[TrainingSequence]  # of the trajectory
+    computed: bool = True  # False: its log-probabilities are taken from its turns, where the engine gave them
 
 
 def training_sequences(trajectory: Trajectory) -> list[TrainingSequence]:

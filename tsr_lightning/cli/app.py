@@ -20,6 +20,7 @@ from tsr_lightning.cli.report import report
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.cli.study import DESCRIPTION as STUDY
 from tsr_lightning.cli.study import study
+from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule

@@ -29,6 +29,8 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
         check_env_spec(entry.env, entry.env_kwargs)
     _check_new_model(agent.spec.model)
     check_policy(agent.spec)
+    if subcommand != "export":  # which generates nothing
+        data.engine.check()
     _check_numbers(data)
     _check_plan(agent, data)
     _check_context(agent, data, trains=subcommand == "fit")

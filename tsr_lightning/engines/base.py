@@ -43,7 +43,8 @@ class Response:
 
 
 class Engine(Protocol):
-    """Samples responses. Token `i` of a response is drawn with `Key(seed).uniform(i)`: there is no other randomness."""
+    """Samples responses. One depends on its prompt, its seed and the temperature, and on no other randomness; the
+    default engine draws token `i` with `Key(seed).uniform(i)`."""
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         """Responses grouped by prompt, in the order of its seeds."""
@@ -70,6 +71,9 @@ class Engine(Protocol):
 @dataclass(frozen=True)
 class EngineSpec(ABC):
     """The choice of an engine, and its settings: what `data.engine` names."""
+
+    def check(self) -> None:  # noqa: B027  (most engines need nothing)
+        """Refuses, before a model loads, an engine that cannot run here."""
 
     @abstractmethod
     def build(self, model: "Model", end_ids: frozenset[int], context_tokens: int) -> Engine:

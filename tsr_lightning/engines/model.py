@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -28,6 +29,20 @@ class Model(Protocol):
     def modules(self) -> Iterator[nn.Module]: ...
 
     def eval(self) -> object: ...
+
+    @property
+    def adapter_rank(self) -> int | None:
+        """The rank of its LoRA adapter; None where all weights are trained."""
+        ...
+
+    def save_base(self, folder: Path) -> None:
+        """Writes the model without its adapter and critic, as transformers does, and every tied weight as one of its
+        own: vLLM's CPU build keeps the old copy of a tied output layer when it reloads weights."""
+        ...
+
+    def save_adapter(self, folder: Path) -> None:
+        """Writes its adapter, as peft does."""
+        ...
 
 
 def weights_version(model: Model) -> object:

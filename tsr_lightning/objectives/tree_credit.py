@@ -158,6 +158,7 @@ def _episode(trajectory: Trajectory, candidate: Candidate, member: int, value: f
         final_messages=(),
         env=trajectory.env,
         out_of_tokens=candidate.out_of_tokens,
+        policy_epochs=trajectory.policy_epochs,
     )
 
 

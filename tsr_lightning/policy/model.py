@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +121,35 @@ class Policy(nn.Module):
             return hidden.new_zeros(len(hidden), dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             return self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1).float()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of the tensors that training changes, by name."""
+        return {name: tensor.detach().clone() for name, tensor in self.trainable_state().items()}
+
+    def frozen_copy(self) -> "Policy":
+        """A policy with its own copy of what training changes, which `load_trainable_state` replaces. It shares all
+        other tensors, and needs no gradients."""
+        tensors = self.state_dict(keep_vars=True)
+        shared = {id(tensor): tensor for name, tensor in tensors.items() if not self._is_trained(name)}
+        return copy.deepcopy(self, shared).requires_grad_(False)
+
+    @property
+    def adapter_rank(self) -> int | None:
+        """The rank of the adapter; None where all weights are trained."""
+        return self.spec.adapter.rank if self.spec.adapter is not None else None
+
+    def save_base(self, folder: Path) -> None:
+        """Writes the model without adapter and critic as a folder that transformers loads, tied weights as copies."""
+        state = self.causal_lm.state_dict()
+        base = {name.replace(".base_layer.", "."): t.clone() for name, t in state.items() if _ADAPTER not in name}
+        self.causal_lm.save_pretrained(folder, state_dict=base)
+        config = copy.deepcopy(self.causal_lm.config)
+        config.update({"tie_word_embeddings": False, "architectures": [type(self.causal_lm).__name__]})
+        config.save_pretrained(folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Writes the adapter as a folder that peft loads."""
+        self.model.save_pretrained(str(folder), save_embedding_layers=False)
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The tensors that training changes, by name. `requires_grad` would not do: peft switches it off and on."""

@@ -22,7 +22,7 @@ from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search, flat
-from tsr_lightning.trajectory import Candidate, Trajectory, Turn
+from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
 
 ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, searches in all, costs since the run began)
 
@@ -71,6 +71,7 @@ class Driver:
         keep_state_keys: record the state that each turn was taken in, in `Trajectory.state_keys`.
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
+        policy_epochs: that the engine's policy has been trained for, recorded in the trajectories; None if unknown.
         guard: what becomes of an environment that fails; by default its error ends the run. A candidate whose step
             failed for good is left out of the answer to `Expand`; where a node has none left, or the turn of a `Commit`
             or `Demonstrate` failed, the search is lost.
@@ -88,12 +89,14 @@ class Driver:
         keep_state_keys: bool = False,
         workers: Sequence[Sequence[Branchable]] = (),
         guard: Guard | None = None,
+        policy_epochs: int | None = None,
     ) -> None:
         self.engine = engine
         self.temperature = sampling.temperature
         self.concurrency = concurrency
         self.keep_tree = keep_tree
         self.keep_state_keys = keep_state_keys
+        self.policy_epochs = policy_epochs
         self.costs = Costs()
         self._guard = Unguarded() if guard is None else guard
         self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._guard)
@@ -187,6 +190,7 @@ class Driver:
             env=task.env,
             out_of_tokens=leaf.snapshot.out_of_tokens,
             state_keys=tuple(map(_state_key, leaf.path[:-1])) if self.keep_state_keys else (),
+            policy_epochs=None if task.strategy.origin is Origin.DEMONSTRATED else self.policy_epochs,
         )
 
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:

@@ -1,7 +1,8 @@
 """Agent: policy, reference and critic as three views of one model, and the updates by an objective."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.batching.schedule import Batch, micro_batches
-from tsr_lightning.batching.sequences import TrainingSequence
+from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence
 from tsr_lightning.batching.tensors import Estimates, Outputs
 from tsr_lightning.engines.base import Engine, EngineSpec
 from tsr_lightning.envs.base import fingerprint
@@ -27,7 +28,7 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalBatch, EvalResult
 from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training.metrics import step_metrics
-from tsr_lightning.training.mismatch import reusable, sampled_logprobs
+from tsr_lightning.training.mismatch import sampled_logprobs
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -93,6 +94,7 @@ class Agent(LightningModule):
         self._update_memory: PeakMemory | None = None  # while updates run
         self._heap = HeapTrimmer()
         self._epoch = 0  # of the updates
+        self._updates_began = 0.0
 
     # -- model ------------------------------------------------------------------------------------------------------
 
@@ -147,39 +149,27 @@ class Agent(LightningModule):
 
     # -- before the updates -----------------------------------------------------------------------------------------
 
-    def estimates(
-        self,
-        trajectories: Sequence[tuple[Trajectory, Sequence[TrainingSequence]]],
-        micro_batch_tokens: int,
-        reuse_logprobs: bool = False,
-    ) -> list[Estimates]:
-        """Old log-probabilities, values and the reference's log-probabilities of trajectories, each given with its
-        training sequences. Computed in training mode and before any update, so that the first update's ratio is 1.
-
-        With `reuse_logprobs`, for an objective without a critic, most old log-probabilities are the engine's, and
-        nothing is computed for them (`mismatch.reusable`).
-        """
+    def estimates(self, asked: Sequence[ToEstimate], micro_batch_tokens: int) -> list[Estimates]:
+        """Old log-probabilities, values and the reference's log-probabilities of trajectories. Computed in training
+        mode and before any update, so that the first update's ratio is 1. Those that are not to be computed keep the
+        engine's log-probabilities, and have no values."""
         needs = self.objective.needs
-        reused = reusable([trajectory for trajectory, _ in trajectories]) if reuse_logprobs else frozenset()
-        sequences = [sequence for i, (_, own) in enumerate(trajectories) if i not in reused for sequence in own]
-        truncated = [i for i, (t, _) in enumerate(trajectories) if needs.final_values and t.final_prompt]
-        inputs = [*sequences, *(_final_context(trajectories[i][0]) for i in truncated)]
-        forward = needs.logprobs or needs.values
-        outputs = iter(
-            self._outputs(self.policy, inputs, micro_batch_tokens) if forward else map(_zero_outputs, inputs)
-        )
+        sequences = [sequence for one in asked if one.computed for sequence in one.sequences]
+        truncated = [i for i, one in enumerate(asked) if needs.final_values and one.trajectory.final_prompt]
+        inputs = [*sequences, *(_final_context(asked[i].trajectory) for i in truncated)]
+        outputs = iter(self._outputs(self.policy, inputs, micro_batch_tokens))
         logprobs, values = [], []
-        for i, (trajectory, own) in enumerate(trajectories):
-            of_own = [] if i in reused else [next(outputs) for _ in own]
+        for trajectory, own, is_computed in asked:
+            of_own = [next(outputs) for _ in own] if is_computed else []
             zeros = torch.zeros(trajectory.trained_tokens)
             logprobs.append(torch.cat([one.logprobs for one in of_own]) if of_own else sampled_logprobs(trajectory))
             values.append(torch.cat([one.values for one in of_own]) if of_own else zeros)
         final = {i: float(one.values) for i, one in zip(truncated, outputs, strict=True)}
-        reference = [torch.zeros(trajectory.trained_tokens) for trajectory, _ in trajectories]
+        reference = [torch.zeros(one.trajectory.trained_tokens) for one in asked]
         if needs.reference:
-            every = [sequence for _, own in trajectories for sequence in own]
+            every = [sequence for one in asked for sequence in one.sequences]
             of_reference = iter(self._outputs(self.policy.reference, every, micro_batch_tokens))
-            reference = [torch.cat([next(of_reference).logprobs for _ in own]) for _, own in trajectories]
+            reference = [torch.cat([next(of_reference).logprobs for _ in one.sequences]) for one in asked]
         return [
             Estimates(*columns, final.get(i, 0.0))
             for i, columns in enumerate(zip(logprobs, values, reference, strict=True))
@@ -207,6 +197,7 @@ class Agent(LightningModule):
         self._heap.trim()
         self._epoch = epoch
         self._update_memory = PeakMemory(self.device)
+        self._updates_began = time.perf_counter()
         self._kl = 0.0
         self._stats, self._maxima = {}, {}
 
@@ -249,10 +240,15 @@ class Agent(LightningModule):
         self._end_updates()
 
     def _end_updates(self) -> None:
-        """Logs the updates' peak memory, once an epoch: a validation may come before the epoch's end or not at all."""
+        """Logs the updates' seconds and memory, once an epoch: a validation may come before the epoch's end or not at
+        all."""
         if self._update_memory is not None:
             self._update_memory.stop()
-            compat.log_figures(self.trainer, {"cost/update_peak_mib": self._update_memory.highest_mib}, self._epoch)
+            figures = {
+                "cost/update_peak_mib": self._update_memory.highest_mib,
+                "cost/seconds_updates": time.perf_counter() - self._updates_began,
+            }
+            compat.log_figures(self.trainer, figures, self._epoch)
             self._update_memory = None
             self._heap.trim()
 
@@ -344,10 +340,6 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
         f"ckpt_path holds another model (different: {differing}), so give the model and adapter that it was trained "
         "with",
     )
-
-
-def _zero_outputs(sequence: TrainingSequence) -> Outputs:
-    return Outputs(*(torch.zeros(sequence.trained_tokens) for _ in fields(Outputs)))
 
 
 def _final_context(trajectory: Trajectory) -> TrainingSequence:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tsr_lightning.batching.duplicates import distinct_responses, summed
 from tsr_lightning.batching.schedule import Updates
-from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
+from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives.base import Objective
@@ -19,11 +19,11 @@ from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.instances import Instance
-from tsr_lightning.training.mismatch import check_reuse, corrected, mismatch_metrics
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.training.mismatch import computed, corrected, mismatch_metrics
+from tsr_lightning.trajectory import Group
 
-# The policy's, critic's and reference's estimates of trajectories, each given with its training sequences
-EstimateFn = Callable[[Sequence[tuple[Trajectory, Sequence[TrainingSequence]]]], list[Estimates]]
+# The policy's, critic's and reference's estimates of trajectories
+EstimateFn = Callable[[Sequence[ToEstimate]], list[Estimates]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,7 @@ def credited_sequences(
     estimate: EstimateFn,
     ranks: Ranks,
     updates: Updates = Updates(),  # noqa: B008  (frozen)
+    key: Key = Key(0),  # noqa: B008  (frozen)
 ) -> Credited:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them.
 
@@ -120,6 +121,8 @@ def credited_sequences(
         objective: of the epoch.
         estimate: the policy's, critic's and reference's estimates.
         ranks: that share them.
+        updates: the settings.
+        key: of the epoch.
     """
     compared = list(chain.from_iterable(comparisons))
     if not compared:
@@ -131,9 +134,10 @@ def credited_sequences(
     ]
     trajectories, places = distinct_responses(compared)
     sequences = [training_sequences(trajectory) for trajectory in trajectories]
-    estimates = ranks.gather(estimate(ranks.shard(list(zip(trajectories, sequences, strict=True)))))
-    mismatch = mismatch_metrics(trajectories, estimates) if objective.needs.logprobs else {}
-    check_reuse(mismatch, updates)
+    of_trainer = computed(trajectories, objective.needs, updates, key)
+    asked = [ToEstimate(*pair, i in of_trainer) for i, pair in enumerate(zip(trajectories, sequences, strict=True))]
+    estimates = ranks.gather(estimate(ranks.shard(asked)))
+    mismatch = mismatch_metrics(trajectories, estimates, of_trainer)
     credits = objective.credit(compared, [[estimates[place] for place in of_group] for of_group in places])
 
     def correct(credit: Credit, place: int) -> Credit:

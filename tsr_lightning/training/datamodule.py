@@ -28,13 +28,14 @@ from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rng import Key
-from tsr_lightning.search.driver import Driver
+from tsr_lightning.search.driver import Driver, ProgressFn
 from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.collect import Rollout, credited_sequences, epoch_tasks, roll_out
+from tsr_lightning.training.collector import Collected, Collector, Snapshot
 from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically, sampled_size
@@ -50,10 +51,12 @@ from tsr_lightning.training.metrics import (
     truncated_without_value,
     update_metrics,
 )
-from tsr_lightning.training.mismatch import check_updates
+from tsr_lightning.training.mismatch import check_mismatch, check_updates, tolerance_of
 from tsr_lightning.training.mixture import MixtureEntry, mixture_of
-from tsr_lightning.training.monitor import RolloutMonitor
+from tsr_lightning.training.monitor import RolloutMonitor, timed
 from tsr_lightning.training.plan_check import check_plan
+from tsr_lightning.training.sampler import Sampler
+from tsr_lightning.training.staleness import check_staleness
 from tsr_lightning.trajectory import Group
 
 
@@ -101,6 +104,8 @@ class RolloutDataModule(LightningDataModule):
         context_tokens: the most tokens of a prompt and its response together; null takes the model's own limit.
         episode_tokens: the most response tokens of an episode; null for no limit.
         updates: how a rollout is trained on.
+        staleness: epochs that the policy of a rollout may lag behind. 0 collects a rollout before its updates; with
+            more, the next ones are collected in a thread while the updates run, by a copy of the trained weights.
         engine: what generates responses, and with how much memory.
         concurrency: searches that run side by side; changes speed and memory, and no draw.
         env_workers: environments that step in threads of their own while responses are generated for the other half of
@@ -126,6 +131,7 @@ class RolloutDataModule(LightningDataModule):
         context_tokens: int | None = None,
         episode_tokens: int | None = None,
         updates: Updates = Updates(),  # noqa: B008  (frozen)
+        staleness: int = 0,
         engine: EngineSpec = Transformers(),  # noqa: B008  (frozen)
         concurrency: int = 256,
         env_workers: int = 0,
@@ -147,6 +153,7 @@ class RolloutDataModule(LightningDataModule):
         self.context_tokens = context_tokens
         self.episode_tokens = episode_tokens
         self.updates = updates
+        self.staleness = staleness
         self.engine = engine
         self.concurrency = concurrency
         self.env_workers = env_workers
@@ -156,7 +163,10 @@ class RolloutDataModule(LightningDataModule):
         self.seed = seed
         self.key = Key(0).fold_in("run", seed)
         self.guard = Retrying(faults.retries)
+        self._rollout_guard = Retrying(faults.retries) if staleness else self.guard  # each counts what it is asked
+        self._collector = Collector(self._collect_beside)
         self._processes: list[ProcessEnv] = []
+        self._beside: Sampler | None = None
         self._monitor = RolloutMonitor(sampling.max_response_tokens)
         self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
 
@@ -170,6 +180,8 @@ class RolloutDataModule(LightningDataModule):
         # For use without `tsr`, which checks the plan earlier and sets the temperature
         check_plan(self.agent.objective, self.plan, self.demonstrations)
         check_updates(self.agent.objective, self.updates)
+        check_staleness(self.staleness, self.updates, Ranks.of(self._trainer), self._trainer.precision)
+        self._collector, self._beside = Collector(self._collect_beside), None
         if self.dynamic_sampling is not None:
             self.dynamic_sampling.check(self.plan)
         if self.demonstrations is not None:
@@ -195,7 +207,14 @@ class RolloutDataModule(LightningDataModule):
             )
             require(every == 1, f"data.evaluations.{protocol.name}.every_n_validations", every, remedy)
 
+    def on_exception(self, exception: BaseException) -> None:
+        self._collector.stop()
+
     def teardown(self, stage: str) -> None:
+        self._collector.stop()
+        if self._beside is not None:
+            self._beside.engine.close()
+            self._beside = None
         if stage == "fit":
             self._trainer.accumulate_grad_batches = self._micro_batches
             rank_zero_info(self.instances.summary)
@@ -216,7 +235,7 @@ class RolloutDataModule(LightningDataModule):
     @cached_property
     def instances(self) -> Instances:
         weights = [entry.weight for entry in self.mixture]
-        return Instances(self._make_envs(), self.key, self.held_out, weights, self.guard)
+        return Instances(self._make_envs(), self.key, self.held_out, weights, self._rollout_guard)
 
     def texts(self) -> Iterator[str]:
         """Text of the tasks, for the vocabulary of a new model."""
@@ -242,20 +261,44 @@ class RolloutDataModule(LightningDataModule):
             raise RuntimeError("the RolloutDataModule has no trainer yet: fit and validate give it theirs")
         return self.trainer
 
-    def driver(self, temperature: float, *, keep_tree: bool = False, keep_state_keys: bool = False) -> Driver:
-        """Runs searches with the policy as it is now."""
-        agent, context_tokens = self.agent, self._context_limit
+    @property
+    def sampler(self) -> Sampler:
+        """Plays with the policy that is trained, as it is now."""
+        agent = self.agent
+        engine = agent.engine(self.engine, self.context, self._context_limit)
+        return Sampler(agent.policy, agent.chat(self.context), engine, self.envs, self.workers, self.guard)
+
+    def _sampler_beside(self) -> Sampler:
+        """Plays while the policy is trained, with the weights of an earlier epoch."""
+        if self._beside is None:
+            envs, workers = self._make_envs(), [self._make_envs() for _ in range(self.env_workers)]
+            limit, guard = self._context_limit, self._rollout_guard
+            self._beside = Sampler.beside(self.agent, self.engine, self.context, limit, envs, workers, guard)
+        return self._beside
+
+    def driver(
+        self,
+        temperature: float,
+        *,
+        sampler: Sampler | None = None,
+        policy_epochs: int | None = None,
+        keep_tree: bool = False,
+        keep_state_keys: bool = False,
+    ) -> Driver:
+        """Runs searches: with the policy as it is now, or with a sampler's."""
+        sampler = self.sampler if sampler is None else sampler
         return Driver(
-            envs=self.envs,
-            chat_format=agent.chat(self.context),
-            engine=agent.engine(self.engine, self.context, context_tokens),
+            envs=sampler.envs,
+            chat_format=sampler.chat,
+            engine=sampler.engine,
             sampling=Sampling(temperature, self.sampling.max_response_tokens),
-            limits=TokenLimits(context_tokens, self.episode_tokens, agent.policy.context_length),
+            limits=TokenLimits(self._context_limit, self.episode_tokens, sampler.policy.context_length),
             concurrency=self.concurrency,
-            workers=self.workers,
+            workers=sampler.workers,
             keep_tree=keep_tree,
             keep_state_keys=keep_state_keys,
-            guard=self.guard,
+            guard=sampler.guard,
+            policy_epochs=policy_epochs,
         )
 
     @property
@@ -275,17 +318,18 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         ranks, epoch = Ranks.of(trainer), compat.epochs_at_rollout(trainer)
         objective = agent.objective.at(epoch)
+        if self.staleness:
+            self._begin_rollouts(epoch)
         drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
         comparisons = rolled_out + [objective.comparisons(group) for group in self._demonstrated(epoch)]
         agent.begin_updates(epoch)
-        estimate = partial(
-            agent.estimates,
-            micro_batch_tokens=self.updates.micro_batch_tokens,
-            reuse_logprobs=self.updates.reuse_logprobs,
-        )
-        sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates)
+        estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
+        key = self.key.fold_in("epoch", epoch)
+        sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates, key)
         if rolled_out:
             compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
+        tolerance = tolerance_of(self.updates, agent.spec, str(trainer.precision), self.staleness)
+        check_mismatch(mismatch, self.updates, tolerance)
         if not sequences:
             rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)
@@ -294,7 +338,7 @@ class RolloutDataModule(LightningDataModule):
         steps = schedule(
             sequences,
             self.updates,
-            self.key.fold_in("epoch", epoch),
+            key,
             rank=ranks.rank,
             ranks=ranks.world_size,
             at_least=self._micro_batches,
@@ -317,16 +361,13 @@ class RolloutDataModule(LightningDataModule):
         """How many groups were drawn in an epoch, by all ranks, and the comparisons of each that is trained on."""
         trainer, agent = self._trainer, self.agent
         objective = agent.objective.at(epoch)
-        sampling = self.dynamic_sampling if sampled_size(self.plan, epoch) else None
-        started = time.perf_counter()
-        with PeakMemory(agent.device) as memory, compat.training_precision(trainer):
-            needs = objective.needs
-            driver = self.driver(self.sampling.temperature, keep_tree=needs.tree, keep_state_keys=needs.state_keys)
-            agent.begin_rollout()
-            draw = partial(self._round, driver, epoch)
-            rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)
-        seconds = time.perf_counter() - started
-        groups = rollout.groups
+        needs, sampling = objective.needs, self._dynamic_sampling(epoch)
+        start_round = partial(self._monitor.start, trainer, TRAINING_ROLLOUT)
+        if self.staleness:
+            collected = self._collector.take(epoch, start_round)
+        else:
+            collected = self._collect(epoch, self._synced_sampler, epoch, lambda: timed(start_round()))
+        rollout, groups = collected.rollout, collected.rollout.groups
         self._monitor.finish(TRAINING_ROLLOUT, groups)
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutEnd):
@@ -340,7 +381,8 @@ class RolloutDataModule(LightningDataModule):
         if failures := describe_failures(rollout.costs):
             rank_zero_info(f"epoch {epoch}: {failures}")
         groups = without_lone(groups, objective, self.plan.group_size(epoch))
-        figures |= rollout_metrics(rollout.groups, groups, rollout.costs, seconds, rollout.skipped)
+        figures |= rollout_metrics(rollout.groups, groups, rollout.costs, collected.seconds, rollout.skipped)
+        figures["rollout/staleness"] = epoch - collected.policy_epochs
         comparisons = [objective.comparisons(group) for group in groups]
         if needs.tree:
             figures |= tree_metrics(groups, comparisons, objective)
@@ -351,23 +393,88 @@ class RolloutDataModule(LightningDataModule):
                     f"epoch {epoch}: {missing} truncated trajectories end in a context longer than the model sees, so "
                     "bootstrap_truncated takes 0 for its value"
                 )
-        compat.log_figures(trainer, figures | {"cost/rollout_peak_mib": memory.highest_mib}, epoch)
+        of_process = {"cost/rollout_peak_mib": collected.peak_mib, "cost/seconds_waiting": collected.waited}
+        compat.log_figures(trainer, figures | of_process, epoch)
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutMetrics):
-                callback.on_rollout_metrics(trainer, figures, epoch)
+                callback.on_rollout_metrics(trainer, figures, collected.policy_epochs)
         return len(rollout.groups), comparisons
 
-    def _round(self, driver: Driver, epoch: int, number: int) -> Rollout:
+    def _dynamic_sampling(self, epoch: int) -> DynamicSampling | None:
+        return self.dynamic_sampling if sampled_size(self.plan, epoch) else None
+
+    # -- collecting: before the updates, or beside them -------------------------------------------------------------
+
+    def _synced_sampler(self) -> Sampler:
+        sampler = self.sampler
+        self.agent.begin_rollout()
+        return sampler
+
+    def _begin_rollouts(self, epoch: int) -> None:
+        """Begins those that may be collected with the policy as it is now, or could have been earlier."""
+        _ = self.instances.held_out  # drawn here, since evaluation may need it at any time
+        self._sampler_beside()
+        ahead = [number for number in range(epoch, epoch + self.staleness + 1) if self.plan.group_size(number)]
+        self._collector.begin(
+            epoch, ahead, lambda: Snapshot(epoch, self.agent.policy.snapshot()), compat.epoch_limit(self._trainer)
+        )
+
+    def forget_rollouts(self) -> None:
+        """Drops the rollouts that were begun ahead, because the weights have become other ones than by updates: those
+        to come are collected with them."""
+        self._collector.forget()
+
+    def _collect_beside(self, epoch: int, snapshot: Snapshot, start_round: Callable[[], ProgressFn]) -> Collected:
+        sampler = self._sampler_beside()
+
+        def loaded() -> Sampler:
+            sampler.load(snapshot.weights)
+            return sampler
+
+        with torch.cuda.device_of(next(sampler.policy.parameters())):  # a thread begins on the first; none on a CPU
+            return self._collect(epoch, loaded, snapshot.epochs, start_round)
+
+    def _collect(
+        self,
+        epoch: int,
+        take_up: Callable[[], Sampler],
+        policy_epochs: int,
+        start_round: Callable[[], ProgressFn],
+    ) -> Collected:
+        """The rollout of an epoch. It calls no callback and changes nothing of the Trainer.
+
+        Args:
+            epoch: names its draws.
+            take_up: a sampler that has the weights.
+            policy_epochs: that the policy has been trained for.
+            start_round: called at the start of each round, for what reports its waves.
+        """
+        objective, sampling = self.agent.objective.at(epoch), self._dynamic_sampling(epoch)
+        started = time.perf_counter()
+        with PeakMemory(self.agent.device) as memory, compat.training_precision(self._trainer):
+            driver = self.driver(
+                self.sampling.temperature,
+                sampler=take_up(),
+                policy_epochs=policy_epochs,
+                keep_tree=objective.needs.tree,
+                keep_state_keys=objective.needs.state_keys,
+            )
+            draw = partial(self._round, driver, epoch, start_round)
+            rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)
+        seconds = time.perf_counter() - started
+        return Collected(rollout, policy_epochs, seconds, memory.highest_mib, waited=seconds)
+
+    def _round(self, driver: Driver, epoch: int, start_round: Callable[[], ProgressFn], number: int) -> Rollout:
         """The rollout of one round of an epoch's instances, of all ranks."""
-        trainer, count, ranks = self._trainer, self.instances_per_epoch, Ranks.of(self._trainer)
+        count, ranks = self.instances_per_epoch, Ranks.of(self._trainer)
         [instances, *_] = ranks.gather([self.instances.training(epoch, count, first=number * count)])  # rank 0's
         tasks = epoch_tasks(instances.instances, self.plan.entries(epoch), self.key, epoch, first=number * count)
         size = self.plan.group_size(epoch)
         wanted, without_root = count * size, instances.instances.count(None) * size
         max_lost = self.faults.max_lost(wanted)
-        rollout = roll_out(driver, tasks, self._monitor.start(trainer, TRAINING_ROLLOUT), ranks, max_lost)
+        rollout = roll_out(driver, tasks, start_round(), ranks, max_lost)
         costs = rollout.costs + Costs(trajectories_lost=without_root)
-        self.faults.check(costs.trajectories_lost, wanted, f"epoch {epoch}", self.guard.last)
+        self.faults.check(costs.trajectories_lost, wanted, f"epoch {epoch}", self._rollout_guard.last)
         return replace(rollout, costs=costs, skipped=instances.skipped)
 
     # -- validation -------------------------------------------------------------------------------------------------
@@ -399,12 +506,17 @@ class RolloutDataModule(LightningDataModule):
         return batch.to(device) if isinstance(batch, Batch) else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Draws depend on the seed and the epoch, which Lightning keeps; the seed is here to be compared."""
-        return {"seed": self.seed}
+        """Draws depend on the seed and the epoch, which Lightning keeps; the seed is here to be compared. Rollouts that
+        are under way are not kept: with the weights that they began with, they are collected again."""
+        if not self.staleness:
+            return {"seed": self.seed}
+        return {"seed": self.seed, "ahead": self._collector.state_dict(compat.epochs_at_rollout(self._trainer))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run
             self.check_seed(state_dict)
+            if self.staleness and "ahead" in state_dict:  # absent from a run that collected before its updates
+                self._collector.load_state_dict(state_dict["ahead"], self.staleness)
 
     def check_seed(self, state_dict: dict[str, Any]) -> None:
         """Refuses to resume a run of another seed."""

@@ -15,7 +15,7 @@ from tsr_lightning.search.strategies import Sample, Strategy
 from tsr_lightning.training.collect import run_groups
 from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.lightning_compat import ValidationSchedule
-from tsr_lightning.training.monitor import RolloutMonitor
+from tsr_lightning.training.monitor import RolloutMonitor, timed
 from tsr_lightning.trajectory import Group
 
 
@@ -94,7 +94,7 @@ class EvalBatch:
         """With the policy as it is now; episodes that were lost to failures of the environment are left out."""
         started = time.perf_counter()
         before = self.driver.costs
-        report = self.monitor.start(trainer, self.protocol.name)
+        report = timed(self.monitor.start(trainer, self.protocol.name))
         groups = [group for group in run_groups(self.driver, self.tasks, report, self.max_lost) if group.trajectories]
         costs = self.driver.costs - before
         self.monitor.finish(self.protocol.name, groups)

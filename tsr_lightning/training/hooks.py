@@ -25,6 +25,7 @@ class RolloutProgress:
     total: int
     costs: Costs  # of this rollout so far
     seconds: float
+    hidden_seconds: float = 0.0  # of these, in which the updates did not wait for it
 
 
 @runtime_checkable
@@ -38,7 +39,7 @@ class OnRolloutEnd(Protocol):
 @runtime_checkable
 class OnRolloutMetrics(Protocol):
     """Called on all ranks with the figures of a training rollout by tag, which are of all groups that were rolled out,
-    and with the epochs that its policy had been trained for."""
+    and with the epochs that its policy had been trained for: those before it, less `data.staleness`."""
 
     def on_rollout_metrics(self, trainer: Trainer, metrics: Mapping[str, float], epochs: int) -> None: ...
 

@@ -64,6 +64,11 @@ def epochs_at_rollout(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]  # declared as its base
 
 
+def epoch_limit(trainer: Trainer) -> int | None:
+    """The epochs that a fit trains for at most; None where their number is not limited."""
+    return None if trainer.max_epochs is None or trainer.max_epochs < 0 else trainer.max_epochs
+
+
 def position_at_validation(trainer: Trainer, loaded: Position | None) -> Position:
     """Counts the epoch that the validation closes, unlike `trainer.current_epoch`. `loaded` is the position in the
     checkpoint that was loaded: `validate` does not restore the Trainer's own counts."""

@@ -1,7 +1,8 @@
 """Reports the progress of rollouts to callbacks, and warns where hardly any response is a valid action."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
@@ -16,6 +17,26 @@ FEW_VALID = 0.05  # of the responses: a policy that knows the answer format is f
 _EXCERPT = 60  # characters of a response
 
 
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """How far a rollout was when a wave had ended."""
+
+    done: int  # searches that have ended
+    total: int
+    costs: Costs  # of this rollout so far
+    seconds: float
+    hidden_seconds: float = 0.0  # of these, in which the updates did not wait for it
+
+
+WaveFn = Callable[[Wave], None]
+
+
+def timed(report: WaveFn) -> ProgressFn:
+    """Reports waves with the seconds from now on."""
+    started = time.perf_counter()
+    return lambda done, total, costs: report(Wave(done, total, costs, time.perf_counter() - started))
+
+
 class RolloutMonitor:
     """Watches the rollouts of a run, those of evaluations included."""
 
@@ -24,15 +45,17 @@ class RolloutMonitor:
         self._rollouts = 0
         self._warned = False
 
-    def start(self, trainer: Trainer, phase: str) -> ProgressFn:
+    def start(self, trainer: Trainer, phase: str) -> WaveFn:
         """Begins a rollout; what it returns reports each wave to the callbacks."""
         self._rollouts += 1
-        number, started = self._rollouts, time.perf_counter()
+        number = self._rollouts
         listeners = [callback for callback in callbacks(trainer) if isinstance(callback, OnRolloutWave)]
 
-        def report(done: int, total: int, costs: Costs) -> None:
+        def report(wave: Wave) -> None:
             for callback in listeners:
-                progress = RolloutProgress(number, phase, done, total, costs, time.perf_counter() - started)
+                progress = RolloutProgress(
+                    number, phase, wave.done, wave.total, wave.costs, wave.seconds, wave.hidden_seconds
+                )
                 callback.on_rollout_wave(trainer, progress)
 
         return report
