@@ -15,6 +15,7 @@ ROOMS = {
     "cli": "the `tsr` command: checks before a model loads, messages, shipped configurations",
     "callbacks": "Lightning callbacks: evaluation, instance filter, collapse guard, logs",
     "studies": "grids of configurations and seeds, their runs and results, and the report; no torch",
+    "estimate": "memory by part and hours of a configuration, from shapes; no weights",
     "training": "the LightningModule and the LightningDataModule: rollout, credit, updates, evaluation",
     "search": "nodes, strategies, scorers, the group plan, the driver; no tokenizer",
     "objectives": "credit and loss as pure functions of tensors; no model",

@@ -54,13 +54,17 @@ class InstanceFilter(Callback):
         """The kept groups, in their order; of equals the earlier is kept."""
         return [one.group for one in self._kept(_compared(groups, objective))]
 
+    def kept_at_most(self, groups: int) -> int:
+        """The share of so many compared groups; at least one."""
+        return max(1, floor(self.keep * groups + 1e-9))  # 0.29 · 100 is 28.999… in floating point
+
     def _kept(self, groups: Sequence[Compared]) -> list[Compared]:
         uniform = self._uniform(groups)
         std = [one.std for one in groups]
         overall = [pstdev(map(one.objective.return_of, one.group.trajectories)) for one in groups]
         unranked = {i for i, one in enumerate(groups) if not one.is_compared}
         candidates = [i for i in range(len(groups)) if i not in unranked]
-        quota = max(1, floor(self.keep * len(candidates) + 1e-9))  # 0.29 · 100 is 28.999… in floating point
+        quota = self.kept_at_most(len(candidates))
         ranked = sorted(candidates, key=lambda i: (uniform[i], -std[i], -overall[i], i))
         chosen = {i for i in [*unranked, *ranked[:quota]] if not (self.drop_uniform and uniform[i])}
         return [one for i, one in enumerate(groups) if i in chosen]

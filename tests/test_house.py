@@ -25,10 +25,12 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "search": (*COMMON, "envs.base", "engines.base"),
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
+    "estimate": (*COMMON, "envs.base", "batching", "policy", "engines", "search"),
     "studies": ("errors", "files"),
     "cli": (
         *COMMON,
         "studies",
+        "estimate",
         "envs",
         "modeling",
         "batching",
@@ -50,6 +52,7 @@ FOREIGN: Mapping[str, set[str]] = {
     "engines": {"lightning", "tokenizers", "peft"},
     "modeling": {"lightning", "tokenizers", "peft"},
     "policy": {"lightning"},
+    "estimate": {"lightning", "peft"},
     "studies": {"torch", "lightning", "transformers", "tokenizers", "peft"},
 }
 

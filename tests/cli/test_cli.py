@@ -54,7 +54,11 @@ class TestHelp:
 
     @pytest.mark.parametrize(
         ("subcommand", "flags"),
-        [("study", ("--output", "--jobs", "--only", "--keep-changed")), ("report", ("--baseline", "--threshold"))],
+        [
+            ("study", ("--output", "--jobs", "--only", "--keep-changed")),
+            ("report", ("--baseline", "--threshold")),
+            ("estimate", ("--machine", "--response_tokens", "--turns", "--characters_per_token")),
+        ],
     )
     def test_of_the_plain_subcommands_lists_their_flags(self, subcommand: str, flags, capsys, empty_folder):
         with pytest.raises(SystemExit) as ended:
@@ -66,7 +70,7 @@ class TestHelp:
 
     def test_lists_no_other_subcommands(self, capsys, empty_folder):
         said = printed(capsys, "--help")
-        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export,study,report"
+        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export,study,report,estimate"
         assert "trajectories built" in said
 
     @pytest.mark.parametrize("subcommand", ["fit", "validate", "export"])

@@ -1,9 +1,9 @@
-"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags; study and report."""
+"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags; study, report, estimate."""
 
 import logging
 import sys
 from argparse import ArgumentError
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_run
+from tsr_lightning.cli.estimate import DESCRIPTION as ESTIMATE
+from tsr_lightning.cli.estimate import estimate
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.report import DESCRIPTION as REPORT
@@ -36,7 +38,7 @@ SUBCOMMANDS = {
 
 
 # Subcommands that configure no run of their own, in one sentence each.
-PLAIN_SUBCOMMANDS = {"study": STUDY, "report": REPORT}
+PLAIN_SUBCOMMANDS = {"study": STUDY, "report": REPORT, "estimate": ESTIMATE}
 
 
 class TSRCLI(LightningCLI):
@@ -49,7 +51,7 @@ class TSRCLI(LightningCLI):
         return {"fit": lightning["fit"], "validate": lightning["validate"], "export": {"model", "datamodule"}}
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
-        """Lists study and report among the subcommands too, which `main` runs by itself."""
+        """Lists those among the subcommands too that `main` runs by itself."""
         super()._add_subcommands(parser, **kwargs)
         for name, description in PLAIN_SUBCOMMANDS.items():
             listed = LightningArgumentParser(description=description)
@@ -107,6 +109,16 @@ class CheckingCLI(TSRCLI):
         pass
 
 
+class ParsingCLI(TSRCLI):
+    """Parses and builds the agent and the data module, and nothing else: no Trainer, whose machine may be another."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        return None
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends it with one sentence and status 2."""
     given = list(sys.argv[1:] if args is None else args)
@@ -115,6 +127,8 @@ def main(args: Sequence[str] | None = None) -> None:
             sys.exit(study(given[1:], resolved_settings))
         if given[:1] == ["report"]:
             sys.exit(report(given[1:]))
+        if given[:1] == ["estimate"]:
+            sys.exit(estimate(given[1:], parsed_run))
         run(given)
     except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # a ConfigError is a ValueError
         sentence = config_error_sentence(error)
@@ -142,6 +156,17 @@ def resolved_settings(flags: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(sentence) from error
     finally:
         logging.disable(before)
+
+
+def parsed_run(flags: Sequence[str]) -> tuple[Agent, RolloutDataModule, Mapping[str, Any]]:
+    """The agent, the data module, and the keys and callbacks of the Trainer that `tsr fit` would have."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)  # Lightning tells of the seed
+    try:
+        cli = run(["fit", *flags], ParsingCLI)
+    finally:
+        logging.disable(before)
+    return cli.model, cli.datamodule, cli.config_init["fit"]["trainer"]
 
 
 def run(args: Sequence[str], cli: type[TSRCLI] = TSRCLI) -> TSRCLI:

@@ -40,17 +40,25 @@ def load_config(model: str) -> PretrainedConfig:
 
 def config_file(model: str) -> Path:
     """The config.json of a named model, downloaded if it is only on the hub."""
-    folder = Path(location(model))
-    if folder.is_dir():
-        return folder / "config.json"
-    cached = try_to_load_from_cache(model, "config.json") if _REPOSITORY.fullmatch(model) else None
-    found = cached if isinstance(cached, str) else _download_config(model)
+    local = local_config_file(model)
+    if local is not None:
+        return local
+    found = _download_config(model)
     remedy = (
         "neither a folder here nor a model in the cache or on the Hugging Face hub, so check the spelling, download it "
         "first, or use embedded/sokoban"
     )
     require(found is not None, _KEY, model, remedy)
     return Path(str(found))
+
+
+def local_config_file(model: str) -> Path | None:
+    """The config.json of a named model that is on this machine; None where only the hub may have it."""
+    folder = Path(location(model))
+    if folder.is_dir():
+        return folder / "config.json"
+    cached = try_to_load_from_cache(model, "config.json") if _REPOSITORY.fullmatch(model) else None
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _download_config(model: str) -> str | None:

@@ -49,3 +49,12 @@ class OnRolloutWave(Protocol):
     """Called after every wave of every rollout, those of evaluations included."""
 
     def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None: ...
+
+
+@runtime_checkable
+class LimitsGroups(Protocol):
+    """Says beforehand how many groups its `on_rollout_end` leaves at most, for estimates of what updates cost."""
+
+    def kept_at_most(self, groups: int) -> int:
+        """Of so many groups that are all compared."""
+        ...

@@ -1,0 +1,163 @@
+"""`tsr estimate`: its page, its arithmetic on a whole configuration, and what it refuses."""
+
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import ROOT, TINY
+
+from tsr_lightning.cli.app import main, parsed_run
+from tsr_lightning.cli.estimate import make_parser, setup_of
+from tsr_lightning.estimate.cards import CARDS, machine_of
+from tsr_lightning.estimate.hours import hours
+from tsr_lightning.estimate.memory import GIB, largest_cache_mib, memory
+from tsr_lightning.estimate.remedies import remedies
+from tsr_lightning.estimate.setup import Setup
+from tsr_lightning.policy.model import Policy
+
+PAPER = ("--config", "paper/sokoban.yaml")
+
+
+@pytest.fixture
+def empty(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, without a network and without a model."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a model was built, or a connection opened")
+
+    monkeypatch.setattr(Policy, "__init__", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return empty_folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["estimate", *args])
+    said = capsys.readouterr()
+    assert ended.value.code == 0, said.err
+    return said.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["estimate", *args])
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def setup(*flags: str) -> Setup:
+    given, others = make_parser().parse_known_args([*PAPER, *flags])
+    return setup_of(*parsed_run(others), given)[0]
+
+
+def test_the_page_of_a_paper_configuration(capsys, empty: Path):
+    page = printed(capsys, *PAPER, "--response_tokens", "150", "--turns", "4")
+    assert "Qwen/Qwen2.5-3B-Instruct: 3,085,938,688 parameters" in page
+    assert "the table of published shapes" in page
+    assert re.search(r"\| always \| linear layers in NF4 \| 1\.33 \| 1\.33 \| 1\.33 \|", page)
+    assert "RTX 4090 24 GB | A100 80 GB | 8 × A100 80 GB" in page
+    # beam 2 of 4 over five turns has 36 responses: 16 instances × 16 members × 36 × 400 tokens
+    assert re.search(r"\| tokens generated \| 1,075,200 \| 3,686,400 \|", page)
+    assert re.search(r"\| groups trained on, of 16 \| 4 \| 4 \|", page)  # InstanceFilter keeps a quarter
+    assert "RTX 4090 24 GB: fits" in page
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["sokoban", "frozen_lake", "webshop"])
+def test_the_docs_have_the_pages_that_the_command_makes(name: str, capsys, empty: Path):
+    page = printed(capsys, "--config", f"paper/{name}.yaml")
+    docs = (ROOT / "docs" / "estimate.md").read_text(encoding="utf-8")
+    assert f"--config paper/{name}.yaml -->\n{page}<!-- end -->" in docs, "python -m benchmarks.estimate_page"
+
+
+def test_all_weights_of_three_billion_do_not_fit_on_a_small_card(capsys, empty: Path):
+    flags = ("--model.policy.adapter", "null", "--model.policy.quantisation", "null", "--machine", "rtx4090")
+    page = printed(capsys, *PAPER, *flags)
+    [line] = [line for line in page.splitlines() if "does not fit, " in line]
+    assert re.search(r"[\d.]+ GiB are missing in the optimizer step", line)
+    assert re.search(r"model.policy.adapter of rank 16 saves [\d.]+ and fits", line)
+    assert "micro_batch_tokens" not in line  # which would not help an optimizer's step
+
+
+def test_own_flags_and_those_of_fit_are_read(capsys, empty: Path):
+    page = printed(capsys, "--config", "sokoban.yaml", "--model.policy.model", TINY, "--machine", "2xh100")
+    assert "the sizes given" in page
+    assert "counted by the model's tokenizer" in page
+    assert "| 2 × H100 80 GB |" in page
+    assert "--response_tokens" in printed(capsys, "--help")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ((), "tsr estimate needs a configuration: give --config FILE"),
+        ((*PAPER, "--machine", "abacus"), "--machine is 'abacus': choose from rtx4090, a100, h100, or several"),
+        ((*PAPER, "--machine", "0xa100"), "--machine is '0xa100': choose"),
+        ((*PAPER, "--response_tokens", "0"), "argument --response_tokens: 0 is no whole number of 1 or more"),
+        ((*PAPER, "--characters_per_token", "none"), "none is no number above 0"),
+        ((*PAPER, "--model.policy.model", "some/model"), "model.policy.model is 'some/model': its shape is neither"),
+        ((*PAPER, "--trainer.max_epochs", "-1"), "trainer.max_epochs is -1: give the number of epochs to estimate"),
+        ((*PAPER, "--data.instancs", "4"), "did you mean --data.instances?"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(flags: tuple[str, ...], sentence: str, capsys, empty: Path):
+    assert sentence in refused(capsys, *flags)
+
+
+class TestAWholeConfiguration:
+    def test_memory_is_the_sum_of_its_parts(self, empty: Path):
+        """Beside the rounded bytes of Qwen2.5-3B: 119,734,272 adapter weights in float32, four times."""
+        found = memory(setup())
+        sizes = {part.name: part.bytes for part in found.resident}
+        assert sizes["adapter in float32"] == sizes["gradients"] == 4 * 119_734_272
+        assert sizes["AdamW's two averages"] == 8 * 119_734_272
+        assert sizes["embeddings, norms and biases in bfloat16"] == 2 * (3_085_938_688 - 36 * 77_070_336)
+        assert "copy for the reference" not in sizes
+        largest = max(sum(part.bytes for part in phase) for phase in found.phases.values())
+        assert found.peak == sum(sizes.values()) + largest
+        card = CARDS["a100"]
+        assert found.total(card) == pytest.approx(found.peak * 1.08 + 0.8 * GIB)
+
+    def test_of_several_cards_each_has_the_model_and_fewer_tokens(self, empty: Path):
+        own, shared = memory(setup()), memory(setup(), 8)
+        ddp = [part for part in shared.resident if part not in own.resident]
+        assert [part.bytes for part in ddp] == [4 * 119_734_272]  # DDP's buckets
+        assert sum(part.bytes for part in shared.backward) < sum(part.bytes for part in own.backward)
+
+    def test_a_reference_costs_a_copy_without_an_adapter(self, empty: Path):
+        kl = ("--model.objective.init_args.kl", '{"class_path": "K3", "init_args": {"coefficient": 0.001}}')
+        whole = ("--model.policy.adapter", "null", "--model.policy.quantisation", "null")
+        names = [[part.name for part in memory(setup(*flags)).resident] for flags in (kl, (*kl, *whole))]
+        assert ["copy for the reference" in each for each in names] == [False, True]
+
+    def test_remedies_bring_what_they_say(self, empty: Path):
+        before, card = setup(), CARDS["rtx4090"]
+        [tokens] = [one for one in remedies(before, card, 1) if "micro_batch_tokens" in one.change]
+        after = setup("--data.updates.micro_batch_tokens", tokens.change.split()[-1])
+        assert memory(before).total(card) - memory(after).total(card) == pytest.approx(tokens.saves)
+
+    def test_the_largest_cache_just_fits(self, empty: Path):
+        before, card = setup(), CARDS["rtx4090"]
+        most = largest_cache_mib(before, card)
+        fits = [
+            memory(replace(before, engine=replace(before.engine, kv_cache_mib=most + more))).fits(card)
+            for more in (0, 2)
+        ]
+        assert fits == [True, False]
+
+    def test_hours_fall_with_more_and_faster_cards_and_shorter_responses(self, empty: Path):
+        own = setup()
+        [slow, fast, eight] = [hours(own, own.worst, machine_of(name)).total for name in ("a100", "h100", "8xa100")]
+        assert fast < slow
+        assert slow / 8 <= eight < slow / 4
+        assert hours(own, own.expected, machine_of("a100")).total < slow
+
+    def test_a_step_reads_the_weights_no_faster_than_the_bandwidth_allows(self, empty: Path):
+        """The decoding steps alone: responses / responses at once · 399 steps · the bytes of the weights."""
+        own, card = setup(), CARDS["a100"]
+        found = hours(own, own.worst, machine_of("a100")).epoch.rollout
+        weights = memory(own).resident[0].bytes + memory(own).resident[1].bytes
+        least = 16 * 16 * 36 / found.at_once * 399 * weights / card.bandwidth
+        assert found.decode > least

@@ -1,0 +1,162 @@
+"""`tsr estimate`: memory by part and hours that a configuration is expected to need. No model is loaded."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
+from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.estimate.cards import CARDS, DEFAULT, machine_of
+from tsr_lightning.estimate.episodes import average, counter_of, longest, measure
+from tsr_lightning.estimate.lookup import find_shape, find_tokenizer
+from tsr_lightning.estimate.report import page
+from tsr_lightning.estimate.setup import Case, Evaluation, Setup
+from tsr_lightning.estimate.workload import Episode
+from tsr_lightning.search.strategies import Sample
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.evaluation import EvalProtocol
+from tsr_lightning.training.hooks import LimitsGroups
+
+DESCRIPTION = "Estimates the memory and hours of a run from the model's shape: tsr estimate --config paper/sokoban.yaml"
+_SEEDS = range(4)  # of the episodes that are played to see how long prompts are
+_EXPECTED = 3  # an expected response is this part of the longest that is allowed, unless told otherwise
+
+# The configuration of `tsr fit` by its flags: the agent, the data module, and the keys and callbacks of the Trainer
+Parse = Callable[[Sequence[str]], "tuple[Agent, RolloutDataModule, Mapping[str, Any]]"]
+
+
+def make_parser() -> PlainParser:
+    parser = PlainParser(
+        prog="tsr estimate",
+        description=DESCRIPTION,
+        epilog="All other flags are those of tsr fit, --config first of all.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--machine",
+        action="append",
+        metavar="NAME",
+        help=f"one of {', '.join(CARDS)}, or several as 8xa100; may be repeated; {', '.join(DEFAULT)} if not given",
+    )
+    parser.add_argument(
+        "--response_tokens",
+        type=at_least_one,
+        help="tokens of an expected response, as rollout/response_tokens of a run; if not given, a third of the limit",
+    )
+    parser.add_argument(
+        "--turns", type=at_least_one, help="turns of an expected episode, such as rollout/turns; the most if not given"
+    )
+    parser.add_argument(
+        "--characters_per_token",
+        type=_positive,
+        default=3.0,
+        help="of prompts, where the model's tokenizer is not on this machine",
+    )
+    return parser
+
+
+def estimate(args: Sequence[str], parse: Parse) -> int:
+    """Runs the subcommand and returns the exit status.
+
+    Args:
+        args: the command line after `tsr estimate`.
+        parse: reads all flags that are not its own.
+    """
+    given, others = make_parser().parse_known_args(args)
+    if not any(flag.partition("=")[0] in ("--config", "-c") for flag in others):
+        raise ConfigError("tsr estimate needs a configuration: give --config FILE, such as --config paper/sokoban.yaml")
+    machines = [machine_of(name) for name in given.machine or DEFAULT]
+    setup, notes = setup_of(*parse(others), given)
+    print(page(setup, machines, notes), end="")
+    return 0
+
+
+def setup_of(
+    agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any], given: argparse.Namespace
+) -> tuple[Setup, list[str]]:
+    """What the estimate depends on, and where it comes from, a sentence each."""
+    spec, needs = agent.spec, agent.objective.needs
+    engine = data.engine
+    name = type(engine).__name__
+    require(isinstance(engine, Transformers), "data.engine", name, "estimates know the engine Transformers alone")
+    assert isinstance(engine, Transformers)
+    tokenizer = find_tokenizer(spec, data.texts)
+    shape, source = find_shape(spec, tokenizer)
+    limit = min(shape.max_position_embeddings, data.context_tokens or shape.max_position_embeddings)
+    counter = counter_of(tokenizer, given.characters_per_token)
+    played = [episode for env in data.envs for episode in measure(env, counter, _SEEDS)]
+    allowed = data.sampling.max_response_tokens
+    response = min(allowed, given.response_tokens or -(-allowed // _EXPECTED))
+    mean = average(played)
+
+    def case(name: str, episode: Episode, longest: int) -> Case:
+        return Case(name, episode.within(limit, data.episode_tokens), longest)
+
+    worst = case("worst", Episode(longest(played), data.context, allowed), allowed)
+    turns = given.turns or mean.turns
+    expected = case("expected", Episode(mean.first(turns), data.context, response), min(allowed, 2 * response))
+    epochs = _epochs(trainer)
+    limits = [callback for callback in trainer.get("callbacks") or () if isinstance(callback, LimitsGroups)]
+
+    def kept(groups: int) -> int:
+        return min([groups, *(callback.kept_at_most(groups) for callback in limits)])
+
+    setup = Setup(
+        shape=shape,
+        spec=spec,
+        autocast="mixed" in str(trainer.get("precision")),
+        has_critic=needs.values,
+        keeps_reference=needs.reference,
+        estimates=int((needs.logprobs or needs.values) and not data.updates.reuse_logprobs) + int(needs.reference),
+        trains_trees=needs.tree,
+        plan=data.plan,
+        epochs=epochs,
+        instances=data.instances_per_epoch,
+        kept=kept,
+        evaluations=tuple(_evaluation(one, epochs, trainer) for one in data.evaluations),
+        held_out=data.held_out.instances,
+        worst=worst,
+        expected=expected,
+        updates=data.updates,
+        engine=engine,
+        concurrency=data.concurrency,
+        max_response_tokens=allowed,
+    )
+    counted = "the model's tokenizer" if tokenizer else f"{given.characters_per_token:g} characters a token"
+    notes = [
+        f"its shape is that of {source}",
+        f"prompts are those of {len(played)} episodes played here, counted by {counted}",
+        f"worst: every response has {allowed} tokens; expected: {response}, and {2 * response} at most"
+        + ("" if given.response_tokens else " (assumed: give --response_tokens)"),
+    ]
+    if data.dynamic_sampling is not None:
+        notes.append("data.dynamic_sampling may draw further rounds, which are not counted")
+    return setup, notes
+
+
+def _evaluation(protocol: EvalProtocol, epochs: int, trainer: Mapping[str, Any]) -> Evaluation:
+    """How often: before training, unless the sanity check is off, and after every so many epochs."""
+    interval = int(trainer.get("check_val_every_n_epoch") or epochs)
+    validations = epochs // max(1, interval)
+    every = protocol.every_n_validations or max(1, validations)
+    times = int(trainer.get("num_sanity_val_steps") != 0) + -(-validations // every)
+    return Evaluation(protocol.search or Sample(), protocol.samples, times)
+
+
+def _epochs(trainer: Mapping[str, Any]) -> int:
+    epochs = trainer.get("max_epochs")
+    known = isinstance(epochs, int) and epochs >= 1
+    require(known, "trainer.max_epochs", epochs, "give the number of epochs to estimate")
+    return int(str(epochs))
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return value

@@ -1,0 +1,100 @@
+"""How long the prompts of an environment are, measured on a few episodes that are played here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import fmean
+
+from transformers import PreTrainedTokenizerFast
+
+from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
+from tsr_lightning.policy.chat import Chat
+from tsr_lightning.policy.plain import plain_encoder
+from tsr_lightning.rng import Key
+from tsr_lightning.trajectory import Message, to_messages
+
+TEMPLATE_TOKENS = 10  # around a message and before the response to it: ChatML's, where there is no tokenizer
+MOST_TURNS = 200
+
+
+@dataclass(frozen=True)
+class TokenCounter:
+    """Counts the tokens of messages.
+
+    Args:
+        text: counts those of a text.
+        template: what the chat template puts around a message and before the response to it.
+    """
+
+    text: Callable[[str], int]
+    template: int
+
+    def messages(self, messages: Sequence[Message]) -> int:
+        return self.template + sum(self.text(message.content) for message in messages)
+
+
+def counter_of(tokenizer: PreTrainedTokenizerFast | None, characters_per_token: float) -> TokenCounter:
+    """By the tokenizer, or, where there is none, by characters."""
+    if tokenizer is None:
+        return TokenCounter(lambda text: round(len(text) / characters_per_token), TEMPLATE_TOKENS)
+    chat, encode = Chat(tokenizer), plain_encoder(tokenizer)
+    user, response = Message("user", "x"), Message("assistant", "x")
+    added = len(chat.prompt((), (user, response, user))) - len(chat.prompt((), (user,)))
+    return TokenCounter(lambda text: len(encode(text)), max(0, added - 2 * len(encode("x"))))
+
+
+@dataclass(frozen=True)
+class EpisodeTokens:
+    """Tokens of an episode's messages, without responses."""
+
+    system: int
+    messages: tuple[float, ...]  # [T] of each turn, the template's own included
+
+    @property
+    def turns(self) -> int:
+        return len(self.messages)
+
+    def first(self, turns: int) -> "EpisodeTokens":
+        """The same, ended after so many turns."""
+        return EpisodeTokens(self.system, self.messages[:turns])
+
+
+def measure(env: Branchable, counter: TokenCounter, seeds: Sequence[int]) -> list[EpisodeTokens]:
+    """Episodes of these seeds, each played twice: by unreadable responses, which waste every turn, and by responses
+    as good as the environment can give, half of them random."""
+    return [_play(env, counter, seed, plays) for seed in seeds for plays in (False, True)]
+
+
+def longest(episodes: Sequence[EpisodeTokens]) -> EpisodeTokens:
+    """The most tokens of every turn, of the episodes that have it."""
+    columns = zip_longest(*(episode.messages for episode in episodes), fillvalue=0.0)
+    return EpisodeTokens(max(episode.system for episode in episodes), tuple(map(max, columns)))
+
+
+def average(episodes: Sequence[EpisodeTokens]) -> EpisodeTokens:
+    """The mean tokens of every turn, of the episodes that have it, up to the longest."""
+    columns = zip_longest(*(episode.messages for episode in episodes))
+    means = tuple(fmean(tokens for tokens in column if tokens is not None) for column in columns)
+    return EpisodeTokens(round(fmean(episode.system for episode in episodes)), means)
+
+
+def _play(env: Branchable, counter: TokenCounter, seed: int, plays: bool) -> EpisodeTokens:
+    observation, _ = env.reset(seed=seed)
+    env.reseed(Key(seed).fold_in("estimate"))
+    system = counter.messages([Message("system", env.instructions)]) if env.instructions else 0
+    messages: list[float] = []
+    for turn in range(MOST_TURNS):
+        messages.append(counter.messages(to_messages(observation)))
+        response = _response(env, Key(seed).fold_in("estimate", turn)) if plays else ""
+        observation, _, terminated, truncated, _ = env.step(response)
+        if terminated or truncated:
+            break
+    return EpisodeTokens(system, tuple(messages))
+
+
+def _response(env: Branchable, key: Key) -> str:
+    if isinstance(env, HasOracle):
+        return env.oracle(0.5, key)
+    if isinstance(env, HasLegalActions) and (actions := env.legal_actions()):
+        return actions[key.bits() % len(actions)]
+    return ""

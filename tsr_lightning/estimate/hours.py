@@ -1,0 +1,189 @@
+"""Seconds of an epoch and of an evaluation, and hours of a run. Pure functions of a setup and a machine.
+
+Environments are left out: theirs is the CPU's time. So are checkpoints and starting up.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from tsr_lightning.estimate.activations import Activations
+from tsr_lightning.estimate.cards import Card, Machine
+from tsr_lightning.estimate.flops import Flops, forward_flops, update_flops
+from tsr_lightning.estimate.memory import buffer_tokens, pass_size, slots, token_bytes
+from tsr_lightning.estimate.setup import Case, Setup
+from tsr_lightning.estimate.shape import ModelShape
+from tsr_lightning.estimate.weights import ITEMSIZE, adapter_parameters, plain_bytes, quantised_bytes
+from tsr_lightning.estimate.workload import RolloutTokens, TrainedTokens, Wave
+from tsr_lightning.policy.spec import PolicySpec
+
+# PyTorch operators of a layer and of the rest of a decoding step, as counted by a dispatch mode on a CPU
+_LAYER_OPERATORS, _ADAPTER_OPERATORS, _CAST_OPERATORS, _NF4_OPERATORS, _OTHER_OPERATORS = 72, 40, 17, 7, 78
+# An update's operators for each of a decoding step's: forward and backward pass
+_UPDATE_FACTOR = 3
+
+
+@dataclass(frozen=True)
+class RolloutSeconds:
+    """A rollout or an evaluation."""
+
+    prefill: float
+    decode: float
+    at_once: int  # responses, in the largest wave
+
+    @property
+    def total(self) -> float:
+        return self.prefill + self.decode
+
+
+@dataclass(frozen=True)
+class EpochSeconds:
+    """An epoch: its rollout, the passes before the updates, and the updates."""
+
+    rollout: RolloutSeconds
+    estimates: float
+    updates: float
+
+    @property
+    def total(self) -> float:
+        return self.rollout.total + self.estimates + self.updates
+
+
+@dataclass(frozen=True)
+class Hours:
+    """Of a whole run."""
+
+    epoch: EpochSeconds  # the first, as a sample
+    training: float  # hours of all epochs
+    evaluation: float  # hours of all evaluations
+
+    @property
+    def total(self) -> float:
+        return self.training + self.evaluation
+
+
+def hours(setup: Setup, case: Case, machine: Machine) -> Hours:
+    """Of a run of all epochs and evaluations. Cards share the groups of a rollout and the tokens of an update."""
+    epochs: list[EpochSeconds] = []
+    seconds = 0.0
+    for entries, count in setup.distinct_entries:
+        searches = setup.instances * sum(entry.count for entry in entries)
+        trained = setup.trained(entries, case)
+        epoch = EpochSeconds(
+            rollout_seconds(setup, case, setup.rollout(entries, case), searches, setup.instances, machine),
+            estimate_seconds(setup, trained, machine),
+            update_seconds(setup, trained, machine),
+        )
+        epochs.append(epoch)
+        seconds += count * epoch.total
+    evaluations = sum(
+        one.times
+        * rollout_seconds(
+            setup, case, setup.evaluation(one, case), setup.held_out * one.samples, setup.held_out, machine
+        ).total
+        for one in setup.evaluations
+    )
+    return Hours(epochs[0], seconds / 3600, evaluations / 3600)
+
+
+def rollout_seconds(
+    setup: Setup, case: Case, tokens: RolloutTokens, searches: int, instances: int, machine: Machine
+) -> RolloutSeconds:
+    """Prompts by their FLOPs, then as many decoding steps as the longest response has, batch after batch.
+
+    A card has the groups of ceil(instances / cards) instances, of which `concurrency` searches run side by side. Where
+    the cache cannot hold what a wave leaves behind, the next one computes its whole prompts again.
+    """
+    card = machine.card
+    share = ceil(instances / machine.count) / instances
+    rounds = max(1, ceil(share * searches / setup.concurrency))
+    part = share / rounds
+    prefill = decode = 0.0
+    most = 0
+    is_cached = True
+    for wave in tokens.waves:
+        prompts, new = (wave.new_prompts, wave.new_tokens) if is_cached else (wave.prompts, wave.prompt_tokens)
+        is_cached = part * wave.held(tokens.response) <= slots(setup)  # so that the next wave finds its prefixes
+        scores = part * prompts * new * (wave.prompt_tokens - new / 2)
+        flops = forward_flops(setup.shape, setup.spec, part * prompts * new, part * wave.prompts, scores)
+        prefill += rounds * flop_seconds(flops, setup.spec, card)
+        responses = ceil(part * wave.responses)
+        at_once = min(responses, responses_at_once(setup, wave))
+        most = max(most, at_once)
+        batches = ceil(responses / at_once)
+        mean = at_once * case.episode.response / max(case.longest, 1)
+        step = step_seconds(setup, wave, mean, case.longest, card)
+        decode += rounds * batches * max(0, case.longest - 1) * step
+    return RolloutSeconds(prefill, decode, most)
+
+
+def responses_at_once(setup: Setup, wave: Wave) -> int:
+    """As many as `max_num_seqs` allows, and the decode buffer: a prompt's row has its tokens and as many as all of its
+    responses may have (`TransformersEngine._chunks`)."""
+    room, limit = buffer_tokens(setup), setup.max_response_tokens
+    siblings = max(1, wave.responses // wave.prompts)
+    prompts = room // (wave.prompt_tokens + siblings * limit)
+    fitting = prompts * siblings if prompts else (room - wave.prompt_tokens) // limit
+    return max(1, min(setup.engine.max_num_seqs, fitting))
+
+
+def step_seconds(setup: Setup, wave: Wave, responses: float, longest: int, card: Card) -> float:
+    """One decoding step of so many responses.
+
+    The larger of what the card and what the host takes, as PyTorch's operators run one by one without CUDA graphs, and
+    then the engine's own Python code for each response. The card reads the weights and the keys and values that are
+    seen (siblings share their prompt's), or computes, whichever takes longer.
+    """
+    siblings = max(1.0, wave.responses / wave.prompts)
+    seen = responses / siblings * wave.prompt_tokens + responses * longest / 2
+    read = weights_read(setup.shape, setup.spec) + seen * token_bytes(setup)
+    scores = responses * (wave.prompt_tokens + longest / 2)
+    flops = forward_flops(setup.shape, setup.spec, responses, responses, scores)
+    device = max(read / (card.bandwidth * card.bandwidth_share), flop_seconds(flops, setup.spec, card))
+    host = operators(setup.shape, setup.spec) * card.operator_seconds
+    return max(device, host) + responses * card.response_seconds
+
+
+def weights_read(shape: ModelShape, spec: PolicySpec) -> float:
+    """Bytes of memory traffic for the weights of a forward pass: each is read once.
+
+    Those in NF4 are first written in the compute dtype and then read again, as bitsandbytes does for more than a few
+    rows.
+    """
+    dense = plain_bytes(shape, spec) + 4 * adapter_parameters(shape, spec.adapter)
+    if spec.quantisation is None:
+        return dense
+    return dense + quantised_bytes(shape, spec) + 2 * ITEMSIZE[spec.quantisation.compute_dtype] * shape.linear_weights
+
+
+def operators(shape: ModelShape, spec: PolicySpec) -> int:
+    """PyTorch operators of one decoding step."""
+    layer = _LAYER_OPERATORS
+    if spec.adapter is not None:
+        layer += _ADAPTER_OPERATORS + (_CAST_OPERATORS if spec.dtype == "bfloat16" else 0)
+    if spec.quantisation is not None:
+        layer += _NF4_OPERATORS
+    return shape.num_hidden_layers * layer + _OTHER_OPERATORS
+
+
+def estimate_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
+    """Forward passes before the updates: the policy's, and the reference's if there is one."""
+    flops = forward_flops(setup.shape, setup.spec, trained.packed, trained.outputs, trained.scores)
+    return setup.estimates * flop_seconds(flops, setup.spec, machine.card) / machine.count
+
+
+def update_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
+    """Forward and backward passes of all epochs of the updates."""
+    size = pass_size(setup, machine.count)
+    chunked = size.outputs > Activations(setup.shape, setup.spec).rows_at_once
+    flops = update_flops(setup.shape, setup.spec, trained.packed, trained.outputs, trained.scores, chunked=chunked)
+    passes = setup.updates.epochs * max(setup.updates.minibatches, ceil(trained.packed / max(1, size.tokens)))
+    host = passes / machine.count * _UPDATE_FACTOR * operators(setup.shape, setup.spec) * machine.card.operator_seconds
+    device = setup.updates.epochs * flop_seconds(flops, setup.spec, machine.card) / machine.count
+    return max(device, host) if trained.packed else 0.0
+
+
+def flop_seconds(flops: Flops, spec: PolicySpec, card: Card) -> float:
+    """At the attainable share: the base in its compute dtype, an adapter in float32."""
+    dtype = spec.dtype if spec.quantisation is None else spec.quantisation.compute_dtype
+    rate = card.bfloat16 if dtype == "bfloat16" else card.float32
+    return (flops.base / rate + flops.adapter / card.float32) / card.compute_share

@@ -1,0 +1,59 @@
+"""Finds a model's shape and tokenizer on this machine. Loads no weights, and asks the hub nothing."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerFast
+
+from tsr_lightning.errors import require
+from tsr_lightning.estimate.published import PUBLISHED
+from tsr_lightning.estimate.shape import ModelShape, shape_of
+from tsr_lightning.policy.architecture import small_config
+from tsr_lightning.policy.model_files import load_config, local_config_file
+from tsr_lightning.policy.spec import PolicySpec, Scratch
+from tsr_lightning.policy.vocabulary import load_tokenizer
+
+
+def find_tokenizer(spec: PolicySpec, texts: Callable[[], Iterable[str]]) -> PreTrainedTokenizerFast | None:
+    """The tokenizer of the spec's model; None where it is not on this machine.
+
+    Args:
+        spec: names the model.
+        texts: of the environments, from which the vocabulary of a new model is made.
+    """
+    if isinstance(spec.model, Scratch):
+        return load_tokenizer(spec, texts())
+    config = local_config_file(spec.model)
+    if config is None:
+        return None
+    if (config.parent / "tokenizer.json").is_file():
+        return load_tokenizer(replace(spec, model=str(config.parent)), ())
+    cached = try_to_load_from_cache(spec.model, "tokenizer.json") if not Path(spec.model).is_dir() else None
+    return load_tokenizer(replace(spec, model=str(Path(cached).parent)), ()) if isinstance(cached, str) else None
+
+
+def find_shape(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast | None) -> tuple[ModelShape, str]:
+    """The shape of the spec's model, and where it comes from.
+
+    Raises:
+        ConfigError: it is not on this machine and not among the published ones, or not of Llama's kind.
+    """
+    if isinstance(spec.model, Scratch):
+        assert tokenizer is not None  # made from the environment's text
+        return shape_of(small_config(spec.model, tokenizer), spec.model), "the sizes given"
+    if (file := local_config_file(spec.model)) is not None:
+        return shape_of(load_config(spec.model), spec.model), str(file)
+    remedy = (
+        f"its shape is neither in a folder here, nor in the hub's cache, nor among {', '.join(PUBLISHED)}; give a "
+        "folder with its config.json"
+    )
+    require(spec.model in PUBLISHED, "model.policy.model", spec.model, remedy)
+    return shape_of(published_config(spec.model)), "the table of published shapes"
+
+
+def published_config(model: str) -> PretrainedConfig:
+    """The configuration of a model of the table."""
+    kind, values = PUBLISHED[model]
+    return AutoConfig.for_model(kind, **values)

@@ -1,0 +1,196 @@
+"""Memory of one card by part. Pure functions of a setup.
+
+A card holds the model, its gradients and AdamW's states all the time: Lightning leaves gradients in place until the
+next backward pass. Beside these come, one after the other, the rollout, the backward pass and the optimizer's step;
+the engine gives its cache back before the updates.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tsr_lightning.estimate.activations import Activations, PassSize
+from tsr_lightning.estimate.cards import Card
+from tsr_lightning.estimate.setup import Setup
+from tsr_lightning.estimate.weights import (
+    ITEMSIZE,
+    adapter_parameters,
+    critic_bytes,
+    plain_bytes,
+    quantised_bytes,
+    trained_bytes,
+)
+
+GIB = 2**30
+PREFILL_TOKENS = 4096  # of the engine: tokens of one pass over prompts, unless one prompt is longer
+MASK_ELEMENTS = 2**23  # of one call of attention over prompts
+SAMPLED_LOGITS = 2**24  # of the engine: logits that are sampled from at once
+_SAMPLING_BYTES = 32  # per logit: log-probabilities in float32, and sums of probabilities in float64 with two copies
+BUFFER_SHARE = 1 / 3  # of the engine's cache is the decode buffer, on a card
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some memory, with what it is for."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CardMemory:
+    """Of one card, without the CUDA context."""
+
+    resident: tuple[Part, ...]
+    rollout: tuple[Part, ...]
+    backward: tuple[Part, ...]
+    step: tuple[Part, ...]
+
+    @property
+    def phases(self) -> dict[str, tuple[Part, ...]]:
+        return {"rollout": self.rollout, "backward pass": self.backward, "optimizer step": self.step}
+
+    @property
+    def peak(self) -> int:
+        """Resident memory and the largest phase: what torch.cuda.max_memory_allocated would report."""
+        return _sum(self.resident) + max(map(_sum, self.phases.values()))
+
+    @property
+    def peak_phase(self) -> str:
+        return max(self.phases, key=lambda name: _sum(self.phases[name]))
+
+    def total(self, card: Card) -> float:
+        """Bytes that the card has to have: the peak, what fragmentation adds to it, and the context."""
+        return self.peak * (1 + card.fragmentation) + card.context_gib * GIB
+
+    def fits(self, card: Card) -> bool:
+        return self.total(card) <= card.memory_gib * GIB
+
+
+def memory(setup: Setup, ranks: int = 1) -> CardMemory:
+    """The memory of each of `ranks` cards. Under DDP only the micro-batches differ from one card's."""
+    return CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks), _step(setup))
+
+
+def token_bytes(setup: Setup) -> int:
+    """Keys and values of one token: 2 · L · K·D · b (`engines.transformers.kv_store`)."""
+    return 2 * setup.shape.num_hidden_layers * setup.shape.key_size * ITEMSIZE[setup.spec.dtype]
+
+
+def slot_bytes(setup: Setup) -> int:
+    """The same and a hidden state."""
+    return token_bytes(setup) + setup.shape.hidden_size * ITEMSIZE[setup.spec.dtype]
+
+
+def buffer_tokens(setup: Setup) -> int:
+    """Tokens of the decode buffer: of all responses that are generated at once, their prompts and all that they may
+    become."""
+    return int(setup.engine.kv_cache_mib * 2**20 * BUFFER_SHARE) // token_bytes(setup)
+
+
+def slots(setup: Setup) -> int:
+    """Tokens of prefixes that the cache keeps."""
+    return int(setup.engine.kv_cache_mib * 2**20 * (1 - BUFFER_SHARE)) // slot_bytes(setup)
+
+
+def wanted_cache_mib(setup: Setup, ranks: int = 1) -> int:
+    """`kv_cache_mib` with which nothing is computed twice, and as many responses are generated at once as the searches
+    side by side or `max_num_seqs` allow."""
+    case, most = setup.worst, 0.0
+    for entries, _ in setup.distinct_entries:
+        rollout = setup.rollout(entries, case)
+        searches = -(-setup.instances // ranks) * sum(entry.count for entry in entries)
+        share = min(setup.concurrency, searches) / max(1, setup.instances * sum(entry.count for entry in entries))
+        for wave in rollout.waves:
+            responses = min(setup.engine.max_num_seqs, share * wave.responses)
+            prompts = responses * wave.prompts / wave.responses
+            tokens = prompts * wave.prompt_tokens + responses * setup.max_response_tokens
+            held = share * wave.held(rollout.response) * slot_bytes(setup) / (1 - BUFFER_SHARE)
+            most = max(most, held, tokens * token_bytes(setup) / BUFFER_SHARE)
+    return int(most / 2**20) + 1
+
+
+def largest_cache_mib(setup: Setup, card: Card, ranks: int = 1) -> int:
+    """The largest `kv_cache_mib` that fits on the card; below 1 where nothing fits."""
+    of_card = memory(setup, ranks)
+    room = (card.memory_gib - card.context_gib) * GIB / (1 + card.fragmentation)
+    others = _sum(of_card.resident) + _sum(of_card.rollout) - setup.engine.kv_cache_mib * 2**20
+    return int((room - others) / 2**20)
+
+
+def pass_size(setup: Setup, ranks: int = 1) -> PassSize:
+    """The largest micro-batch: of `micro_batch_tokens`, or less where a minibatch has less, or the longest sequence."""
+    found = [PassSize(0, 0, 0)]
+    for entries, _ in setup.distinct_entries:
+        trained = setup.trained(entries, setup.worst)
+        if not trained.packed:
+            continue
+        minibatch = trained.packed / setup.updates.minibatches / ranks
+        tokens = max(trained.longest, min(setup.updates.micro_batch_tokens, minibatch))
+        share = tokens / trained.packed
+        found.append(PassSize(round(tokens), round(share * trained.outputs), round(share * trained.unshared)))
+    return max(found, key=lambda size: size.tokens)
+
+
+def _resident(setup: Setup, ranks: int) -> tuple[Part, ...]:
+    shape, spec = setup.shape, setup.spec
+    trained = trained_bytes(shape, spec)
+    plain = plain_bytes(shape, spec)
+    what = f"embeddings, norms and biases in {spec.dtype}" if spec.quantisation else f"weights in {spec.dtype}"
+    return _parts(
+        ("linear layers in NF4", quantised_bytes(shape, spec)),
+        (what, plain),
+        ("adapter in float32", 4 * adapter_parameters(shape, spec.adapter)),
+        ("gradients", trained),
+        ("AdamW's two averages", 2 * trained),
+        ("value head, with gradient and averages", 4 * critic_bytes(shape) * setup.has_critic),
+        # with an adapter the reference is the policy with the adapter off
+        ("copy for the reference", plain * (setup.keeps_reference and spec.adapter is None)),
+        ("DDP's copy of the gradients", trained * (ranks > 1)),
+        ("weights cast to bfloat16 by autocast", setup.autocast * (spec.adapter is None) * 2 * shape.parameters),
+    )
+
+
+def _rollout(setup: Setup) -> tuple[Part, ...]:
+    sampled = min(SAMPLED_LOGITS, setup.engine.max_num_seqs * setup.shape.vocab_size)
+    return _parts(
+        ("keys, values and decode buffer (kv_cache_mib)", setup.engine.kv_cache_mib * 2**20),
+        ("a pass over prompts, or sampling", max(_prefill(setup), _SAMPLING_BYTES * sampled)),
+    )
+
+
+def _prefill(setup: Setup) -> int:
+    """What a pass over prompts works with: its feed-forward part or its attention, whichever is larger.
+
+    The first has three tensors as wide as the intermediate size; an adapter adds its output, that scaled and the sum,
+    and for another dtype than its own float32 a cast of it. Attention has a mask, and again one for the heads that
+    share keys.
+    """
+    shape, adapter, item = setup.shape, setup.spec.adapter, ITEMSIZE[setup.spec.dtype]
+    longest = max(setup.worst.episode.prompt(depth) for depth in range(setup.worst.episode.turns))
+    rows = max(PREFILL_TOKENS, longest)
+    wide = 3 * item if adapter is None else 4 * item + 8 if item == 2 else 5 * item
+    narrow = shape.hidden_size * (4 * item + 4 * (adapter is not None and item == 2))
+    sizes = 3 * shape.hidden_size + 3 * shape.query_size + 2 * shape.key_size
+    mask = min(MASK_ELEMENTS, rows * longest) * (1 + shape.num_attention_heads // shape.num_key_value_heads)
+    return max(rows * (shape.intermediate_size * wide + narrow), (rows * sizes + mask) * item)
+
+
+def _backward(setup: Setup, ranks: int) -> tuple[Part, ...]:
+    activations, size = Activations(setup.shape, setup.spec), pass_size(setup, ranks)
+    how = "checkpoints" if setup.spec.gradient_checkpointing else "activations"  # of `pass_size`
+    logits, working = activations.logits(size), activations.working(size)
+    name = "logits in float32" if logits > working else "a layer's backward pass"
+    return _parts((how, activations.saved(size)), (name, max(logits, working)))
+
+
+def _step(setup: Setup) -> tuple[Part, ...]:
+    """AdamW's update for all weights at once (`foreach`) makes one tensor as large as they are."""
+    return _parts(("AdamW's intermediate results", trained_bytes(setup.shape, setup.spec)))
+
+
+def _parts(*parts: tuple[str, int]) -> tuple[Part, ...]:
+    return tuple(Part(name, int(size)) for name, size in parts if size)
+
+
+def _sum(parts: Iterable[Part]) -> int:
+    return sum(part.bytes for part in parts)

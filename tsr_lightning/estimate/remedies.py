@@ -1,0 +1,57 @@
+"""Which keys to change where a configuration does not fit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tsr_lightning.estimate.cards import Card
+from tsr_lightning.estimate.memory import memory, pass_size
+from tsr_lightning.estimate.setup import Setup
+from tsr_lightning.policy.spec import NF4, LoRA
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of one key."""
+
+    change: str  # key and value
+    saves: float  # bytes on the card
+    fits: bool  # with this change alone
+
+
+def remedies(setup: Setup, card: Card, ranks: int) -> list[Remedy]:
+    """What each change would bring, the largest first; those that bring nothing are left out."""
+    total = memory(setup, ranks).total(card)
+    found = []
+    for change, changed in _changes(setup, ranks):
+        after = memory(changed, ranks)
+        saves = total - after.total(card)
+        if saves > 0:
+            found.append(Remedy(change, saves, after.fits(card)))
+    return sorted(found, key=lambda remedy: -remedy.saves)
+
+
+def _changes(setup: Setup, ranks: int) -> Iterator[tuple[str, Setup]]:
+    spec = setup.spec
+    if not spec.gradient_checkpointing:
+        yield (
+            "model.policy.gradient_checkpointing true",
+            replace(setup, spec=replace(spec, gradient_checkpointing=True)),
+        )
+    if spec.dtype == "float32":
+        yield "model.policy.dtype bfloat16", replace(setup, spec=replace(spec, dtype="bfloat16"))
+    if spec.adapter is None:
+        yield "model.policy.adapter of rank 16", replace(setup, spec=replace(spec, adapter=LoRA()))
+        yield (
+            "model.policy.adapter of rank 16 and model.policy.quantisation NF4",
+            replace(setup, spec=replace(spec, adapter=LoRA(), quantisation=NF4())),
+        )
+    elif spec.quantisation is None:
+        yield "model.policy.quantisation NF4", replace(setup, spec=replace(spec, quantisation=NF4()))
+    tokens = pass_size(setup, ranks).tokens // 2
+    if tokens:
+        updates = replace(setup.updates, micro_batch_tokens=tokens)
+        yield f"data.updates.micro_batch_tokens {tokens}", replace(setup, updates=updates)
+    if setup.engine.kv_cache_mib > 1:
+        half = setup.engine.kv_cache_mib // 2
+        engine = replace(setup.engine, kv_cache_mib=half)
+        yield f"data.engine.init_args.kv_cache_mib {half}", replace(setup, engine=engine)

@@ -1,0 +1,231 @@
+"""An estimate as a page of tables in Markdown."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tsr_lightning.estimate.activations import Activations
+from tsr_lightning.estimate.cards import Machine
+from tsr_lightning.estimate.hours import Hours, hours
+from tsr_lightning.estimate.memory import (
+    GIB,
+    CardMemory,
+    Part,
+    largest_cache_mib,
+    memory,
+    pass_size,
+    slots,
+    wanted_cache_mib,
+)
+from tsr_lightning.estimate.operations import operations
+from tsr_lightning.estimate.remedies import remedies
+from tsr_lightning.estimate.setup import Case, Setup
+from tsr_lightning.estimate.weights import adapter_parameters
+
+
+def page(setup: Setup, machines: Sequence[Machine], notes: Sequence[str]) -> str:
+    """Memory by part, hours, and what they assume.
+
+    Args:
+        setup: of the configuration.
+        machines: the columns.
+        notes: on where the setup comes from, one sentence each.
+    """
+    sections = [
+        _bullets([_model(setup), *notes]),
+        "Memory of each card, in GiB:",
+        _memory_table(setup, machines),
+        _bullets(_verdicts(setup, machines)),
+        "Tokens and operations of the first epoch, all cards together:",
+        _token_table(setup),
+        "Seconds of the first epoch, and hours of the run:",
+        _hours_table(setup, machines),
+        "Assumed, and not measured:",
+        _bullets(_assumptions(machines)),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _model(setup: Setup) -> str:
+    shape, adapter = setup.shape, setup.spec.adapter
+    trained = f", of which an adapter of rank {adapter.rank} adds and trains" if adapter else ", all of them trained"
+    count = f" {adapter_parameters(shape, adapter):,}" if adapter else ""
+    return f"{setup.spec.model}: {shape.parameters:,} parameters{trained}{count}"
+
+
+def _memory_table(setup: Setup, machines: Sequence[Machine]) -> str:
+    columns = [memory(setup, machine.count) for machine in machines]
+    rows: list[Sequence[str]] = []
+
+    def add(title: str, parts: Sequence[Sequence[Part]]) -> None:
+        names = list(dict.fromkeys(part.name for own in parts for part in own))
+        for name in names:
+            sizes = [next((part.bytes for part in own if part.name == name), 0) for own in parts]
+            rows.append((title, name, *map(_gib, sizes)))
+
+    add("always", [column.resident for column in columns])
+    for phase in columns[0].phases:
+        add(phase, [column.phases[phase] for column in columns])
+    rows.append(("**peak**", "always, and the largest phase", *(_gib(column.peak) for column in columns)))
+    totals = [column.total(machine.card) for column, machine in zip(columns, machines, strict=True)]
+    rows.append(("**total**", "with fragmentation and the CUDA context", *map(_gib, totals)))
+    rows.append(("card", "", *(f"{machine.card.memory_gib:.1f}" for machine in machines)))
+    rows.append(("", "", *(_fits(column, machine) for column, machine in zip(columns, machines, strict=True))))
+    return _table(("when", "what", *(machine.name for machine in machines)), rows)
+
+
+def _fits(of_card: CardMemory, machine: Machine) -> str:
+    return "fits" if of_card.fits(machine.card) else "**does not fit**"
+
+
+def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
+    lines = []
+    for machine in machines:
+        of_card = memory(setup, machine.count)
+        missing = of_card.total(machine.card) - machine.card.memory_gib * GIB
+        if missing <= 0:
+            lines.append(
+                f"{machine.name}: fits, with {_gib(-missing)} GiB to spare; its peak is the {of_card.peak_phase}"
+            )
+            continue
+        changes = [
+            f"{remedy.change} saves {_gib(remedy.saves)}{' and fits' if remedy.fits else ''}"
+            for remedy in remedies(setup, machine.card, machine.count)
+        ]
+        advice = "; ".join(changes) or "no single key helps: take a smaller model, or cards with more memory"
+        lines.append(
+            f"{machine.name}: does not fit, {_gib(missing)} GiB are missing in the {of_card.peak_phase}: {advice}"
+        )
+    ranks = sorted({machine.count for machine in machines})
+    lines += [_backward_pass(setup, count) for count in ranks]
+    wanted = ", ".join(f"{wanted_cache_mib(setup, count):,} on {_cards(count)}" for count in ranks)
+    lines.append(
+        f"kv_cache_mib is {setup.engine.kv_cache_mib:,}, or {slots(setup):,} tokens of prefixes; in the worst case no "
+        f"prefix is computed twice and max_num_seqs responses run at once from {wanted}"
+    )
+    return lines
+
+
+def _backward_pass(setup: Setup, ranks: int) -> str:
+    """What checkpoints bring, and what the last parts of the backward pass take one after the other."""
+    size = pass_size(setup, ranks)
+    with_, without = (
+        Activations(setup.shape, replace(setup.spec, gradient_checkpointing=value)) for value in (True, False)
+    )
+    used = with_ if setup.spec.gradient_checkpointing else without
+    return (
+        f"on {_cards(ranks)} a micro-batch has {size.tokens:,} tokens, of which the backward pass keeps "
+        f"{_gib(with_.saved(size))} GiB with checkpoints "
+        f"and {_gib(without.saved(size))} without; then {_gib(used.logits(size))} of logits at once, and after these "
+        f"{_gib(used.working(size))} for a layer's backward pass, of which the larger counts"
+    )
+
+
+def _token_table(setup: Setup) -> str:
+    rows: list[Sequence[str]] = []
+    [(entries, _), *_] = setup.distinct_entries
+    rollouts = [setup.rollout(entries, case) for case in setup.cases]
+    trained = [setup.trained(entries, case) for case in setup.cases]
+    figures: list[tuple[str, Iterable[float]]] = [
+        ("turns of an episode", (case.episode.turns for case in setup.cases)),
+        ("tokens of the first prompt", (case.episode.prompt(0) for case in setup.cases)),
+        ("tokens of the last prompt", (case.episode.prompt(case.episode.turns - 1) for case in setup.cases)),
+        ("tokens of a response", (case.episode.response for case in setup.cases)),
+        ("responses", (rollout.responses for rollout in rollouts)),
+        ("tokens generated", (rollout.generated for rollout in rollouts)),
+        ("tokens of prompts, if none were shared", (rollout.prompt_tokens for rollout in rollouts)),
+        ("tokens of prompts that are computed", (rollout.prefilled for rollout in rollouts)),
+        (f"groups trained on, of {setup.instances}", (setup.kept(setup.instances) for _ in setup.cases)),
+        ("tokens trained on, shared prefixes once", (own.packed for own in trained)),
+        ("longest training sequence", (own.longest for own in trained)),
+    ]
+    for name, values in figures:
+        rows.append((name, *(f"{value:,.0f}" for value in values)))
+    made = [operations(setup, entries, case) for case in setup.cases]
+    for name, flops in (
+        ("PFLOP of prompts, if none were shared", (own.unshared_prompts for own in made)),
+        ("PFLOP of prompts", (own.prompts for own in made)),
+        ("PFLOP of responses", (own.responses for own in made)),
+        ("PFLOP of passes before the updates", (own.estimates for own in made)),
+        ("PFLOP of updates", (own.updates for own in made)),
+    ):
+        rows.append((name, *(f"{value / 1e15:,.2f}" for value in flops)))
+    return _table(("", *(case.name for case in setup.cases)), rows)
+
+
+def _hours_table(setup: Setup, machines: Sequence[Machine]) -> str:
+    rows: list[Sequence[str]] = []
+    for case in setup.cases:
+        found = [hours(setup, case, machine) for machine in machines]
+        rows += _case_rows(setup, case, found)
+        larger = [_run_with_room(setup, case, machine) for machine in machines]
+        rows.append(("", "run with a larger cache that fits, h (kv_cache_mib)", *larger))
+    return _table(("case", "what", *(machine.name for machine in machines)), rows)
+
+
+def _run_with_room(setup: Setup, case: Case, machine: Machine) -> str:
+    """Hours with the largest cache that fits, and that cache."""
+    most = min(largest_cache_mib(setup, machine.card, machine.count), wanted_cache_mib(setup, machine.count))
+    if most <= setup.engine.kv_cache_mib:
+        return "–"
+    larger = replace(setup, engine=replace(setup.engine, kv_cache_mib=most))
+    return f"{hours(larger, case, machine).total:.1f} ({most:,})"
+
+
+def _case_rows(setup: Setup, case: Case, found: Sequence[Hours]) -> list[Sequence[str]]:
+    epochs = [one.epoch for one in found]
+    return [
+        (case.name, "prompts, s", *(_seconds(epoch.rollout.prefill) for epoch in epochs)),
+        ("", "responses, s", *(_seconds(epoch.rollout.decode) for epoch in epochs)),
+        ("", "most responses at once, on each card", *(str(epoch.rollout.at_once) for epoch in epochs)),
+        ("", "passes before the updates, s", *(_seconds(epoch.estimates) for epoch in epochs)),
+        ("", "updates, s", *(_seconds(epoch.updates) for epoch in epochs)),
+        ("", f"{setup.epochs} epochs, h", *(f"{one.training:.1f}" for one in found)),
+        ("", f"{_evaluations(setup)}, h", *(f"{one.evaluation:.1f}" for one in found)),
+        ("", "**run, h**", *(f"**{one.total:.1f}**" for one in found)),
+    ]
+
+
+def _evaluations(setup: Setup) -> str:
+    times = sum(one.times for one in setup.evaluations)
+    return f"{times} evaluations of {setup.held_out} instances"
+
+
+def _assumptions(machines: Sequence[Machine]) -> list[str]:
+    cards = {machine.card.name: machine.card for machine in machines}
+    [first, *_] = cards.values()
+    speeds = "; ".join(
+        f"{card.name}: {card.bfloat16 / 1e12:.0f} TFLOP/s in bfloat16, {card.float32 / 1e12:.1f} in float32, "
+        f"{card.bandwidth / 1e12:.2f} TB/s"
+        for card in cards.values()
+    )
+    return [
+        speeds,
+        f"{first.compute_share:.0%} of the operations and {first.bandwidth_share:.0%} of the bandwidth are reached; an "
+        f"operator of PyTorch takes the host {first.operator_seconds * 1e6:.0f} µs, without CUDA graphs, and the "
+        f"engine's own code {first.response_seconds * 1e6:.0f} µs a response and step",
+        f"{first.context_gib} GiB for the CUDA context and libraries; {first.fragmentation:.0%} more for fragmentation",
+        "no episode ends early, no two states of a search are equal, and no two responses begin alike",
+        "several cards hold the whole model each (trainer.strategy ddp), and share groups and tokens evenly",
+        "environments, checkpoints and starting up take no time",
+    ]
+
+
+def _cards(count: int) -> str:
+    return "one card" if count == 1 else f"each of {count} cards"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.1f}" if seconds < 100 else f"{seconds:,.0f}"
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

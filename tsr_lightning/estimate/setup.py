@@ -1,0 +1,96 @@
+"""What of a configuration an estimate depends on, as plain values."""
+
+from dataclasses import dataclass
+
+from tsr_lightning.batching.schedule import Updates
+from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.estimate.shape import ModelShape
+from tsr_lightning.estimate.workload import (
+    Episode,
+    KeptGroups,
+    RolloutTokens,
+    TrainedTokens,
+    rollout_tokens,
+    trained_tokens,
+)
+from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.search.plan import Plan, PlanEntry
+from tsr_lightning.search.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A protocol of evaluation, and how often a run evaluates it."""
+
+    strategy: Strategy
+    samples: int
+    times: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is assumed of episodes.
+
+    Args:
+        name: of the case.
+        episode: its turns and tokens.
+        longest: response tokens of the longest of those that are generated together, which decides the steps.
+    """
+
+    name: str
+    episode: Episode
+    longest: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A configuration with the shape of its model and the length of its episodes."""
+
+    shape: ModelShape
+    spec: PolicySpec
+    autocast: bool  # trainer.precision is bf16-mixed
+    has_critic: bool
+    keeps_reference: bool  # whether log-probabilities of the reference are computed
+    estimates: int  # forward passes over what is trained on, before its updates
+    trains_trees: bool
+    plan: Plan
+    epochs: int
+    instances: int
+    kept: KeptGroups
+    evaluations: tuple[Evaluation, ...]
+    held_out: int
+    worst: Case
+    expected: Case
+    updates: Updates
+    engine: Transformers
+    concurrency: int
+    max_response_tokens: int
+
+    @property
+    def cases(self) -> tuple[Case, Case]:
+        return self.expected, self.worst
+
+    def rollout(self, entries: list[PlanEntry], case: Case) -> RolloutTokens:
+        """Of an epoch with these entries."""
+        return rollout_tokens(entries, self.instances, case.episode)
+
+    def evaluation(self, evaluation: Evaluation, case: Case) -> RolloutTokens:
+        """Of one evaluation by a protocol, on all held-out instances."""
+        return rollout_tokens([PlanEntry(evaluation.strategy, evaluation.samples)], self.held_out, case.episode)
+
+    def trained(self, entries: list[PlanEntry], case: Case) -> TrainedTokens:
+        """Of one pass over what an epoch trains on."""
+        groups = self.kept(self.instances)
+        return trained_tokens(entries, groups, case.episode, trains_trees=self.trains_trees)
+
+    @property
+    def distinct_entries(self) -> list[tuple[list[PlanEntry], int]]:
+        """The plan's entries, each with the number of epochs that have them."""
+        found: list[tuple[list[PlanEntry], int]] = []
+        for epoch in range(self.epochs):
+            entries = self.plan.entries(epoch)
+            if found and found[-1][0] == entries:
+                found[-1] = entries, found[-1][1] + 1
+            else:
+                found.append((entries, 1))
+        return found

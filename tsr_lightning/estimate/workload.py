@@ -1,0 +1,189 @@
+"""Tokens of an epoch: generated, computed for prompts, and trained on. Pure functions of counts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tsr_lightning.estimate.episodes import EpisodeTokens
+from tsr_lightning.estimate.searches import search_size
+from tsr_lightning.policy.chat import Context
+from tsr_lightning.search.plan import PlanEntry
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode as the policy sees it.
+
+    Args:
+        tokens: of its messages.
+        context: the past turns that a prompt shows.
+        response: tokens of a response.
+    """
+
+    tokens: EpisodeTokens
+    context: Context
+    response: int
+
+    @property
+    def turns(self) -> int:
+        return self.tokens.turns
+
+    def prompt(self, depth: int) -> int:
+        """Tokens of the prompt after `depth` turns: the system message, the visible turns with their responses, and
+        the present messages."""
+        return round(self.tokens.system + sum(self._shown(depth)) + self.tokens.messages[depth])
+
+    def _shown(self, depth: int) -> list[float]:
+        visible = self.context.visible_turns(depth)
+        return [messages + self.response for messages in self.tokens.messages[depth - visible : depth]]
+
+    def extends(self, depth: int) -> bool:
+        """Whether the prompt after `depth` turns continues that of the turn before and its response."""
+        return depth > 0 and self.context.visible_turns(depth) == depth
+
+    def new(self, depth: int) -> int:
+        """Tokens of that prompt which no earlier prompt of the episode had: the messages and the last sampled token,
+        which no decoding step computed; or all but the system message where the context was cut."""
+        if depth == 0:
+            return self.prompt(0)
+        return (
+            round(self.tokens.messages[depth]) + 1 if self.extends(depth) else self.prompt(depth) - self.tokens.system
+        )
+
+    def sequences(self, turns: int) -> list[int]:
+        """Tokens of its training sequences: consecutive turns are one while each prompt extends the last."""
+        lengths: list[int] = []
+        for depth in range(turns):
+            whole = self.prompt(depth) + self.response
+            if self.extends(depth):
+                lengths[-1] = whole
+            else:
+                lengths.append(whole)
+        return lengths
+
+    def within(self, context_tokens: int, episode_tokens: int | None) -> "Episode":
+        """The same, ended before the turn whose prompt or response has no room."""
+        room = self.turns if episode_tokens is None else max(1, episode_tokens // self.response)
+        fitting = [depth for depth in range(self.turns) if self.prompt(depth) + self.response <= context_tokens]
+        turns = next((depth for depth in range(self.turns) if depth not in fitting), self.turns)
+        return Episode(self.tokens.first(max(1, min(turns, room))), self.context, self.response)
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Responses that are generated at once, of all searches that run side by side."""
+
+    prompts: int  # distinct
+    new_prompts: int  # of these, not computed before
+    responses: int
+    prompt_tokens: int  # of each prompt
+    new_tokens: int  # of each new prompt, where prefixes are shared
+
+    def held(self, response: int) -> int:
+        """Tokens whose keys the cache has to hold for the next wave to find its prefixes: every prompt and every
+        response, as it is not known before which of them search goes on with."""
+        return self.prompts * self.prompt_tokens + self.responses * response
+
+
+@dataclass(frozen=True)
+class RolloutTokens:
+    """A rollout of an epoch or an evaluation."""
+
+    waves: tuple[Wave, ...]
+    response: int  # tokens
+
+    @property
+    def responses(self) -> int:
+        return sum(wave.responses for wave in self.waves)
+
+    @property
+    def generated(self) -> int:
+        """Responses · R."""
+        return self.responses * self.response
+
+    @property
+    def decoded(self) -> int:
+        """Responses · (R - 1): the last sampled token of a response is not computed."""
+        return self.responses * (self.response - 1)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """What would be computed if no prefix were shared: every response's whole prompt."""
+        return sum(wave.responses * wave.prompt_tokens for wave in self.waves)
+
+    @property
+    def prefilled(self) -> int:
+        """What the prefix cache leaves to compute."""
+        return sum(wave.new_prompts * wave.new_tokens for wave in self.waves)
+
+
+def rollout_tokens(entries: Sequence[PlanEntry], instances: int, episode: Episode) -> RolloutTokens:
+    """Groups of these entries on so many instances. Members of a group share their first prompt.
+
+    The k-th requests of all searches are one wave, as in `search.driver`, cut by depth.
+    """
+    sizes = [(search_size(entry.strategy, episode.turns), entry.count) for entry in entries if entry.count]
+    waves: list[Wave] = []
+    for number in range(max((len(size.requests) for size, _ in sizes), default=0)):
+        levels = [
+            (level, count) for size, count in sizes if number < len(size.requests) for level in size.requests[number]
+        ]
+        for depth in sorted({level.depth for level, _ in levels}):
+            of_depth = [(level, count) for level, count in levels if level.depth == depth]
+            prompts = 1 if depth == 0 else sum(level.nodes * count for level, count in of_depth)
+            new = sum(level.new_nodes * count for level, count in of_depth)
+            waves.append(
+                Wave(
+                    prompts=instances * prompts,
+                    new_prompts=instances * (min(1, new) if depth == 0 else new),
+                    responses=instances * sum(level.responses * count for level, count in of_depth),
+                    prompt_tokens=episode.prompt(depth),
+                    new_tokens=episode.new(depth),
+                )
+            )
+    return RolloutTokens(tuple(waves), episode.response)
+
+
+@dataclass(frozen=True)
+class TrainedTokens:
+    """What an epoch's updates compute."""
+
+    packed: int  # tokens, where prefixes that the sequences of a group share count once
+    unshared: int  # tokens of all sequences
+    outputs: int  # sampled tokens
+    scores: float  # products of a query and a key: half the square of each sequence
+    longest: int  # of a sequence
+
+
+def trained_tokens(
+    entries: Sequence[PlanEntry], groups: int, episode: Episode, *, trains_trees: bool = False
+) -> TrainedTokens:
+    """Of so many groups: one trajectory per member, or, under tree credit, every response of the searches' trees.
+
+    A group's sequences share the first prompt; those whose context was cut share the system message alone.
+    """
+    packed = unshared = outputs = longest = 0
+    scores = 0.0
+    first, system = episode.prompt(0), episode.tokens.system
+    for entry in entries:
+        size = search_size(entry.strategy, episode.turns)
+        if trains_trees and size.responses:
+            levels = [level for request in size.requests for level in request]
+            lengths = [
+                episode.prompt(level.depth) + episode.response for level in levels for _ in range(level.responses)
+            ]
+            own = sum(level.new_nodes * episode.new(level.depth) * (level.depth > 0) for level in levels)
+            packed += entry.count * (own + size.responses * episode.response)
+            outputs += entry.count * size.responses * episode.response
+        else:
+            lengths = episode.sequences(episode.turns)
+            packed += entry.count * (sum(lengths) - first - sum(system for _ in lengths[1:]))
+            outputs += entry.count * episode.turns * episode.response
+        unshared += entry.count * sum(lengths)
+        scores += entry.count * sum(length**2 / 2 for length in lengths)
+        longest = max([longest, *lengths])
+    return TrainedTokens(
+        groups * (packed + (first if packed else 0)), groups * unshared, groups * outputs, groups * scores, longest
+    )
+
+
+KeptGroups = Callable[[int], int]  # of so many groups, how many callbacks leave to train on at most
