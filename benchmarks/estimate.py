@@ -109,12 +109,12 @@ def main(args: Sequence[str] | None = None) -> list[Measured]:
 
 
 def tiny(setup: Setup) -> Setup:
-    """The same configuration with a small shape and few tokens; keys and values shared by as many heads as there."""
-    heads = max(1, TINY["num_attention_heads"] // setup.shape.num_attention_heads * setup.shape.num_key_value_heads)
-    shape = replace(setup.shape, **TINY, num_key_value_heads=heads, vocab_size=TINY_VOCABULARY)
+    """The same configuration with a small shape and few tokens: episodes of one turn, and one head of keys."""
+    shape = replace(setup.shape, **TINY, num_key_value_heads=1, vocab_size=TINY_VOCABULARY)
+    episode = replace(setup.worst.episode, tokens=setup.worst.episode.tokens.first(1))
     updates = replace(setup.updates, micro_batch_tokens=TINY_TOKENS, minibatches=1)
     engine = Transformers(kv_cache_mib=TINY_CACHE_MIB, max_num_seqs=64)
-    return replace(setup, shape=shape, updates=updates, engine=engine)
+    return replace(setup, shape=shape, updates=updates, engine=engine, worst=replace(setup.worst, episode=episode))
 
 
 def measure(setup: Setup, machine: Machine, device: torch.device, folder: Path) -> list[Measured]:
@@ -161,7 +161,8 @@ def rollout(
 ) -> list[Measured]:
     """The engine on one wave: as many prompts as fill a decoding step."""
     responses, tokens, siblings = min(64, setup.engine.max_num_seqs), 8, 4
-    length = min(512, setup.updates.micro_batch_tokens // 4)  # in all, a whole pass over prompts
+    episode = setup.worst.episode
+    length = max(episode.prompt(depth) for depth in range(episode.turns))  # as the estimate has it
     generator = np.random.default_rng(0)
     prompts = [
         Prompt(tuple(generator.integers(0, 256, length).tolist()), tuple(range(i, i + siblings)), tokens)
