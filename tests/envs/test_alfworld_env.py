@@ -15,6 +15,7 @@ from tests.alfworld_games import DATA, REASON, content, index, problem, write_ga
 from tsr_lightning.envs.alfworld.env import ALFWorldEnv
 from tsr_lightning.envs.alfworld.grammars import MOVE, PUT
 from tsr_lightning.envs.alfworld.layouts import HELD_BY, OPENABLE, ROOMS
+from tsr_lightning.envs.alfworld.sources import open_source
 from tsr_lightning.envs.alfworld.tasks import KINDS
 from tsr_lightning.envs.base import Branchable, HasOracle, fingerprint
 from tsr_lightning.envs.checker import check_branchable
@@ -22,6 +23,13 @@ from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.panels import make_panel
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
+
+
+@pytest.fixture(autouse=True)
+def folders_are_looked_up_anew() -> None:
+    """pytest gives a folder's name to a later test again, with other files."""
+    open_source.cache_clear()
+
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -296,6 +304,7 @@ GOOD = problem("put a mug in cabinet.")
         ("initial_state.pddl", GOOD.replace("(atLocation agent1 loc_bar_9)", "(atLocation agent1)"), "facts|values"),
         ("initial_state.pddl", GOOD.replace("(objectType Mug_bar_1 MugType)", ""), "facts do not fit"),
     ],
+    ids=lambda value: value[:20],  # the whole of some texts would fill a page
 )  # fmt: skip
 def test_a_file_that_is_no_game_is_refused_in_one_sentence(tmp_path: Path, name: str, text: str, why: str):
     (tmp_path / name).write_text(text)

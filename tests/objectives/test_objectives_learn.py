@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from presets import PRESETS
 
 from callbacks import Evaluation
+from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import DAPO, GRPO, PPO, RAFT, RLOO, SFT, Credit, Objective, ReinforceRej, TreeCredit
@@ -61,6 +62,7 @@ def success_rate(kind: type[Objective], epochs: int, *, tree: bool = False) -> f
         instances=64 if tree else 32,  # with 16 and twice the step, every fourth seed of GRPO settles on a wrong answer
         held_out=HeldOut(32),
         sampling=Sampling(1.0, 2),
+        updates=Updates(mismatch_tolerance=None),  # a shifted mask would be stopped before it is trained on
         evaluations=[EvalProtocol("sampled", 1.0, 8)],
     )
     trainer = pl.Trainer(
