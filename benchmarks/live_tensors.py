@@ -1,4 +1,4 @@
-"""Counts the bytes of tensors that are alive, on any device: what is asked of a CUDA allocator, without rounding."""
+"""Counts the bytes of live tensors on any device: what a CUDA allocator is asked for, before it rounds."""
 
 import weakref
 from typing import Any

@@ -45,7 +45,7 @@ class TrainingSequence:
 
 
 class ToEstimate(NamedTuple):
-    """A trajectory whose `Estimates` are asked for."""
+    """A trajectory and its training sequences, to compute `Estimates` of."""
 
     trajectory: Trajectory
     sequences: Sequence[TrainingSequence]  # of the trajectory

@@ -25,8 +25,14 @@ PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Qwen/Qwen2.5-7B-Instruct": (
         "qwen2",
         {
-            **{**_QWEN, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
-            **{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28},
+            **_QWEN,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "tie_word_embeddings": False,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
         },
     ),
 }

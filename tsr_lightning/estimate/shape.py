@@ -74,7 +74,7 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """V·H, twice where the output embedding is one of its own."""
+        """V·H, twice where the output embedding is not tied to the input's."""
         return self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
 
     @property
@@ -115,14 +115,20 @@ def shape_of(config: PretrainedConfig, name: object = "") -> ModelShape:
 # What the layers of each model type of `modeling.packed_forward` have beside those of a Mistral model
 _DIFFERENCES: Mapping[str, Callable[[Any], dict[str, bool]]] = {
     "llama": lambda c: {
-        **{"has_qkv_bias": c.attention_bias, "has_output_bias": c.attention_bias, "has_mlp_bias": c.mlp_bias}
+        "has_qkv_bias": c.attention_bias,
+        "has_output_bias": c.attention_bias,
+        "has_mlp_bias": c.mlp_bias,
     },
     "mistral": lambda c: {},
     "qwen2": lambda c: {"has_qkv_bias": True},
     "qwen3": lambda c: {
-        **{"has_qkv_bias": c.attention_bias, "has_output_bias": c.attention_bias, "has_head_norms": True}
+        "has_qkv_bias": c.attention_bias,
+        "has_output_bias": c.attention_bias,
+        "has_head_norms": True,
     },
     "seed_oss": lambda c: {
-        **{"has_qkv_bias": c.attention_bias, "has_output_bias": c.attention_out_bias, "has_mlp_bias": c.mlp_bias}
+        "has_qkv_bias": c.attention_bias,
+        "has_output_bias": c.attention_out_bias,
+        "has_mlp_bias": c.mlp_bias,
     },
 }

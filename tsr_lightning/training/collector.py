@@ -1,4 +1,4 @@
-"""Collects rollouts ahead of the updates, in a thread of its own. Knows no Trainer, and nothing of what a rollout is.
+"""Collects rollouts ahead of the updates, in a background thread. Knows neither the Trainer nor a rollout's contents.
 
     epoch e:        begin rollout e + s with the weights of now -> wait for rollout e -> updates
     beside it:      rollouts e + 1 to e + s, one after the other

