@@ -240,6 +240,7 @@ def old_names(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.exhaustive  # ten seconds, against names that have long been replaced
 def test_no_old_name_is_left():
     found = []
     for path in text_files():

@@ -1,6 +1,8 @@
 """Costs of rollouts."""
 
-from dataclasses import astuple, dataclass
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,11 @@ class Costs:
         return self.env_errors + self.env_timeouts + self.env_deaths
 
     def __add__(self, other: "Costs") -> "Costs":
-        return Costs(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+        return Costs(*map(operator.add, _values(self), _values(other)))
 
     def __sub__(self, other: "Costs") -> "Costs":
-        return Costs(*(one - two for one, two in zip(astuple(self), astuple(other), strict=True)))
+        return Costs(*map(operator.sub, _values(self), _values(other)))
+
+
+# `dataclasses.astuple` copies every number deeply, and a rollout adds costs at every request of every search.
+_values: Callable[[Costs], tuple[float, ...]] = operator.attrgetter(*(field.name for field in fields(Costs)))

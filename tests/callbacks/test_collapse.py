@@ -316,7 +316,7 @@ class Recorder(Callback):
 RESTORE = '{"class_path": "Restore", "init_args": {"learning_rate_factor": 1e-5}}'
 GUARD = f'{{"class_path": "callbacks.CollapseGuard", "init_args": {{"on_collapse": {RESTORE}, "window": 2}}}}'
 DESTROYED = (
-    *("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.max_epochs", "3", "--data.instances", "8"),
+    *("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.max_epochs", "3", "--data.instances", "4"),
     *("--data.plan.init_args.count", "4", "--data.evaluations", "[]", "--trainer.enable_checkpointing", "false"),
     *("--model.optimizer.learning_rate", "0.5", "--model.optimizer.warmup_updates", "0"),
     *("--trainer.callbacks", f'[{GUARD}, {{"class_path": "{__name__}.Recorder"}}]'),

@@ -42,8 +42,8 @@ from tsr_lightning.search.scorers import CriticValue
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Lookahead, Sample, Strategy
 
-TREES = range(20)
-MORE = pytest.param(range(20, 60), marks=pytest.mark.exhaustive, id="more")
+TREES = range(10)
+MORE = pytest.param(range(10, 60), marks=pytest.mark.exhaustive, id="more")
 STRATEGIES: list[Strategy] = [
     Sample(),
     BestOfN(3),
@@ -126,8 +126,8 @@ def test_random_trees(
 def test_random_trees_with_evictions(policy: Policy) -> None:
     """Memory for one or two hundred tokens, so that prefixes are evicted and computed again, with the same results."""
     recomputed = 0
-    for seed in range(36):
-        recording = Recording(small_engine(policy, slots=97 + 2 * seed))
+    for seed in range(18):
+        recording = Recording(small_engine(policy, slots=97 + 4 * seed))
         with counted_tokens(policy) as counter:
             grow(recording, random.Random(seed), 1.0)
             grow(recording, random.Random(seed), 1.0)
@@ -135,7 +135,7 @@ def test_random_trees_with_evictions(policy: Policy) -> None:
         assert counter.total == costs.tokens_computed >= recording.distinct_prefixes()
         recomputed += costs.tokens_computed - recording.distinct_prefixes()
         assert_all_sampled(policy, recording, 1.0, ENDS)
-    assert recomputed > 200
+    assert recomputed > 100
 
 
 def small_engine(policy: Policy, slots: int) -> TransformersEngine:
@@ -180,8 +180,15 @@ def played(
     return recording, counter.total
 
 
-@pytest.mark.parametrize("context", CONTEXTS, ids=repr)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize(
+    ("strategy", "context"),
+    [
+        pytest.param(strategy, context, id=f"{strategy}-{context}", marks=[] if usual else pytest.mark.exhaustive)
+        for strategy in STRATEGIES
+        for context in CONTEXTS
+        for usual in [context == Full() or type(strategy) is BestOfN]
+    ],
+)
 def test_every_strategy_in_every_context(embedded: Policy, strategy: Strategy, context: Context) -> None:
     spec = PolicySpec("embedded/frozen_lake")
     recording, computed = played(embedded, spec, strategy, context, 7)
@@ -249,12 +256,12 @@ def test_other_architectures(name: str, kernels: Kernels, tmp_path: Path) -> Non
     policy = Policy(PolicySpec(str(tmp_path)), TOKENIZER, critic=True, seed=1)
     packed_forward.install(policy.causal_lm, kernels)
     sampled = 0
-    for seed in range(12):
+    for seed in range(6):
         chance = random.Random(seed)
         recording = Recording(make_engine(policy, chance.choice([2, 512])))
         with counted_tokens(policy) as counter:
             grow(recording, chance, 1.0)
         assert counter.total == recording.take_costs().tokens_computed == recording.distinct_prefixes()
         sampled += assert_all_sampled(policy, recording, 1.0, ENDS)
-    assert sampled > 100
+    assert sampled > 50
     assert_batch_composition_is_irrelevant(policy, [prompt.ids for prompt in recording.prompts])

@@ -608,12 +608,20 @@ def test_the_package_registers_environments() -> None:
     assert "tsr/FrozenLake-v0" in OURS
 
 
-@pytest.mark.parametrize("id", OURS)
+# Their own tests check these on several settings.
+ELSEWHERE = ("tsr/ALFWorld-v0", "tsr/TextWorld-v0", "tsr/WebShop-v0")
+
+
+@pytest.mark.parametrize(
+    "id", [pytest.param(id, marks=pytest.mark.exhaustive if id in ELSEWHERE else []) for id in OURS]
+)
 def test_every_registered_environment_is_branchable(id: str) -> None:
     assert check_branchable(id).skipped == ()
 
 
-@pytest.mark.parametrize("id", OURS)
+@pytest.mark.parametrize(
+    "id", [pytest.param(id, marks=pytest.mark.exhaustive if id in ELSEWHERE else []) for id in OURS]
+)
 def test_every_registered_environment_passes_gymnasiums_checker(id: str) -> None:
     check_env(gymnasium.make(id).unwrapped)  # its warnings are errors here
 

@@ -45,7 +45,7 @@ def test_two_processes_make_equal_games_byte_for_byte(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that fills the cache of the tests, and one with another salt of Python's hashes."""
-    kinds = [{}, {"kind": "simple"}, {"kind": "coin_collector", "level": KINDS["coin_collector"]["level"]}]
+    kinds = [{}, {"kind": "coin_collector", "level": KINDS["coin_collector"]["level"]}]
     made = [source(cache, **kind).path(0) for kind in kinds]
     paths = [tmp_path / f"{number}.z8" for number in range(len(kinds))]
     monkeypatch.setenv("PYTHONHASHSEED", "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2")

@@ -28,8 +28,8 @@ UNLIMITED = TokenLimits(1000)
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_a_strategy_chooses_what_the_reference_chooses(strategy: Strategy) -> None:
-    """48 searches of 12 instances have equal token ids, returns, successes, and trees."""
-    searches = tasks(strategy, 48)
+    """Searches of 6 instances or more have equal token ids, returns, successes, and trees."""
+    searches = tasks(strategy, 48 if isinstance(strategy, Expert) else 24)
     played = driver(Guided(), concurrency=7, keep_tree=True).run(searches)
     assert played == [Reference(task, UNLIMITED, 64).trajectory() for task in searches]
     assert len({(t.succeeded, t.episode_return) for t in played}) > 3  # or any two strategies would agree
@@ -43,7 +43,7 @@ def test_a_strategy_chooses_what_the_reference_chooses(strategy: Strategy) -> No
 @pytest.mark.parametrize("strategy", FEW, ids=repr)
 def test_a_token_limit_cuts_where_the_reference_cuts(strategy: Strategy, limits: TokenLimits) -> None:
     """Limits of a turn, an episode and a context: responses are cut to fit; without room the episode is truncated."""
-    searches = tasks(strategy, 48)
+    searches = tasks(strategy, 24)
     played = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=2, keep_tree=True).run(searches)
     assert played == [Reference(task, limits, 2).trajectory() for task in searches]
     cut = [t for t in played if t.truncated and len(t.turns) < TURNS]
@@ -124,13 +124,13 @@ def test_messages_and_instructions_of_the_instance_reach_the_prompt(workers: int
 @pytest.mark.parametrize("strategy", FEW, ids=repr)
 def test_concurrency_and_order_change_nothing(strategy: Strategy) -> None:
     """1, 7 or 256 searches at once, in any order, with other strategies beside them."""
-    searches = tasks(strategy, 40)
+    searches = tasks(strategy, 20)
     alone = driver(Guided(), concurrency=1).run(searches)
     assert driver(Guided(), concurrency=7).run(searches) == alone
     assert driver(Guided(), concurrency=256).run(searches) == alone
     order = random.Random(1).sample(range(len(searches)), len(searches))
     assert driver(Guided(), concurrency=7).run([searches[i] for i in order]) == [alone[i] for i in order]
-    others = [tasks(other, 40, run=8) for other in FEW]
+    others = [tasks(other, 20, run=8) for other in FEW]
     mixed = [task for row in zip(searches, *others, strict=True) for task in row]
     assert driver(Guided(), concurrency=50).run(mixed)[:: len(FEW) + 1] == alone
 

@@ -14,10 +14,11 @@ from commands import ROOT, in_folder, tsr
 from processes import Forked
 
 from tsr_lightning.cli.app import main
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import Run, parse_grid
 from tsr_lightning.studies.process import AlreadyRunning, locked
-from tsr_lightning.studies.study import fit_command
+from tsr_lightning.studies.study import check_arms, fit_command
 
 SECONDS = 400
 EVALUATION = {"class_path": "callbacks.Evaluation"}
@@ -220,6 +221,20 @@ def test_bad_flags_are_refused(args: list[str], sentence: str, capsys, empty_fol
         main(["study", *args])
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_only_the_chosen_arms_are_checked():
+    grid = parse_grid({**GRID, "thresholds": {"greedy": [0.5]}}, "mine")
+
+    def resolve(flags: list[str]) -> dict[str, Any]:
+        require("--config=objective/ppo.yaml" not in flags, "model.objective", "PPO", "this arm is wrong on purpose")
+        return {"trainer": {"callbacks": [EVALUATION]}, "data": {"evaluations": [{"name": "sampled"}]}}
+
+    assert set(check_arms(grid, resolve, ["grpo"])) == {"grpo"}  # and the threshold may be that of another
+    with pytest.raises(ConfigError, match=r"arm ppo: model\.objective is 'PPO'"):
+        check_arms(grid, resolve)
+    with pytest.raises(ConfigError, match=r"thresholds\.greedy"):
+        check_arms(parse_grid({**GRID, "arms": {"grpo": None}, "thresholds": {"greedy": [0.5]}}, "mine"), resolve)
 
 
 def test_a_run_that_another_process_works_on_is_left_alone(tmp_path: Path):

@@ -193,14 +193,15 @@ def steps() -> dict[str, dict[str, Step]]:
 
 
 @pytest.fixture(scope="module")
-def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Step]]:
-    """Of every objective, on each of two ranks."""
+def of_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Step]]:
+    """Of the named objectives, on each of two ranks."""
+    cases = {name: OBJECTIVES[name] for name in request.param}
     folder = tmp_path_factory.mktemp("ranks")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     ranks = [
-        CONTEXT.Process(target=run_rank, args=(OBJECTIVES, folder, {**common, "LOCAL_RANK": rank}), daemon=True)
+        CONTEXT.Process(target=run_rank, args=(cases, folder, {**common, "LOCAL_RANK": rank}), daemon=True)
         for rank in "01"
     ]
     try:
@@ -224,9 +225,20 @@ def test_micro_batches_do_not_change_the_step(name: str, steps: dict[str, dict[s
     assert_same(several, one)
 
 
-@pytest.mark.slow
+# By what ranks must share: group means, a batch's moments, token counts, a critic, demonstrations, trees.
+SHARING = ("GRPO", "PPO", "DAPO", "GSPO", "ReinforcePlusPlus", "SFT", "GRPO, tree credit", "PPO, tree credit")
+OTHERS = tuple(name for name in OBJECTIVES if name not in SHARING)
+
+
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("of_ranks", "name"),
+    [
+        *(pytest.param(SHARING, name, id=name, marks=pytest.mark.slow) for name in SHARING),
+        *(pytest.param(OTHERS, name, id=name, marks=pytest.mark.exhaustive) for name in OTHERS),
+    ],
+    indirect=["of_ranks"],
+)
 def test_ranks_do_not_change_the_step(name: str, steps: dict[str, dict[str, Step]], of_ranks: list[dict[str, Step]]):
     for rank in of_ranks:
         assert rank[name].micro_batches > 2

@@ -14,7 +14,7 @@ from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import read_grid
-from tsr_lightning.studies.study import Outcome, Resolve, check_arms, chosen_runs, run_study
+from tsr_lightning.studies.study import Outcome, Resolve, check_arms, run_study
 
 DESCRIPTION = "Runs a grid of configurations and seeds, several runs side by side, and goes on where it was stopped."
 
@@ -46,9 +46,8 @@ def study(args: Sequence[str], resolve: Resolve) -> int:
     """
     given = make_parser().parse_args(args)
     grid = read_grid(_grid_path(given.grid))
-    chosen_runs(grid, given.only)  # refused before the arms are checked, which takes a second or two each
     console = Console(highlight=False)
-    checked = check_arms(grid, resolve)
+    checked = check_arms(grid, resolve, given.only)  # of the chosen arms alone, since each takes half a second
     folder = StudyFolder(given.output or Path("runs") / "studies" / grid.name)
     with _interrupted_by_sigterm():
         outcome = run_study(

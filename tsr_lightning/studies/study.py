@@ -52,15 +52,22 @@ class Outcome:
     busy: tuple[Run, ...]  # another process works on them
 
 
-def check_arms(grid: Grid, resolve: Resolve) -> dict[str, CheckedArm]:
-    """Every arm's configuration, by name.
+def check_arms(grid: Grid, resolve: Resolve, only: Sequence[str] = ()) -> dict[str, CheckedArm]:
+    """The configurations of the arms that have runs to make, by name.
+
+    Args:
+        grid: the study.
+        resolve: gives the whole configuration of `tsr fit` by its flags, and refuses what it would refuse.
+        only: shell patterns of arms or runs; empty for all.
 
     Raises:
-        ConfigError: of the first that `tsr fit` would refuse or that would measure nothing, or of a threshold for what
-            none would measure.
+        ConfigError: of the first that `tsr fit` would refuse or that would measure nothing; or of a threshold for what
+            none would measure, where all arms are checked.
     """
+    names = {run.arm for run in chosen_runs(grid, only)}
+    arms = [arm for arm in grid.arms if arm.name in names]
     checked = {}
-    for arm in grid.arms:
+    for arm in arms:
         try:
             resolved = resolve([*arm.flags(), f"--seed_everything={arm.seeds[0]}"])
             remedy = "a study begins its runs and goes on from their own checkpoints; leave it out"
@@ -70,7 +77,7 @@ def check_arms(grid: Grid, resolve: Resolve) -> dict[str, CheckedArm]:
         except ConfigError as error:
             raise ConfigError(f"arm {arm.name}: {error}") from error
     known = dict.fromkeys(protocol for one in checked.values() for protocol in one.protocols)
-    for protocol, rates in grid.thresholds.items():
+    for protocol, rates in grid.thresholds.items() if len(arms) == len(grid.arms) else ():
         remedy = f"no arm is evaluated by a protocol of this name; use {' or '.join(known)}"
         require(protocol in known, f"thresholds.{protocol}", list(rates), remedy)
     return checked
