@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+import parity
 import pytest
 from commands import TINY, in_folder, tsr
-
-EVALUATIONS = '[{"name": "sampled", "temperature": 1.0, "samples": 1, "search": null}]'
 
 
 @pytest.mark.parametrize(
@@ -21,23 +20,7 @@ EVALUATIONS = '[{"name": "sampled", "temperature": 1.0, "samples": 1, "search": 
 )
 def test_success_rises_above_0_9(objective: str, search: str, tmp_path: Path) -> None:
     overlays = ("--config", f"search/{search}.yaml", "--config", f"objective/{objective}.yaml")
-    settings = {
-        "model.policy.model": TINY,
-        "model.optimizer.learning_rate": 0.005,
-        "data.env": "parity:Parity-v0",
-        "data.env_kwargs": "null",
-        "data.instances": 16,
-        "data.plan.init_args.count": 8,
-        "data.sampling.max_response_tokens": 2,
-        "data.held_out.instances": 128,
-        "data.evaluations": EVALUATIONS,
-        "trainer.accelerator": "cpu",
-        "trainer.enable_progress_bar": "false",
-        "trainer.max_epochs": 30,
-        "trainer.check_val_every_n_epoch": 30,
-    }
-    flags = [f"--{key}={value}" for key, value in settings.items()]
-    callbacks = '--trainer.callbacks=[{"class_path": "callbacks.Evaluation"}]'
+    flags = [f"--{key}={value}" for key, value in parity.RUN.items()]
     with in_folder(tmp_path):
-        trainer = tsr("fit", "--config", "sokoban.yaml", *overlays, *flags, callbacks).trainer
+        trainer = tsr("fit", "--config", "sokoban.yaml", *overlays, *flags, f"--model.policy.model={TINY}").trainer
     assert trainer.callback_metrics["val/sampled/success_rate"] > 0.9
