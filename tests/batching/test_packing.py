@@ -4,7 +4,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsr_lightning.batching.packing import Ids, Mask, lexicographic_order, model_inputs, pack, shard, split_by_tokens
+from tsr_lightning.batching.packing import (
+    Ids,
+    Mask,
+    lexicographic_order,
+    model_inputs,
+    pack,
+    shard,
+    share_out,
+    split_by_tokens,
+)
 
 Masked = tuple[Ids, Mask]
 
@@ -68,3 +77,28 @@ def test_a_sequence_without_sampled_ids_is_packed_whole() -> None:
     packed = pack([(np.array([3, 4, 5]), np.zeros(3, dtype=np.bool_))])
     assert packed.ids.tolist() == [3, 4, 5]
     assert len(packed.output_positions) == len(packed.target_index) == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=4), min_size=1, max_size=20), st.integers(1, 4))
+def test_every_item_is_in_one_share(items: list[list[int]], parts: int) -> None:
+    """Items of up to four sequences each; every share has one if there are enough."""
+    sequences = [[np.arange(length + 1) % 3 for length in item] for item in items]
+    shares = share_out(sequences, parts)
+    assert sorted(i for share in shares for i in share) == list(range(len(items)))
+    assert all(share == sorted(share) for share in shares)
+    assert len(shares) == parts
+    assert sum(bool(share) for share in shares) == min(len(items), parts)
+
+
+def test_shares_have_equally_many_tokens_and_keep_prefixes_together() -> None:
+    """Two groups of four, of prompts of 50 tokens and own responses of 10: each share is a group, of 50 + 4 x 10."""
+    prompts = [np.full(50, prompt) for prompt in (1, 2)]
+    sequences = [[np.append(prompts[i % 2], np.full(10, 3 + i))] for i in range(8)]
+    assert share_out(sequences, 2) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_a_share_counts_all_sequences_of_an_item() -> None:
+    """Of lengths 30, 10, 10 and 10, the first in three sequences."""
+    long = [np.array([1, *range(7 * i, 7 * i + 9)]) for i in range(3)]
+    short = [[np.array([item, *range(9)])] for item in (2, 3, 4)]
+    assert share_out([long, *short], 2) == [[0], [1, 2, 3]]

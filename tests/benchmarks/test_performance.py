@@ -13,7 +13,7 @@ import pytest
 import torch
 from matplotlib.pyplot import imread
 
-from benchmarks.performance import comparisons, epochs, floor, growth, long_run, profiling
+from benchmarks.performance import comparisons, epochs, floor, growth, long_run, profiling, ranks
 from benchmarks.performance.alternate import Participant, Record, alternate
 from benchmarks.performance.comparisons import Comparison, Invited, Rules
 from benchmarks.performance.growth_picture import draw
@@ -367,3 +367,14 @@ def test_a_participant_that_dies_is_named(tmp_path: Path, folder: Path) -> None:
     dying = Participant("ours", replace(TINY, dtype="float12"), sys.executable)
     with pytest.raises(RuntimeError, match="'ours' ended without an answer"):
         alternate([dying], tmp_path / "no model", laps=1, threads=1, log=tmp_path)
+
+
+@pytest.mark.slow
+def test_two_ranks_shares_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--model.policy.model", commands.TINY, "--data.instances", "2", "--data.held_out.instances", "2")
+    with commands.in_folder(tmp_path):
+        ranks.main(("--config", "sokoban.yaml", *small))
+    lines = capsys.readouterr().out.splitlines()
+    for start in ("rollout, rank 1: ", "estimates, every n-th, rank 1: ", "estimates, by tokens, rank 1: "):
+        assert sum(line.startswith(start) for line in lines) == 1, lines
+    assert sum(line.startswith("gathering estimates, ") for line in lines) == 4, lines

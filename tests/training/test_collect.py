@@ -14,7 +14,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.search.strategies import BestOfN, Sample
 from tsr_lightning.training.collect import credited_sequences, epoch_tasks, roll_out, run_groups
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import Ranks, shares_by_kind
 from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.trajectory import Group
 
@@ -51,6 +51,21 @@ def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
     assert rollout.costs.tokens_generated > 0
     first, second = (run_groups(driver(), Ranks(rank, 2).shard(tasks), ignore) for rank in range(2))
     assert [first[0], second[0], first[1]] == rollout.groups
+
+
+def test_shares_have_as_many_of_each_kind() -> None:
+    assert shares_by_kind([0, 0, 0, 0, 0], 2) == [[0, 2, 4], [1, 3]]  # of one kind: every second
+    kinds = [1, 0, 1, 0, 1, 0, 1, 1]  # every second would be four of kind 1 and none of kind 0
+    assert shares_by_kind(kinds, 2) == [[1, 2, 5, 6], [0, 3, 4, 7]]  # two and two, one and three
+    assert shares_by_kind(kinds, 1) == [list(range(8))]
+
+
+def test_estimates_are_the_same_after_they_were_sent() -> None:
+    for tokens in (0, 1, 4):
+        columns = torch.arange(3.0 * tokens).reshape(3, tokens)
+        sent = Estimates.from_flat(Estimates(*columns, 0.5).flat())
+        assert torch.equal(torch.stack([sent.logprobs, sent.values, sent.reference_logprobs]), columns)
+        assert sent.final_value == 0.5
 
 
 def zeros(asked: Sequence[ToEstimate]) -> list[Estimates]:

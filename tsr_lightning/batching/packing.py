@@ -17,6 +17,7 @@ from tsr_lightning.modeling.segments import Segment
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+_EMPTY: Ids = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,7 @@ def common_prefix_length(left: Ids, right: Ids) -> int:
 
 def added_tokens(ordered: Sequence[Ids]) -> list[int]:
     """The tokens that each sequence adds to those before it, in lexicographic order."""
-    empty: Ids = np.empty(0, dtype=np.int64)
-    return [len(ids) - common_prefix_length(before, ids) for before, ids in pairwise([empty, *ordered])]
+    return [len(ids) - common_prefix_length(before, ids) for before, ids in pairwise([_EMPTY, *ordered])]
 
 
 def split_by_tokens(ordered: Sequence[Ids], max_tokens: int) -> list[range]:
@@ -120,9 +120,29 @@ def split_by_tokens(ordered: Sequence[Ids], max_tokens: int) -> list[range]:
 def shard(ordered: Sequence[Ids], parts: int) -> list[range]:
     """Splits sequences in lexicographic order into `parts` of about equally many tokens, none of them empty unless
     there are fewer sequences than parts."""
-    cumulative = np.cumsum(added_tokens(ordered))
+    return split_evenly(added_tokens(ordered), parts)
+
+
+def split_evenly(weights: Sequence[int], parts: int) -> list[range]:
+    """Splits items, in their order, into `parts` of about equal weight, none of them empty unless there are fewer items
+    than parts."""
+    count, ends = len(weights), np.cumsum([0, *weights])  # [items + 1]
     bounds = [0]
     for part in range(1, parts):
-        wanted = int(np.searchsorted(cumulative, cumulative[-1] * part / parts)) + 1
-        bounds.append(min(max(wanted, bounds[-1] + 1), max(len(ordered) - parts + part, bounds[-1]), len(ordered)))
-    return [range(start, end) for start, end in zip(bounds, [*bounds[1:], len(ordered)], strict=True)]
+        nearest = int(np.abs(ends - ends[-1] * part / parts).argmin())
+        bounds.append(min(max(nearest, bounds[-1] + 1), max(count - parts + part, bounds[-1]), count))
+    return [range(start, end) for start, end in zip(bounds, [*bounds[1:], count], strict=True)]
+
+
+def share_out(items: Sequence[Sequence[Ids]], parts: int) -> list[list[int]]:
+    """Shares items of one or more sequences out into `parts` of about as many packed tokens each: their indices, in
+    ascending order. Items whose first sequences share a prefix stay together, so that few parts compute it twice."""
+    owners = [item for item, sequences in enumerate(items) for _ in sequences]
+    flat = [ids for sequences in items for ids in sequences]
+    order = lexicographic_order(flat)
+    weights = [0] * len(items)
+    for i, added in zip(order, added_tokens([flat[i] for i in order]), strict=True):
+        weights[owners[i]] += added
+    by_prefix = lexicographic_order([sequences[0] if sequences else _EMPTY for sequences in items])
+    shares = split_evenly([weights[item] for item in by_prefix], parts)
+    return [sorted(by_prefix[i] for i in share) for share in shares]

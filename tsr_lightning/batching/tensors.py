@@ -7,17 +7,29 @@ micro-batch in `Targets` and `Outputs`.
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What policy, critic and reference estimate of one trajectory before the updates, fixed for all of them."""
+    """What policy, critic and reference estimate of one trajectory before the updates, fixed for all of them. All
+    float32."""
 
     logprobs: Tensor  # [N]; zeros where not needed
     values: Tensor  # [N] V of the context that each token was sampled in; zeros without a critic
     reference_logprobs: Tensor  # [N]; zeros where not needed
     final_value: float  # V of the context after the last turn; 0 where not needed, or beyond the model's context length
+
+    def flat(self) -> Tensor:
+        """[3 N + 1], all numbers one after the other, as ranks send them to each other."""
+        return torch.cat([self.logprobs, self.values, self.reference_logprobs, torch.tensor([self.final_value])])
+
+    @classmethod
+    def from_flat(cls, numbers: Tensor) -> "Estimates":
+        count = len(numbers) // 3
+        logprobs, values, reference_logprobs, final_value = numbers.split([count, count, count, 1])
+        return cls(logprobs, values, reference_logprobs, float(final_value))
 
 
 @dataclass(frozen=True, slots=True)

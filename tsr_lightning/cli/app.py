@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tsr_lightning.cli.checks import check_run
 from tsr_lightning.cli.estimate import DESCRIPTION as ESTIMATE
 from tsr_lightning.cli.estimate import estimate
-from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
+from tsr_lightning.cli.messages import config_error_sentence, one_line, one_sentence_errors, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.report import DESCRIPTION as REPORT
 from tsr_lightning.cli.report import report
@@ -122,7 +122,7 @@ class ParsingCLI(TSRCLI):
 def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends it with one sentence and status 2."""
     given = list(sys.argv[1:] if args is None else args)
-    try:
+    with one_sentence_errors("tsr"):
         if given[:1] == ["study"]:
             sys.exit(study(given[1:], resolved_settings))
         if given[:1] == ["report"]:
@@ -130,16 +130,14 @@ def main(args: Sequence[str] | None = None) -> None:
         if given[:1] == ["estimate"]:
             sys.exit(estimate(given[1:], parsed_run))
         run(given)
-    except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # a ConfigError is a ValueError
-        sentence = config_error_sentence(error)
-        if sentence is None:
-            raise
-        print(f"tsr: error: {sentence}", file=sys.stderr)
-        sys.exit(2)
 
 
-def resolved_settings(flags: Sequence[str]) -> dict[str, Any]:
+def resolved_settings(flags: Sequence[str], cli: type[CheckingCLI] = CheckingCLI) -> dict[str, Any]:
     """The whole configuration that `tsr fit` would run with these flags.
+
+    Args:
+        flags: after `tsr fit`.
+        cli: what validates them.
 
     Raises:
         ConfigError: `tsr fit` would refuse it.
@@ -147,8 +145,8 @@ def resolved_settings(flags: Sequence[str]) -> dict[str, Any]:
     before = logging.root.manager.disable
     logging.disable(logging.INFO)  # Lightning tells of devices whenever a Trainer is made
     try:
-        cli = run(["fit", *flags], CheckingCLI)
-        return dict(yaml.safe_load(cli._parser("fit").dump(cli.config["fit"], skip_none=False)))
+        checked = run(["fit", *flags], cli)
+        return dict(yaml.safe_load(checked._parser("fit").dump(checked.config["fit"], skip_none=False)))
     except (ArgumentError, ValueError, ModuleNotFoundError) as error:
         sentence = config_error_sentence(error)
         if sentence is None:

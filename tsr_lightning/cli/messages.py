@@ -5,7 +5,9 @@ import inspect
 import pydoc
 import re
 import sys
+from argparse import ArgumentError
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.cli.shipped_configs import config_folder
@@ -34,6 +36,19 @@ def config_error_sentence(error: BaseException) -> str | None:
         messages = re.findall(r"^\s*- (?!Expected |Does not validate )(.*)$", str(error), re.MULTILINE)
         return messages[0] if messages else None
     return None
+
+
+@contextmanager
+def one_sentence_errors(program: str) -> Iterator[None]:
+    """Ends the program with one sentence and status 2 where the user is mistaken; other errors pass."""
+    try:
+        yield
+    except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # a ConfigError is a ValueError
+        sentence = config_error_sentence(error)
+        if sentence is None:
+            raise
+        print(f"{program}: error: {sentence}", file=sys.stderr)
+        sys.exit(2)
 
 
 def parser_error_sentence(message: str, keys: Collection[str]) -> str:

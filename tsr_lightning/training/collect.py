@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
+import torch
+
 from tsr_lightning.batching.duplicates import distinct_responses, summed
+from tsr_lightning.batching.packing import share_out
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.costs import Costs
-from tsr_lightning.objectives.base import Objective
+from tsr_lightning.objectives.base import Needs, Objective
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.plan import PlanEntry
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import Ranks, shares_by_kind
 from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.mismatch import computed, corrected, mismatch_metrics
 from tsr_lightning.trajectory import Group
@@ -77,10 +80,13 @@ def roll_out(
     ranks: Ranks,
     max_lost: int | None = None,
 ) -> Rollout:
-    """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`. A group of which all
-    trajectories were lost is left out; where a rank loses more than `max_lost`, it gives up the rest of its share."""
+    """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`. Every rank has about as many of
+    each environment, whose episodes may differ in length. A group of which all trajectories were lost is left out;
+    where a rank loses more than `max_lost`, it gives up the rest of its share."""
     before = driver.costs
-    groups = ranks.gather(run_groups(driver, ranks.shard(tasks), progress, max_lost))
+    shares = shares_by_kind([members[0].env for members in tasks], ranks.world_size)
+    own = run_groups(driver, [tasks[i] for i in shares[ranks.rank]], progress, max_lost)
+    groups = ranks.gather(own, shares)
     costs = sum(ranks.gather([driver.costs - before]), Costs())
     return Rollout([group for group in groups if group.trajectories], costs)
 
@@ -136,7 +142,7 @@ def credited_sequences(
     sequences = [training_sequences(trajectory) for trajectory in trajectories]
     of_trainer = computed(trajectories, objective.needs, updates, key)
     asked = [ToEstimate(*pair, i in of_trainer) for i, pair in enumerate(zip(trajectories, sequences, strict=True))]
-    estimates = ranks.gather(estimate(ranks.shard(asked)))
+    estimates = shared_estimates(asked, estimate, ranks, objective.needs)
     mismatch = mismatch_metrics(trajectories, estimates, of_trainer)
     credits = objective.credit(compared, [[estimates[place] for place in of_group] for of_group in places])
 
@@ -155,6 +161,25 @@ def credited_sequences(
     remaining = iter(credits)
     of_groups = [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons]
     return Credited(credited, of_groups, mismatch)
+
+
+def shared_estimates(asked: Sequence[ToEstimate], estimate: EstimateFn, ranks: Ranks, needs: Needs) -> list[Estimates]:
+    """Of all trajectories, in their order. Each rank computes a share of about as many tokens as the others'; a prefix
+    that trajectories share is computed on few of them."""
+    if ranks.world_size == 1:
+        return estimate(asked)
+    passed = [one.sequences if one.computed or needs.reference else () for one in asked]
+    shares = share_out([[sequence.inputs for sequence in sequences] for sequences in passed], ranks.world_size)
+    own = [each.flat() for each in estimate([asked[i] for i in shares[ranks.rank]])]
+    lengths = [3 * one.trajectory.trained_tokens + 1 for one in asked]
+    of_rank = [sum(lengths[i] for i in share) for share in shares]
+    gathered = ranks.gather_tensors(torch.cat(own) if own else torch.empty(0), of_rank)
+    found = {
+        i: Estimates.from_flat(numbers)
+        for share, tensor in zip(shares, gathered, strict=True)
+        for i, numbers in zip(share, tensor.split([lengths[i] for i in share]), strict=True)
+    }
+    return [found[i] for i in range(len(asked))]
 
 
 def _by_place(places: Sequence[int], credits: Sequence[Credit]) -> dict[int, list[Credit]]:

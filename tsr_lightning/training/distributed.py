@@ -1,12 +1,21 @@
 """Sharing items out to the ranks of a run, and gathering them again."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
+import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 ItemT = TypeVar("ItemT")
+
+
+def shares_by_kind(kinds: Sequence[int], parts: int) -> list[list[int]]:
+    """Shares items out such that each part has about as many of each kind: their indices, in ascending order."""
+    order = sorted(range(len(kinds)), key=kinds.__getitem__)
+    return [sorted(order[part::parts]) for part in range(parts)]
 
 
 class Ranks(NamedTuple):
@@ -23,11 +32,38 @@ class Ranks(NamedTuple):
         """Every `world_size`-th item, from `rank` on."""
         return list(items[self.rank :: self.world_size])
 
-    def gather(self, own: Sequence[ItemT]) -> list[ItemT]:
-        """The items of all ranks, in the order they had before `shard`; called on every rank."""
+    def gather(self, own: Sequence[ItemT], shares: Sequence[Sequence[int]] | None = None) -> list[ItemT]:
+        """The items of all ranks in their order; called on every rank.
+
+        Args:
+            own: of this rank.
+            shares: of every rank, the indices of its items; those of `shard` if not given.
+        """
         if self.world_size == 1:
             return list(own)
         by_rank: list[list[ItemT]] = [[] for _ in range(self.world_size)]
         dist.all_gather_object(by_rank, list(own))
         total = sum(map(len, by_rank))
-        return [by_rank[i % self.world_size][i // self.world_size] for i in range(total)]
+        if shares is None:
+            shares = [range(rank, total, self.world_size) for rank in range(self.world_size)]
+        found = dict(zip(chain.from_iterable(shares), chain.from_iterable(by_rank), strict=True))
+        return [found[i] for i in range(total)]
+
+    def gather_tensors(self, own: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """The tensors of all ranks, without pickling; called on every rank.
+
+        Args:
+            own: [lengths[rank]] float32, on the CPU.
+            lengths: of every rank's.
+
+        Returns:
+            For each rank its tensor, on the CPU.
+        """
+        device = torch.device("cpu")
+        if dist.get_backend() == dist.Backend.NCCL:  # which knows no tensors of the CPU
+            device = torch.device("cuda", torch.cuda.current_device())
+        padded = torch.zeros(max(lengths), dtype=torch.float32, device=device)
+        padded[: len(own)] = own
+        received = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(received, padded)
+        return [numbers[:length].cpu() for numbers, length in zip(received, lengths, strict=True)]

@@ -1,0 +1,1 @@
+"""`tsr-ray`: `tsr fit` on the workers of Ray Train, an optional extra."""
