@@ -41,7 +41,7 @@ class Evaluation(Callback):
 
     Per protocol it logs `val/<protocol>/` success_rate, pass@k, return, turns, valid_actions and effective_actions (of
     all turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps and
-    seconds; of a mixture of environments `success_rate/<env id>` too; of plain samples the policy's entropy; of a
+    seconds; of a mixture `success_rate/<name or id of an environment>` too; of plain samples the policy's entropy; of a
     protocol with search the gap to plain samples; after the start what is newly solved. docs/diagnostics.md defines
     them. Loggers get the success rates as `Held-out success/<protocol>` too, which TensorBoard shows before all else.
     The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
@@ -160,7 +160,7 @@ class Evaluation(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         position = position_at_validation(trainer, self._loaded)
         data = datamodule(trainer)
-        envs = [entry.env for entry in data.mixture] if isinstance(data, RolloutDataModule) else []
+        envs = [entry.label for entry in data.mixture] if isinstance(data, RolloutDataModule) else []
         measured: dict[str, Measurement] = {}
         # a rank without a batch of some protocol takes part in gathering it too, and in the same order
         for name, protocol in _merged(Ranks.of(trainer).gather([self._protocols])).items():

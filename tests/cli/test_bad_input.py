@@ -92,7 +92,8 @@ CASES = {
         ("--data.env", "[{weight: 2}]"), r"data\.env has an entry without env: give it"
     ),
     "weight of zero": Case(
-        ("--data.env", "[{env: tsr/Sokoban-v0, weight: 0}]"), r"data\.env\.weight is 0\.0: give a finite number above 0"
+        ("--data.env", "[{env: tsr/Sokoban-v0, weight: 0}]"),
+        r"data\.env\.weight is \[0\.0\]: .* one entry a weight above 0",
     ),
     "mixture of nothing": Case(("--data.env", "[]"), r"data\.env is \[\]: .*list the entries of a mixture"),
     "arguments beside a mixture": Case(
@@ -135,6 +136,14 @@ CASES = {
     "negative clip": Case(("--model.objective.init_args.surrogate.init_args.low", "-0.2"), r"low is -0\.2.*use e\.g\."),
     "context longer than the model's": Case(("--data.context_tokens", "9000"), "context_tokens is 9000.*2048 or less"),
     "prompt longer than the context": Case(("--data.context_tokens", "20"), r"prompt has \d+ tokens.*20.*longer"),
+    "context too short for the history": Case(
+        (
+            *("--data.env", "tsr/ALFWorld-v0", "--data.env_kwargs", '{"prompt_style": "game", "history": 12}'),
+            *("--data.context", "SingleTurn", "--data.context_tokens", "250"),
+        ),
+        r"data.env is tsr/ALFWorld-v0, whose prompt of turn \d+, with the history that it repeats, has \d+ tokens, "
+        r"which leaves no room for a response within 250: .*, or an env_kwargs.history below 12",
+    ),
     "Expert without an oracle": Case(
         ("--config", "search/expert.yaml", "--data.env", "corridor:Corridor-v0", "--data.env_kwargs", "null"),
         "Expert.*no oracle.*another strategy",

@@ -179,6 +179,17 @@ def test_a_panel_plays_its_games_and_notices_others(cache: Path, tmp_path: Path)
     refuse(r"TextWorldEnv.panel is 'nowhere': there is no such panel", panel="nowhere")
 
 
+@pytest.mark.exhaustive  # it makes 64 games
+@pytest.mark.timeout(1200)
+def test_the_panel_that_comes_with_the_package_is_of_games_that_are_made_again(cache: Path) -> None:
+    env = make(cache, panel="textworld-w2-o3-q4-64")
+    keys = set()
+    for seed in range(64):
+        env.reset(seed=seed)
+        keys.add(env.state_key())
+    assert len(keys) == 64
+
+
 def refuse(match: str, **settings: Any) -> None:
     with pytest.raises(ConfigError, match=match):
         make_env("tsr/TextWorld-v0", **settings).reset(seed=0)

@@ -17,6 +17,7 @@ from tsr_lightning.estimate.weights import adapter_parameters, nf4_bytes, plain_
 from tsr_lightning.policy.model_files import load_config
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 
+EMBEDDED = ("sokoban", "frozen_lake", "webshop", "alfworld")
 SIZES = {
     **{"hidden_size": 48, "intermediate_size": 112, "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 97},
     **{"num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 16},
@@ -24,7 +25,7 @@ SIZES = {
 BIASES = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
 CONFIGS = {
     **{name: lambda name=name: published_config(name) for name in PUBLISHED},
-    **{name: lambda name=name: load_config(f"embedded/{name}") for name in ("sokoban", "frozen_lake", "webshop")},
+    **{name: lambda name=name: load_config(f"embedded/{name}") for name in EMBEDDED},
     **{
         f"{kind}, tied {tied}": lambda kind=kind, tied=tied: AutoConfig.for_model(
             kind, **SIZES, **(BIASES if kind != "mistral" else {}), tie_word_embeddings=tied

@@ -29,6 +29,7 @@ from tsr_lightning.search.strategies import Sample
 from tsr_lightning.trajectory import to_messages
 
 BUDGET = 12
+EMBEDDED = ("sokoban", "frozen_lake", "webshop", "alfworld")
 SCRIPT = """
 import importlib, json, sys
 
@@ -108,7 +109,7 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
         conversations, expected[name] = greedy_episodes(policy, tokenizer, task)
         cases[name] = {"folder": str(where), "base": base, "conversations": conversations, "budget": BUDGET}
 
-    for task in ("sokoban", "frozen_lake", "webshop"):
+    for task in EMBEDDED:
         spec = PolicySpec(f"embedded/{task}")
         tokenizer = load_tokenizer(spec, ())
         add(task, task, Policy(spec, tokenizer, critic=False).eval(), tokenizer, Path(location(spec.model)), None)
@@ -158,7 +159,7 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
 @pytest.mark.parametrize(
     "name",
     [
-        *("sokoban", "frozen_lake", "webshop", "all weights", "adapter", "merged", "a new model"),
+        *(*EMBEDDED, "all weights", "adapter", "merged", "a new model"),
         "a Qwen2 with a tokenizer that is not Qwen's",
     ],
 )

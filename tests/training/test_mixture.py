@@ -20,7 +20,7 @@ from tsr_lightning.training.mixture import choose
 LAKE, SOKOBAN = make_env("tsr/FrozenLake-v0", size=3), make_env("tsr/Sokoban-v0")
 MIXTURE = (
     "[{env: tsr/FrozenLake-v0, env_kwargs: {prompt_style: bare, max_turns: 3}}, "
-    "{env: tsr/Sokoban-v0, env_kwargs: {prompt_style: bare, max_turns: 3}, weight: 2}]"
+    "{env: tsr/Sokoban-v0, env_kwargs: {prompt_style: bare, max_turns: 3}, weight: 2, name: boxes}]"
 )
 KEPT = '[{class_path: ModelCheckpoint, init_args: {filename: "{epoch}", save_top_k: -1}}, '
 KEPT += "{class_path: callbacks.Evaluation}]"
@@ -48,6 +48,13 @@ def test_choices_follow_the_weights(weights: tuple[float, ...]) -> None:
     counts = Counter(choose(weights, Key(i)) for i in range(4000))
     for index, weight in enumerate(weights):
         assert counts[index] / 4000 == pytest.approx(weight / sum(weights), abs=4 * 0.5 / 4000**0.5)
+
+
+def test_an_environment_of_weight_zero_is_held_out_and_never_trained_on() -> None:
+    for weights in [(0, 1), (1, 0)]:
+        drawn = mixture(weights)
+        assert {env for env, _ in drawn.training(0, 100).instances} == {weights.index(1)}
+        assert {env for env, _ in drawn.held_out} == {0, 1}
 
 
 def test_instances_are_a_pure_function_of_epoch_and_place() -> None:
@@ -91,7 +98,7 @@ def test_a_resumed_run_on_a_mixture_equals_the_uninterrupted(tmp_path: Path) -> 
     for name, weight in weights.items():
         assert torch.equal(weight, their_weights[name]), name
     assert figures == their_figures
-    by_env = [figures[f"val/sampled/success_rate/tsr/{name}-v0"] for name in ("FrozenLake", "Sokoban")]
+    by_env = [figures[f"val/sampled/success_rate/{name}"] for name in ("tsr/FrozenLake-v0", "boxes")]
     assert figures["val/sampled/success_rate"] == pytest.approx(sum(by_env) / 2)
 
 
@@ -102,6 +109,6 @@ def test_the_readmes_mixture_replaces_an_environment_and_its_arguments(empty_fol
         tsr(*RUN[:3], "--config", "mixture.yaml", "--print_config")
     data: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)["data"]
     sokoban, lake = data["env"]
-    assert sokoban == {"env": "tsr/Sokoban-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 2.0}
-    assert lake == {"env": "tsr/FrozenLake-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 1.0}
+    assert sokoban == {"env": "tsr/Sokoban-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 2.0, "name": None}
+    assert lake == {"env": "tsr/FrozenLake-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 1.0, "name": None}
     assert data["env_kwargs"] is None

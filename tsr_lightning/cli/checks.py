@@ -9,7 +9,9 @@ import torch
 
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.envs.base import HasOracle
+from tsr_lightning.envs.command_env import CommandEnv
 from tsr_lightning.envs.make import check_env_spec
+from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
@@ -110,13 +112,16 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
         )
     chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
-        observation, _ = env.reset(seed=0)
-        prompt = len(chat.prompt((), to_messages(observation, env.instructions)))
-        if prompt >= limit:
-            raise ConfigError(
-                f"data.env is {entry.env}, whose first prompt has {prompt} tokens, which leaves no room for a response "
-                f"within {limit}: use a model or data.context_tokens with a longer context"
-            )
+        history = env.repeated_turns if isinstance(env, CommandEnv) else 0
+        for turn, observation in enumerate(sample_observations(env, history)):
+            prompt = len(chat.prompt((), to_messages(observation, env.instructions)))
+            if prompt >= limit:
+                which = "first prompt" if turn == 0 else f"prompt of turn {turn + 1}, with the history that it repeats,"
+                raise ConfigError(
+                    f"data.env is {entry.env}, whose {which} has {prompt} tokens, which leaves no room for a response "
+                    f"within {limit}: use a model or data.context_tokens with a longer context"
+                    + ("" if turn == 0 else f", or an env_kwargs.history below {history}")
+                )
     if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)
 

@@ -89,7 +89,8 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
         if history is not None:
             whole(f"{name}.history", history, at_least=0)
         self._dense, self._by_plan = reward == "dense", score == "oracle"
-        self._repeated = history
+        self.repeated_turns = history or 0  # past turns that an observation repeats
+        self._tells_goal = history is not None
         self._admissible = admissible
         self.instructions = ""
 
@@ -146,8 +147,8 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
         reply = self.obey(state.game, command)
         best = max(state.best, self.progress(reply.game))
         history = state.history
-        if self._repeated:
-            history = (*history, Exchange(state.answer, command))[-self._repeated :]
+        if self.repeated_turns:
+            history = (*history, Exchange(state.answer, command))[-self.repeated_turns :]
         after = CommandState(reply.game, reply.text, history, state.begun, best)
         gained = (best - state.best) / (1 - state.begun) if best > state.best else 0.0
         effective = reply.game is not state.game and self.game_key(reply.game) != self.game_key(state.game)
@@ -162,7 +163,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
 
     def show(self, state: CommandState[GameT]) -> str:
         commands = self.commands(state.game) if self._admissible else ()
-        goal = "" if self._repeated is None else self.goal(state.game)
+        goal = self.goal(state.game) if self._tells_goal else ""
         return show_turn(goal, state.history, state.answer, commands)
 
     def render_state(self, state: CommandState[GameT]) -> str:

@@ -1,9 +1,9 @@
-"""Sample text of an environment: what a new model's vocabulary is made from."""
+"""Sample text of an environment: what a new model's vocabulary is made from, and how long prompts become."""
 
 from collections.abc import Iterator
 from itertools import count
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle, PreparesInstances
+from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle, Observation, PreparesInstances
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import to_messages
 
@@ -34,6 +34,19 @@ def sample_texts(env: Branchable) -> Iterator[str]:
             yield from (message.content for message in to_messages(observation))
             if terminated or truncated:
                 break
+
+
+def sample_observations(env: Branchable, turns: int) -> Iterator[Observation]:
+    """The first observation of an episode that is always the same, and those after so many turns of it."""
+    key = Key(0).fold_in("observations")
+    observation, _ = env.reset(seed=0)
+    env.reseed(key)
+    yield observation
+    for turn in range(turns):
+        observation, _, terminated, truncated, _ = env.step(_response(env, key.fold_in(Stream.ORACLE, turn)))
+        if terminated or truncated:
+            return
+        yield observation
 
 
 def _response(env: Branchable, key: Key) -> str:

@@ -66,8 +66,8 @@ class PolicySpec:
     """A causal language model and how it is trained.
 
     Args:
-        model: `embedded/sokoban`, `embedded/frozen_lake` or `embedded/webshop`, a folder, a name on the Hugging Face
-            hub, or the sizes of a new small model.
+        model: `embedded/` and sokoban, frozen_lake, webshop or alfworld; a folder, a name on the Hugging
+            Face hub, or the sizes of a new small model.
         adapter: a LoRA adapter, or null to train all weights.
         quantisation: NF4 for base weights in 4 bits, or null.
         dtype: of the base weights that are not quantised; adapter and value head are always float32.

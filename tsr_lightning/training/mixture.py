@@ -20,15 +20,24 @@ class MixtureEntry:
     Args:
         env: gymnasium id, or a dotted path such as `package.module:Env-v0`.
         env_kwargs: arguments of the environment.
-        weight: its chance of each training instance, relative to those of the other entries.
+        weight: its chance of each training instance, relative to those of the other entries. With 0 the policy is
+            evaluated on it and never trained.
+        name: what its own figures of evaluation are called; null for its id. Entries of one name share their figures.
     """
 
     env: str
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     weight: float = 1.0
+    name: str | None = None
 
     def __post_init__(self) -> None:
-        require(0 < self.weight < float("inf"), "data.env.weight", self.weight, "give a finite number above 0")
+        remedy = "give a finite number, of 0 or above"
+        require(0 <= self.weight < float("inf"), "data.env.weight", self.weight, remedy)
+
+    @property
+    def label(self) -> str:
+        """What its own figures are called."""
+        return self.name or self.env
 
     def __str__(self) -> str:
         return f"{self.env}({', '.join(f'{name}={value!r}' for name, value in self.env_kwargs.items())})"
@@ -47,10 +56,12 @@ def mixture_of(env: str | Sequence[MixtureEntry], env_kwargs: dict[str, Any] | N
         return [MixtureEntry(env, env_kwargs or {})]
     require(len(env) > 0, "data.env", env, "name an environment, or list the entries of a mixture")
     require(not env_kwargs, "data.env_kwargs", env_kwargs, "data.env is a mixture: give each entry its own env_kwargs")
+    weights = [entry.weight for entry in env]
+    require(any(weights), "data.env.weight", weights, "give at least one entry a weight above 0, to train on")
     return list(env)
 
 
 def choose(weights: Sequence[float], key: Key) -> int:
-    """An index, drawn with chances proportional to the weights."""
+    """An index, drawn with chances proportional to the weights, of which one is above 0."""
     upper = list(accumulate(weights))
     return bisect(upper, key.uniform() * upper[-1], hi=len(upper) - 1)
