@@ -68,18 +68,36 @@ class Forked:
         return self.log.read_text()
 
 
-def run_as_ranks(args: Sequence[object], cwd: Path, seconds: float, imports: Sequence[Path] = ()) -> list[str]:
-    """Runs `tsr` as two processes that get their rank, as from `torchrun`, and returns what each printed.
+def run_as_ranks(
+    args: Sequence[object], cwd: Path, seconds: float, imports: Sequence[Path] = (), ranks: int = 2
+) -> list[str]:
+    """Runs `tsr` as processes that get their rank, as from `torchrun`, and returns what each printed.
 
     Raises:
         RuntimeError: one of them failed.
         TimeoutError: one of them did not end in time and was killed.
     """
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    logs = [cwd / f"output{rank}.txt" for rank in range(2)]
-    runs = [Forked(args, cwd, {**common, "LOCAL_RANK": str(rank)}, log, imports) for rank, log in enumerate(logs)]
+    return finished(start_ranks(args, cwd, imports, ranks), seconds)
+
+
+def start_ranks(args: Sequence[object], cwd: Path, imports: Sequence[Path] = (), ranks: int = 2) -> list[Forked]:
+    """Starts `tsr` as processes that get their rank."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    return start_processes(args, cwd, [{**common, "LOCAL_RANK": str(rank)} for rank in range(ranks)], imports)
+
+
+def start_processes(
+    args: Sequence[object], cwd: Path, environments: Sequence[Mapping[str, str]], imports: Sequence[Path] = ()
+) -> list[Forked]:
+    """Starts `tsr` once with each environment, on one thread each."""
+    return [
+        Forked(args, cwd, {**environment, "OMP_NUM_THREADS": "1"}, cwd / f"output{rank}.txt", imports)
+        for rank, environment in enumerate(environments)
+    ]
+
+
+def finished(runs: Sequence[Forked], seconds: float) -> list[str]:
+    """What processes that need one another printed. Raises as `run_as_ranks`."""
     try:
         for run in runs:
             if run.wait(seconds) != 0:
@@ -88,6 +106,12 @@ def run_as_ranks(args: Sequence[object], cwd: Path, seconds: float, imports: Seq
         for run in runs:  # the other rank may wait for one that failed
             run.kill()
     return [run.output() for run in runs]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def _run(args: list[str], cwd: Path, environment: dict[str, str], log: Path, paths: list[str]) -> None:

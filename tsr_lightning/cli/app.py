@@ -26,6 +26,7 @@ from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser know
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.lightning_compat import use_atomic_checkpoints
 from tsr_lightning.training.trainer import Trainer
 
@@ -98,6 +99,7 @@ class TSRCLI(LightningCLI):
         except (MisconfigurationException, ValueError) as error:
             sentence = config_error_sentence(error) or f"trainer cannot be made: {one_line(str(error))}"
             raise ConfigError(sentence) from error
+        check_strategy(trainer, self.model.spec)
         use_atomic_checkpoints(trainer)
         return trainer
 

@@ -37,6 +37,8 @@ class Architecture:
     has_head_norms: bool = False  # of queries and keys, before the rotary embedding
 
 
+LAYER_METHOD = "packed_layer"  # what packed passes call of a layer, in place of `forward`
+
 _ARCHITECTURES: dict[type[PreTrainedModel], Architecture] = {
     LlamaModel: Architecture(LlamaDecoderLayer, lambda attention: None),
     MistralModel: Architecture(MistralDecoderLayer, lambda attention: attention.config.sliding_window),
@@ -57,7 +59,9 @@ def install(model: PreTrainedModel, kernels: Kernels = Kernels.AUTO) -> None:
     backbone: Any = model.base_model
     backbone.kernels = kernels
     if type(backbone) in _ARCHITECTURES and backbone.config.hidden_act in ("silu", "swish"):
-        backbone.forward = MethodType(_forward, backbone)  # a bound method, so that a copy of the model runs the copy
+        backbone.forward = MethodType(_forward, backbone)  # bound methods, so that a copy of the model runs the copy
+        for layer in backbone.layers:
+            layer.packed_layer = MethodType(_layer, layer)
 
 
 def kernels_of(model: PreTrainedModel) -> Kernels:
@@ -67,12 +71,23 @@ def kernels_of(model: PreTrainedModel) -> Kernels:
     return kernels
 
 
+def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The layers of which packed passes call `LAYER_METHOD` and not `forward`; none where passes are the model's own.
+    Who shards the weights of a layer has to gather them for either."""
+    backbone: Any = model.base_model
+    return list(backbone.layers) if _is_installed(backbone) else []
+
+
+def _is_installed(backbone: Any) -> bool:
+    return isinstance(backbone.forward, MethodType) and backbone.forward.__func__ is _forward
+
+
 def is_supported(backbone: Any) -> bool:
     """Whether packed passes through this model are those of this module now."""
-    if not isinstance(backbone.forward, MethodType) or backbone.forward.__func__ is not _forward:
+    if not _is_installed(backbone) or type(backbone) not in _ARCHITECTURES:
         return False
-    if type(backbone) not in _ARCHITECTURES or type(backbone.layers[-1]) is not _ARCHITECTURES[type(backbone)].layer:
-        return False  # a strategy that shards weights wraps the layers, and relies on their being called
+    if not isinstance(backbone.layers[-1], _ARCHITECTURES[type(backbone)].layer):
+        return False  # something wraps the layers, and relies on their being called
     checkpoints = backbone.layers[-1].gradient_checkpointing and backbone.training and torch.is_grad_enabled()
     return not checkpoints and not torch.is_autocast_enabled(backbone.device.type)
 
@@ -109,6 +124,13 @@ def finish(backbone: nn.Module, unfinished: Tensor, positions: Tensor, attention
     return layers.last(layers.pad(unfinished), attention, None, keys=0)
 
 
+def _layer(
+    layer: nn.Module, x: Tensor, within: "_Pass", attention: PackedAttention, queries: Tensor | None, keys: int
+) -> Tensor:
+    """`_Pass.layer` as a method of the layer, around which hooks can gather its weights."""
+    return within.layer(layer, x, attention, queries, keys)
+
+
 def _forward(
     backbone: Any,
     input_ids: Tensor | None = None,
@@ -126,7 +148,7 @@ def _forward(
     layers = _pass(backbone, x, others["position_ids"][0])
     x = layers.pad(x)
     for layer in backbone.layers[:-1]:
-        x = layers.layer(layer, x, packed_attention, None, tokens)
+        x = layer.packed_layer(x, layers, packed_attention, None, tokens)
     if outputs is None:
         return BaseModelOutputWithPast(last_hidden_state=layers.last(x, packed_attention, None, tokens)[None])
     hidden = layers.last(x, outputs.attention, _on(outputs.tokens, x), tokens)
@@ -183,7 +205,7 @@ class _Pass:
 
     def last(self, x: Tensor, attention: PackedAttention, queries: Tensor | None, keys: int) -> Tensor:
         """The last layer and the final norm -> [T, H], or [N, H] where only `queries` [N] have queries."""
-        x = self.layer(self.backbone.layers[-1], x, attention, queries, keys)
+        x = self.backbone.layers[-1].packed_layer(x, self, attention, queries, keys)
         return self._norm(self.backbone.norm, x[: len(self.cosines if queries is None else queries)])
 
     def pad(self, x: Tensor) -> Tensor:

@@ -80,11 +80,11 @@ class Policy(nn.Module):
             self.value_head = nn.utils.skip_init(nn.Linear, width, 1, device=device)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
-        self._starting_model: PreTrainedModel | None = None
+        self.starting_model: PreTrainedModel | None = None
         if keep_reference and spec.adapter is None:
-            self._starting_model = copy.deepcopy(self.causal_lm).requires_grad_(False)
+            self.starting_model = copy.deepcopy(self.causal_lm).requires_grad_(False)
         self._lm = PackedCausalLM(self.causal_lm)
-        self._starting_lm = PackedCausalLM(self._starting_model) if self._starting_model is not None else None
+        self._starting_lm = PackedCausalLM(self.starting_model) if self.starting_model is not None else None
 
     @property
     def causal_lm(self) -> PreTrainedModel:

@@ -22,10 +22,12 @@ from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.model import Policy, Reference
+from tsr_lightning.policy.sharding import Weights, weights_of, whole
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalBatch, EvalResult
+from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.mismatch import sampled_logprobs
@@ -85,6 +87,7 @@ class Agent(LightningModule):
         self.seed = seed
         self.strict_loading = False  # a checkpoint holds the trained weights, without the base model's
         self._policy: Policy | None = None
+        self._weights: Weights | None = None
         self._tokenizer: PreTrainedTokenizerFast | None = None
         self._chats: dict[Context, Chat] = {}
         self._engines: dict[Context, Engine] = {}
@@ -100,6 +103,7 @@ class Agent(LightningModule):
 
     def configure_model(self) -> None:
         if self._policy is None:
+            check_strategy(self.trainer, self.spec)
             data = compat.datamodule(self.trainer)
             self._tokenizer = load_tokenizer(self.spec, data.texts() if isinstance(data, HasVocabularyText) else ())
             self._policy = Policy(
@@ -111,12 +115,21 @@ class Agent(LightningModule):
                 device=self.trainer.strategy.root_device,
             )
             self._policy.train()  # a loaded model is in evaluation mode, which Lightning does not change
+            self._weights = weights_of(self._policy, compat.sharding_mesh(self))
 
     @property
     def policy(self) -> Policy:
+        """With whole weights on every rank, except while updates run and shard them."""
         if self._policy is None:
             raise RuntimeError("the model is not built yet: Lightning's configure_model does it")
         return self._policy
+
+    @property
+    def weights(self) -> Weights:
+        """The policy's, as they are trained."""
+        if self._weights is None:
+            raise RuntimeError("the model is not built yet: Lightning's configure_model does it")
+        return self._weights
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -138,6 +151,7 @@ class Agent(LightningModule):
 
     def begin_rollout(self) -> None:
         """Before a rollout or an evaluation: the engines take over the weights as they are now."""
+        self.weights.gather()
         for engine in self._engines.values():
             engine.sync()
 
@@ -205,8 +219,11 @@ class Agent(LightningModule):
         """Whether the KL to the rollout's policy was above this at the last optimizer step."""
         return target_kl is not None and self._kl > target_kl
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        self.weights.release()
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        outputs = self.policy.outputs(batch.packed, self.temperature, entropies=True)
+        outputs = self.weights.trained.outputs(batch.packed, self.temperature, entropies=True)
         loss = self.objective.at(self._epoch).loss(batch.targets, outputs)
         for name, value in {"loss": loss.total.detach(), "policy_weight": loss.policy_weight, **loss.stats}.items():
             self._stats[name] = self._stats.get(name, torch.zeros_like(value)) + value
@@ -240,8 +257,8 @@ class Agent(LightningModule):
         self._end_updates()
 
     def _end_updates(self) -> None:
-        """Logs the updates' seconds and memory, once an epoch: a validation may come before the epoch's end or not at
-        all."""
+        """Makes the weights whole, and logs the updates' seconds and memory once an epoch: a validation may come before
+        the epoch's end or not at all."""
         if self._update_memory is not None:
             self._update_memory.stop()
             figures = {
@@ -251,6 +268,7 @@ class Agent(LightningModule):
             compat.log_figures(self.trainer, figures, self._epoch)
             self._update_memory = None
             self._heap.trim()
+        self.weights.gather()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         norms = {
@@ -276,8 +294,9 @@ class Agent(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         settings = self.optimizer
-        critic = list(self.policy.value_head.parameters()) if self.policy.value_head is not None else []
-        policy = [p for p in self.policy.model.parameters() if p.requires_grad]
+        trained = self.weights.trained
+        critic = list(trained.value_head.parameters()) if trained.value_head is not None else []
+        policy = [p for p in trained.model.parameters() if p.requires_grad]
         groups = [
             {"params": policy, "lr": settings.learning_rate, "name": "policy"},
             {"params": critic, "lr": settings.critic_learning_rate, "name": "critic"},
@@ -307,10 +326,13 @@ class Agent(LightningModule):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
         """The trained weights: adapter and value head, or all weights where there is no adapter."""
+        self.weights.gather()
         return self.policy.trainable_state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> None:
+        self.weights.gather()
         self.policy.load_trainable_state(state_dict)
+        self.weights.take_over()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["model_identity"] = model_identity(self.spec)
@@ -355,5 +377,5 @@ def _digest(tokenizer: PreTrainedTokenizerFast) -> str:
 
 def _grad_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     return torch.linalg.vector_norm(
-        torch.stack([torch.linalg.vector_norm(p.grad.float()) for p in parameters if p.grad is not None])
+        torch.stack([whole(torch.linalg.vector_norm(p.grad.float())) for p in parameters if p.grad is not None])
     )

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 _NONE_BATCH = "train_dataloader yielded None. If this was on purpose, ignore this warning..."
 
@@ -37,6 +38,12 @@ def log_figures(trainer: Trainer, figures: Mapping[str, float], epochs: int) -> 
     for logger in trainer.loggers:
         logger.log_metrics(dict(figures), step=epochs)
         logger.save()
+
+
+def sharding_mesh(module: LightningModule) -> DeviceMesh | None:
+    """The ranks over which the strategy shards the weights; None where it does not."""
+    mesh = module.device_mesh
+    return None if mesh is None else mesh["data_parallel"]
 
 
 # -- position ---------------------------------------------------------------------------------------------------------
