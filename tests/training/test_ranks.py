@@ -68,7 +68,8 @@ CASES = {
     "GRPO with LoRA and a reference, sharded": (GRPO_WITH_REFERENCE, "all", 2, given_their_rank),
 }
 
-ONLY_EXHAUSTIVE = ("GRPO with a reference, sharded",)
+# what the others have in another combination
+ONLY_EXHAUSTIVE = ("PPO, a mixture", "GRPO, one rank's groups", "PPO, sharded", "GRPO with a reference, sharded")
 
 
 @pytest.mark.slow
