@@ -179,7 +179,7 @@ def config(
             "env": "corridor:Corridor-v0",
             "plan": {"class_path": "tsr_lightning.search.plan.Mixed", "init_args": {"members": members}},
             "instances": 3,
-            "held_out": {"instances": 2},
+            "held_out": {"instances": 1},  # fewer than ranks
             "sampling": {"max_response_tokens": 8},
             "updates": {"epochs": 2, "minibatches": 2, "micro_batch_tokens": 60},
             **data,

@@ -139,12 +139,18 @@ def test_killed_at_random_moments_equals_not_killed_bit_for_bit(strategy: str, t
 def test_torchrun_restarts_a_run_with_a_killed_rank(strategy: str, alone: dict[str, Any], tmp_path: Path) -> None:
     """With the command of docs/scaling.md."""
     prepared(tmp_path, PPO, "all", 2, **settings(strategy, kill=(1, IN_SECOND_EPOCH)))
-    launcher = ("torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", free_port())
+    rendezvous = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}")
+    launcher = ("torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", *rendezvous)
     command = ("-m", "tsr_lightning", "fit", "--config", "run.yaml", "--ckpt_path", "last")
     run = subprocess.run(
         [sys.executable, "-m", *map(str, (*launcher, *command))],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]),
+            "OMP_NUM_THREADS": "1",
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        },
         capture_output=True,
         text=True,
         timeout=SECONDS,

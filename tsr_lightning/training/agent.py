@@ -116,6 +116,7 @@ class Agent(LightningModule):
             )
             self._policy.train()  # a loaded model is in evaluation mode, which Lightning does not change
             self._weights = weights_of(self._policy, compat.sharding_mesh(self))
+            compat.leave_buffers_alone(self)
 
     @property
     def policy(self) -> Policy:

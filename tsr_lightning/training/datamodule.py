@@ -82,8 +82,9 @@ class EvalLoader:
         return iter(self._batches if self._is_due() else ())
 
     def __len__(self) -> int:
-        """The most batches that a validation has: Lightning asks once."""
-        return len(self._batches)
+        """The most batches that a validation has: Lightning asks once. A rank without a held-out instance takes part too:
+        with a length of 0 Lightning would call none of its hooks, for which the others wait."""
+        return max(1, len(self._batches))
 
 
 class RolloutDataModule(LightningDataModule):

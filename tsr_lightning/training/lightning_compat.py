@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 
 _NONE_BATCH = "train_dataloader yielded None. If this was on purpose, ignore this warning..."
 
@@ -38,6 +39,13 @@ def log_figures(trainer: Trainer, figures: Mapping[str, float], epochs: int) -> 
     for logger in trainer.loggers:
         logger.log_metrics(dict(figures), step=epochs)
         logger.save()
+
+
+def leave_buffers_alone(module: LightningModule) -> None:
+    """DDP would broadcast rank 0's buffers in every forward pass, those of a validation too: a rank without a held-out
+    instance makes none, and all others would wait for it. Ours are constants, which every rank computes."""
+    names = [name for name, _ in module.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
 
 
 def sharding_mesh(module: LightningModule) -> DeviceMesh | None:
