@@ -82,8 +82,8 @@ class EvalLoader:
         return iter(self._batches if self._is_due() else ())
 
     def __len__(self) -> int:
-        """The most batches that a validation has: Lightning asks once. A rank without a held-out instance takes part too:
-        with a length of 0 Lightning would call none of its hooks, for which the others wait."""
+        """The most batches that a validation has: Lightning asks once. At least one, so that a rank without a held-out
+        instance takes part too: Lightning would call none of its hooks, and the others wait for them."""
         return max(1, len(self._batches))
 
 
