@@ -30,8 +30,8 @@ endif
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 
 # Two workers of one thread each: more threads than cores wait for one another most of the time. ARGS="-n 0" runs all
-# in one process, for a debugger. Bytecode is kept whatever the environment says: dozens of processes import the package.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
+# in one process, for a debugger.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
 	--durations=15 --durations-min=1
 
 .PHONY: help setup quickstart test test-all fast lint format types bench drawing wheel clean FORCE
