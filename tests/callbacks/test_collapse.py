@@ -341,7 +341,7 @@ def test_a_destroyed_policy_is_restored(empty_folder: Path):
     assert max(float((record["weights"][name] - start[name]).abs().max()) for name in start) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_restore_alike(tmp_path: Path):
     args = (*DESTROYED, "--trainer.devices", "2", "--trainer.strategy", "ddp")
     printed = run_as_ranks(args, tmp_path, 120, imports=[Path(__file__).parent])

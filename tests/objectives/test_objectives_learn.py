@@ -155,7 +155,7 @@ def check_fault(fault: str, kind: type[Objective], epochs: int, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(f, marks=pytest.mark.exhaustive if f == "zero advantage" else pytest.mark.slow) for f in FAULTS],
+    [pytest.param(f, marks=pytest.mark.slow if f == "flipped sign" else pytest.mark.exhaustive) for f in FAULTS],
 )
 def test_grpo_with_a_fault_does_not_learn(fault: str, monkeypatch: pytest.MonkeyPatch):
     check_fault(fault, GRPO, EPOCHS_WITH_A_FAULT, monkeypatch)

@@ -10,11 +10,17 @@ from commands import TINY, in_folder, tsr
 @pytest.mark.parametrize(
     ("objective", "search"),
     [
-        *(pytest.param(*names, marks=pytest.mark.slow) for names in (("grpo", "beam"), ("ppo", "beam"))),
-        # plain samples of these train in tests/objectives/test_objectives_learn.py too
+        pytest.param("ppo", "beam", marks=pytest.mark.slow),
+        # plain samples and searches of these train in tests/objectives/test_objectives_learn.py too
         *(
             pytest.param(*names, marks=pytest.mark.exhaustive)
-            for names in (("gigpo", "beam"), ("grpo", "sample"), ("ppo", "sample"), ("raft", "sample"))
+            for names in (
+                ("gigpo", "beam"),
+                ("grpo", "beam"),
+                ("grpo", "sample"),
+                ("ppo", "sample"),
+                ("raft", "sample"),
+            )
         ),
     ],
 )

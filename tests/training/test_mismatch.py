@@ -330,7 +330,7 @@ CORRIDOR = ("--data.env=corridor:Corridor-v0", "--data.env_kwargs=null")  # thre
     ("engine", "flags"),
     [
         ("BaseWeights", ("--config", "objective/grpo.yaml")),
-        ("BaseWeights", ("--config", "objective/sft.yaml")),
+        pytest.param("BaseWeights", ("--config", "objective/sft.yaml"), marks=pytest.mark.exhaustive),
         ("StaleAdapter", ("--config", "objective/grpo.yaml", "--config", "model/embedded_lora.yaml")),
         ("StalePrefixes", ("--config", "objective/grpo.yaml", *CORRIDOR)),
     ],

@@ -10,6 +10,7 @@ import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,11 +193,24 @@ def steps() -> dict[str, dict[str, Step]]:
     }
 
 
+# By what ranks must share: group means, a batch's moments, token counts, a critic, demonstrations, trees.
+SHARING = ("GRPO", "PPO", "DAPO", "GSPO", "ReinforcePlusPlus", "SFT", "GRPO, tree credit", "PPO, tree credit")
+OTHERS = tuple(name for name in OBJECTIVES if name not in SHARING)
+
+
 @pytest.fixture(scope="module")
-def of_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Step]]:
-    """Of the named objectives, on each of two ranks."""
-    cases = {name: OBJECTIVES[name] for name in request.param}
-    folder = tmp_path_factory.mktemp("ranks")
+def sharing_on_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Step]]:
+    return on_ranks(SHARING, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def others_on_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Step]]:
+    return on_ranks(OTHERS, tmp_path_factory.mktemp("ranks"))
+
+
+def on_ranks(names: Sequence[str], folder: Path) -> list[dict[str, Step]]:
+    """The steps of the named objectives on each of two ranks."""
+    cases = {name: OBJECTIVES[name] for name in names}
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
@@ -225,24 +239,28 @@ def test_micro_batches_do_not_change_the_step(name: str, steps: dict[str, dict[s
     assert_same(several, one)
 
 
-# By what ranks must share: group means, a batch's moments, token counts, a critic, demonstrations, trees.
-SHARING = ("GRPO", "PPO", "DAPO", "GSPO", "ReinforcePlusPlus", "SFT", "GRPO, tree credit", "PPO, tree credit")
-OTHERS = tuple(name for name in OBJECTIVES if name not in SHARING)
-
-
+@pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize(
-    ("of_ranks", "name"),
-    [
-        *(pytest.param(SHARING, name, id=name, marks=pytest.mark.slow) for name in SHARING),
-        *(pytest.param(OTHERS, name, id=name, marks=pytest.mark.exhaustive) for name in OTHERS),
-    ],
-    indirect=["of_ranks"],
-)
-def test_ranks_do_not_change_the_step(name: str, steps: dict[str, dict[str, Step]], of_ranks: list[dict[str, Step]]):
-    for rank in of_ranks:
+@pytest.mark.parametrize("name", SHARING)
+def test_ranks_do_not_change_the_step(
+    name: str, steps: dict[str, dict[str, Step]], sharing_on_ranks: list[dict[str, Step]]
+):
+    assert_ranks_same(name, steps, sharing_on_ranks)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_ranks_do_not_change_other_steps(
+    name: str, steps: dict[str, dict[str, Step]], others_on_ranks: list[dict[str, Step]]
+):
+    assert_ranks_same(name, steps, others_on_ranks)
+
+
+def assert_ranks_same(name: str, steps: dict[str, dict[str, Step]], ranks: list[dict[str, Step]]) -> None:
+    for rank in ranks:
         assert rank[name].micro_batches > 2
-        assert_same(rank[name], steps[name]["one"], figures=rank is of_ranks[0])  # which rank 0 alone reports
+        assert_same(rank[name], steps[name]["one"], figures=rank is ranks[0])  # which rank 0 alone reports
 
 
 def assert_same(actual: Step, expected: Step, *, figures: bool = True) -> None:

@@ -169,7 +169,10 @@ def test_what_takes_how_long_changes_nothing(fit) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("staleness", "saved"), [(1, "after_2_epochs.ckpt"), (2, "in_epoch_2.ckpt")])
+@pytest.mark.parametrize(
+    ("staleness", "saved"),
+    [pytest.param(1, "after_2_epochs.ckpt", marks=pytest.mark.exhaustive), (2, "in_epoch_2.ckpt")],
+)
 def test_a_resumed_run_equals_one_that_was_not_stopped(fit, staleness: int, saved: str, tmp_path: Path) -> None:
     """From an epoch's end, and from a rollout whose updates were not made."""
     flags = ("--data.staleness", staleness)

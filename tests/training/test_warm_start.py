@@ -80,7 +80,7 @@ def oracle_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out" / "oracle.jsonl"
 
 
-@pytest.mark.parametrize("objective", ["grpo", "ppo"])
+@pytest.mark.parametrize("objective", [pytest.param("grpo", marks=pytest.mark.exhaustive), "ppo"])
 def test_one_configuration_runs_through_all_phases_and_resumes(objective: str, tmp_path: Path):
     (tmp_path / "plan.yaml").write_text(json.dumps({"data": {"plan": PLAN}}))
     with in_folder(tmp_path):
