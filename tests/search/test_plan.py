@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes import driver, tasks
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, PlanEntry, Uniform
+from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, PlanEntry, SearchFailedGroups, Uniform
 from tsr_lightning.search.scorers import EnvironmentScore, ReturnSoFar, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample
@@ -24,6 +24,17 @@ def test_a_mixed_group_has_its_members_in_order() -> None:
     plan = Mixed(members)
     assert plan.entries(0) == members
     assert (plan.group_size(0), plan.strategies) == (5, [Sample(), Beam()])
+
+
+def test_searches_are_for_groups_of_which_all_samples_fail() -> None:
+    plan = SearchFailedGroups(Beam(), samples=6, searches=2)
+    assert plan.entries(3) == [PlanEntry(Sample(), 6)]
+    assert plan.fallback(3) == [PlanEntry(Beam(), 2)]
+    assert (plan.group_size(3), plan.strategies) == (6, [Sample(), Beam()])
+    assert Uniform().fallback(3) == []
+    phases = Phases([Uniform(Expert(), 1), plan], [2])
+    assert [phases.fallback(epoch) for epoch in range(4)] == [[], [], *[plan.fallback(0)] * 2]
+    assert phases.strategies == [Expert(), Sample(), Beam()]
 
 
 def test_annealed_search_fades_out_linearly_at_a_constant_group_size() -> None:
@@ -102,6 +113,8 @@ REFUSED: dict[str, Callable[[], object]] = {
     "Phases.epochs is [-1]": lambda: Phases([Uniform(), Uniform()], [-1]),
     "PlanEntry.count is -1": lambda: PlanEntry(Beam(), -1),
     "Annealed.count is -2": lambda: Annealed(Beam(), -2),
+    "SearchFailedGroups.samples is 0": lambda: SearchFailedGroups(samples=0),
+    "SearchFailedGroups.searches is 0: give 1 or more, or use Uniform": lambda: SearchFailedGroups(searches=0),
     "Annealed.epochs is 0": lambda: Annealed(Beam(), epochs=0),
     "Expert needs an oracle, and Walk has none": lambda: driver().run(tasks(Expert(), 1)),
     "the first prompt has 8 tokens, which leaves no room": lambda: driver(limits=TokenLimits(8)).run(

@@ -12,7 +12,7 @@ from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.base import Credit, Estimates
 from tsr_lightning.rng import Key
 from tsr_lightning.search.plan import PlanEntry
-from tsr_lightning.search.strategies import BestOfN, Sample
+from tsr_lightning.search.strategies import Beam, BestOfN, Sample
 from tsr_lightning.training.collect import credited_sequences, epoch_tasks, roll_out, run_groups
 from tsr_lightning.training.distributed import Ranks, shares_by_kind
 from tsr_lightning.training.evaluation import EvalProtocol
@@ -51,6 +51,29 @@ def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
     assert rollout.costs.tokens_generated > 0
     first, second = (run_groups(driver(), Ranks(rank, 2).shard(tasks), ignore) for rank in range(2))
     assert [first[0], second[0], first[1]] == rollout.groups
+
+
+def test_groups_without_a_success_get_further_members() -> None:
+    entries, further = [PlanEntry(Sample(), 2)], [PlanEntry(Beam(1, 2), 1)]
+    instances = [(0, seed) for seed in range(24)]
+    tasks = epoch_tasks(instances, entries, Key(1), epoch=0)
+    fallback = epoch_tasks(instances, further, Key(1), epoch=0, first_member=2)
+    seen: list[tuple[int, int, int]] = []
+    with_fallback = driver()
+
+    def watched(done: int, total: int, costs: Costs) -> None:
+        seen.append((done, total, costs.tokens_generated))
+
+    groups = roll_out(with_fallback, tasks, watched, Ranks(), fallback=fallback).groups
+    plain = roll_out(driver(), tasks, ignore, Ranks()).groups
+    searched = run_groups(driver(), fallback, ignore)
+    failed = [not any(t.succeeded for t in group.trajectories) for group in plain]
+    assert 0 < sum(failed) < len(failed)
+    for group, samples, search, without_success in zip(groups, plain, searched, failed, strict=True):
+        assert group.instance == samples.instance
+        assert group.trajectories == samples.trajectories + (search.trajectories if without_success else ())
+    assert seen == sorted(seen)
+    assert seen[-1] == (48 + sum(failed), 48 + sum(failed), with_fallback.costs.tokens_generated)
 
 
 def test_shares_have_as_many_of_each_kind() -> None:

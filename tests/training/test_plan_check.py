@@ -25,7 +25,7 @@ from tsr_lightning.objectives import (
     TreeCredit,
     Unchanged,
 )
-from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, Uniform
+from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, SearchFailedGroups, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
 from tsr_lightning.search.vine import Vine
 from tsr_lightning.training.demonstrations import Demonstrations
@@ -46,6 +46,7 @@ def mixed(sampled: int, searched: int) -> Mixed:
         (IMITATING, mixed(0, 3)),
         (IMITATING, mixed(2, 1)),
         (IMITATING, Annealed(Beam(), count=4, epochs=8)),
+        (IMITATING, SearchFailedGroups(samples=2)),
         (COMPARING, Annealed(Beam(), count=4, epochs=8)),
         (COMPARING, Uniform(Beam(), 2)),
         (COMPARING, mixed(1, 1)),  # searched members are compared too

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tsr_lightning.errors import require
-from tsr_lightning.search.strategies import Sample, Strategy
+from tsr_lightning.search.strategies import Beam, Sample, Strategy
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Plan(ABC):
     @abstractmethod
     def entries(self, epoch: int) -> list[PlanEntry]: ...
 
+    def fallback(self, epoch: int) -> list[PlanEntry]:
+        """Further members of a group of which no trajectory by `entries` succeeded."""
+        return []
+
     @property
     def constant_from(self) -> int:
         """The first epoch from which on the entries no longer change."""
@@ -40,10 +44,10 @@ class Plan(ABC):
     def strategies(self) -> list[Strategy]:
         """All strategies that the plan names for some epoch, those that build no member included."""
         epochs = range(self.constant_from + 1)
-        return _distinct(entry.strategy for epoch in epochs for entry in self.entries(epoch))
+        return _distinct(entry.strategy for epoch in epochs for entry in self.entries(epoch) + self.fallback(epoch))
 
     def group_size(self, epoch: int) -> int:
-        """Trajectories per instance."""
+        """Trajectories per instance, without those by `fallback`."""
         return sum(entry.count for entry in self.entries(epoch))
 
 
@@ -81,6 +85,36 @@ class Mixed(Plan):
 
     def entries(self, epoch: int) -> list[PlanEntry]:
         return list(self.members)
+
+
+@dataclass(frozen=True)
+class SearchFailedGroups(Plan):
+    """Plain samples of every instance, and searches of those alone where all samples fail.
+
+    A group with successes and failures teaches by comparison, and one that fails as a whole teaches GRPO nothing: there
+    a searched success can be imitated instead. So search ends by itself as the policy improves. `SearchFailures`
+    decides by trajectory, and compares none.
+
+    Args:
+        strategy: searches.
+        samples: plain trajectories per instance.
+        searches: per instance of which all samples fail.
+    """
+
+    strategy: Strategy = field(default_factory=Beam)
+    samples: int = 8
+    searches: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.samples >= 1, "SearchFailedGroups.samples", self.samples, "give 1 or more")
+        remedy = "give 1 or more, or use Uniform with Sample"
+        require(self.searches >= 1, "SearchFailedGroups.searches", self.searches, remedy)
+
+    def entries(self, epoch: int) -> list[PlanEntry]:
+        return [PlanEntry(Sample(), self.samples)]
+
+    def fallback(self, epoch: int) -> list[PlanEntry]:
+        return [PlanEntry(self.strategy, self.searches)]
 
 
 @dataclass(frozen=True)
@@ -151,9 +185,18 @@ class Phases(Plan):
         )
 
     def entries(self, epoch: int) -> list[PlanEntry]:
+        plan, own_epoch = self._phase(epoch)
+        return plan.entries(own_epoch)
+
+    def fallback(self, epoch: int) -> list[PlanEntry]:
+        plan, own_epoch = self._phase(epoch)
+        return plan.fallback(own_epoch)
+
+    def _phase(self, epoch: int) -> tuple[Plan, int]:
+        """The plan that is followed in an epoch, and the number of the epoch in its phase."""
         starts = [0, *accumulate(self.epochs)]
         phase = max(i for i, start in enumerate(starts) if start <= epoch)
-        return self.plans[phase].entries(epoch - starts[phase])
+        return self.plans[phase], epoch - starts[phase]
 
     @property
     def constant_from(self) -> int:

@@ -4,7 +4,7 @@ Plain functions, which know no Trainer and no data module. Under several ranks e
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -50,7 +50,12 @@ class Rollout:
 
 
 def epoch_tasks(
-    instances: Sequence[Instance | None], entries: Sequence[PlanEntry], key: Key, epoch: int, first: int = 0
+    instances: Sequence[Instance | None],
+    entries: Sequence[PlanEntry],
+    key: Key,
+    epoch: int,
+    first: int = 0,
+    first_member: int = 0,
 ) -> list[list[SearchTask]]:
     """The searches of an epoch, one list per group.
 
@@ -60,12 +65,13 @@ def epoch_tasks(
         key: the run's.
         epoch: names the draws.
         first: place of the first instance in the epoch.
+        first_member: number of each group's first member.
     """
     strategies = [entry.strategy for entry in entries for _ in range(entry.count)]
     return [
         [
             SearchTask(seed, member, strategy, key.fold_in("epoch", epoch, "instance", place, "member", member), env)
-            for member, strategy in enumerate(strategies)
+            for member, strategy in enumerate(strategies, start=first_member)
         ]
         for place, instance in enumerate(instances, start=first)
         if instance is not None
@@ -79,16 +85,38 @@ def roll_out(
     progress: ProgressFn,
     ranks: Ranks,
     max_lost: int | None = None,
+    fallback: Sequence[Sequence[SearchTask]] = (),
 ) -> Rollout:
     """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`. Every rank has about as many of
     each environment, whose episodes may differ in length. A group of which all trajectories were lost is left out;
-    where a rank loses more than `max_lost`, it gives up the rest of its share."""
+    where a rank loses more than `max_lost`, it gives up the rest of its share. A group that lost none and has no
+    success gets the members by its list of `fallback`, where there are any."""
     before = driver.costs
     shares = shares_by_kind([members[0].env for members in tasks], ranks.world_size)
-    own = run_groups(driver, [tasks[i] for i in shares[ranks.rank]], progress, max_lost)
+    share = shares[ranks.rank]
+    own = run_groups(driver, [tasks[i] for i in share], progress, max_lost)
+    if fallback:
+        failed = [
+            place
+            for place, (i, group) in enumerate(zip(share, own, strict=True))
+            if len(group.trajectories) == len(tasks[i]) and not any(t.succeeded for t in group.trajectories)
+        ]
+        further = continued(progress, sum(len(group.trajectories) for group in own), driver.costs - before)
+        searched = run_groups(driver, [fallback[share[place]] for place in failed], further, max_lost)
+        for place, group in zip(failed, searched, strict=True):
+            own[place] = replace(own[place], trajectories=own[place].trajectories + group.trajectories)
     groups = ranks.gather(own, shares)
     costs = sum(ranks.gather([driver.costs - before]), Costs())
     return Rollout([group for group in groups if group.trajectories], costs)
+
+
+def continued(progress: ProgressFn, ended: int, costs: Costs) -> ProgressFn:
+    """The progress of further searches, after so many that have ended at these costs."""
+
+    def report(done: int, total: int, further: Costs) -> None:
+        progress(ended + done, ended + total, costs + further)
+
+    return report
 
 
 def run_groups(

@@ -469,11 +469,14 @@ class RolloutDataModule(LightningDataModule):
         """The rollout of one round of an epoch's instances, of all ranks."""
         count, ranks = self.instances_per_epoch, Ranks.of(self._trainer)
         [instances, *_] = ranks.gather([self.instances.training(epoch, count, first=number * count)])  # rank 0's
-        tasks = epoch_tasks(instances.instances, self.plan.entries(epoch), self.key, epoch, first=number * count)
         size = self.plan.group_size(epoch)
+        tasks, fallback = (
+            epoch_tasks(instances.instances, entries, self.key, epoch, number * count, first_member)
+            for entries, first_member in ((self.plan.entries(epoch), 0), (self.plan.fallback(epoch), size))
+        )
         wanted, without_root = count * size, instances.instances.count(None) * size
         max_lost = self.faults.max_lost(wanted)
-        rollout = roll_out(driver, tasks, start_round(), ranks, max_lost)
+        rollout = roll_out(driver, tasks, start_round(), ranks, max_lost, fallback if any(fallback) else ())
         costs = rollout.costs + Costs(trajectories_lost=without_root)
         self.faults.check(costs.trajectories_lost, wanted, f"epoch {epoch}", self._rollout_guard.last)
         return replace(rollout, costs=costs, skipped=instances.skipped)
