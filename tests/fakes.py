@@ -117,9 +117,17 @@ class Scripted(Engine):
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         self.calls.append("generate")
-        groups = [[self.respond(p.ids, Key(key), p.max_new_tokens) for key in p.seeds] for p in prompts]
+        groups = [[self.another(prompt, Key(seed)) for seed in prompt.seeds] for prompt in prompts]
         self.costs += Costs(tokens_generated=sum(len(response.ids) for group in groups for response in group))
         return groups
+
+    def another(self, prompt: Prompt, key: Key) -> Response:
+        """The first of some draws that is not excluded; the last one where all are."""
+        excluded = {response.ids for response in prompt.excluded}
+        draws = [self.respond(prompt.ids, key, prompt.max_new_tokens)]
+        while draws[-1].ids in excluded and len(draws) < 100:
+            draws.append(self.respond(prompt.ids, key.fold_in(len(draws)), prompt.max_new_tokens))
+        return draws[-1]
 
     def respond(self, ids: Sequence[int], key: Key, room: int) -> Response:
         choices = self.answers or LETTERS[len(ids) % 2]

@@ -64,6 +64,17 @@ CASES = {
         TREE,
         r"searched is 'TreeCredit': .*no strategy of data\.plan proposes several; use a search .*search/beam\.yaml",
     ),
+    "candidates that differ, of an engine that samples each alone": Case(
+        (
+            *(*BEAM, "--data.plan.init_args.strategy.init_args.without_replacement", "true"),
+            *("--data.engine", "its_engine.Alone"),
+        ),
+        r"Beam\.without_replacement is True: data\.engine Alone samples each response alone; use false",
+        {
+            "its_engine.py": "from tsr_lightning.engines.transformers.spec import Transformers\n\n\n"
+            "class Alone(Transformers):\n    can_exclude = False\n"
+        },
+    ),
     "tree credit with shaping": Case(
         (*BEAM, *TREE, "--model.objective.init_args.shaping", '[{"class_path": "ReturnAtEnd"}]'),
         r"GRPO\.shaping is .*under TreeCredit the return of a response is its value.*use \[\]",

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from tsr_lightning.costs import Costs
 
@@ -25,15 +25,6 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """A context, for `len(seeds)` responses."""
-
-    ids: tuple[int, ...]  # [P]
-    seeds: tuple[int, ...]  # [C] one of 64 bits per response
-    max_new_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Response:
     """A sampled response."""
 
@@ -42,9 +33,24 @@ class Response:
     finished: bool  # False: cut by the budget before an end token
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A context, for `len(seeds)` responses."""
+
+    ids: tuple[int, ...]  # [P]
+    seeds: tuple[int, ...]  # [C] one of 64 bits per response
+    max_new_tokens: int
+    excluded: tuple[Response, ...] = ()  # of this prompt and temperature, none of which is sampled again
+
+
 class Engine(Protocol):
     """Samples responses. One depends on its prompt, its seed and the temperature, and on no other randomness; the
-    default engine draws token `i` with `Key(seed).uniform(i)`."""
+    default engine draws token `i` with `Key(seed).uniform(i)`.
+
+    A response is of the policy's distribution, under the condition that it is none of those that its prompt excludes.
+    Its log-probabilities are without that condition. Where next to nothing else is left, nothing is excluded; so
+    at temperature 0. An engine that cannot exclude says so by `EngineSpec.can_exclude`.
+    """
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         """Responses grouped by prompt, in the order of its seeds."""
@@ -71,6 +77,8 @@ class Engine(Protocol):
 @dataclass(frozen=True)
 class EngineSpec(ABC):
     """The choice of an engine, and its settings: what `data.engine` names."""
+
+    can_exclude: ClassVar[bool] = True  # the responses that a prompt names
 
     def check(self) -> None:  # noqa: B027  (most engines need nothing)
         """Refuses, before a model loads, an engine that cannot run here."""

@@ -217,6 +217,25 @@ class Driver:
         """One engine call for every `Expand` of the wave: the responses to each of their nodes, in order."""
         expands = [request for request in wave if isinstance(request, Expand)]
         prompts = [self._prompt(node, expand.count) for expand in expands for node in expand.nodes]
+        one_by_one = [expand.without_replacement for expand in expands for _ in expand.nodes]
+        if not prompts:
+            return []
+        groups = self._generate(
+            [replace(p, seeds=p.seeds[:1]) if alone else p for p, alone in zip(prompts, one_by_one, strict=True)]
+        )
+        for place in range(1, max(len(prompt.seeds) for prompt in prompts)):
+            places = [i for i, alone in enumerate(one_by_one) if alone and place < len(prompts[i].seeds)]
+            further = self._generate(
+                [
+                    replace(prompts[i], seeds=prompts[i].seeds[place : place + 1], excluded=tuple(groups[i]))
+                    for i in places
+                ]
+            )
+            for i, [response] in zip(places, further, strict=True):
+                groups[i].append(response)
+        return groups
+
+    def _generate(self, prompts: Sequence[Prompt]) -> list[list[Response]]:
         if not prompts:
             return []
         started = time.perf_counter()

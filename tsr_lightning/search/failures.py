@@ -50,3 +50,7 @@ class SearchFailures(Strategy):
     @property
     def scored_by(self) -> Scorer | None:
         return self.strategy.scored_by
+
+    @property
+    def without_replacement(self) -> bool:
+        return self.strategy.without_replacement

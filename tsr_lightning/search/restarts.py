@@ -55,3 +55,7 @@ class SuffixRestarts(Strategy):
     @property
     def scored_by(self) -> Scorer | None:
         return self.strategy.scored_by
+
+    @property
+    def without_replacement(self) -> bool:
+        return self.strategy.without_replacement

@@ -55,6 +55,11 @@ class Strategy(ABC, Generic[DataT]):
         """The scorer that sets `Node.score` of every child; None where no score is used."""
         return None
 
+    @property
+    def without_replacement(self) -> bool:
+        """Whether siblings are sampled without replacement, so that all but the first are no samples of the policy."""
+        return False
+
 
 @dataclass(frozen=True)
 class Sample(Strategy):
@@ -109,12 +114,17 @@ class Beam(Strategy):
         scorer: scores the prefixes (S).
         commit: keep: the best simulated leaf is the result (the paper). resample: play its first turn in the real
             episode and search again from the outcome, so that lucky noise is not selected.
+        without_replacement: the responses to a prefix all differ, which those of a policy that has become sure of
+            itself hardly do otherwise (Kool et al. 2019, https://arxiv.org/abs/1903.06059). Of prefixes with equal
+            scores the likelier is kept: by a draw, as of other candidates, rare responses would come as often as
+            frequent ones.
     """
 
     width: int = 2
     candidates: int = 4
     scorer: Scorer = field(default_factory=EnvironmentScore)
     commit: CommitMode = "keep"
+    without_replacement: bool = False
 
     def __post_init__(self) -> None:
         require(self.width >= 1, "Beam.width", self.width, "give 1 or more")
@@ -132,8 +142,11 @@ class Beam(Strategy):
     def plan(self, root: Node) -> Search:
         frontier = [root]
         while live(frontier) and not frontier[0].succeeded:
-            children = yield Expand(live(frontier), self.candidates)
-            frontier = best(self.width, distinct(flat(children) + ended(frontier)))
+            children = flat((yield Expand(live(frontier), self.candidates, self.without_replacement)))
+            if self.without_replacement:
+                for child in children:
+                    child.tie = child.logprob
+            frontier = best(self.width, distinct(children + ended(frontier)))
         return frontier[0]
 
     @property

@@ -44,7 +44,7 @@ class DriverState:
 
 @dataclass(eq=False, slots=True)
 class Node(Generic[DataT]):
-    """A state of an episode in the tree. A strategy may write `score` and `data`, and read all but `driver`."""
+    """A state of an episode in the tree. A strategy may write `score`, `tie` and `data`, and read all but `driver`."""
 
     snapshot: Snapshot
     driver: DriverState = field(repr=False)
@@ -55,7 +55,7 @@ class Node(Generic[DataT]):
     episode_return: float = 0.0  # rewards so far
 
     score: float = 0.0  # by the strategy's scorer; 0 at the root and after a commit
-    tie: float = 0.0  # a keyed draw that orders equals
+    tie: float = 0.0  # orders equals: a keyed draw, unless the strategy writes another figure
     data: DataT = field(init=False, repr=False)  # unset until the strategy sets it
 
     @property
@@ -103,10 +103,15 @@ class Node(Generic[DataT]):
 @dataclass(frozen=True, slots=True)
 class Expand:
     """Propose `count` responses of the policy from each node, at least 1. The answer is the children, grouped by
-    parent: fewer where the environment failed, and at least one of each."""
+    parent: fewer where the environment failed, and at least one of each.
+
+    Without replacement the responses to a node all differ, one sampled after the other, as long as the policy gives
+    others any probability (`engines.base.Engine`); the first is a sample as any other.
+    """
 
     nodes: Sequence[Node[Any]]
     count: int
+    without_replacement: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.engines.model import Model, autocast_dtype, inference_mode, weights_version
 from tsr_lightning.engines.transformers.cache import PrefixCache
 from tsr_lightning.engines.transformers.native_backend import NativeDecode
-from tsr_lightning.engines.transformers.sampling import sample
+from tsr_lightning.engines.transformers.sampling import removed_parts, sample
 from tsr_lightning.engines.transformers.sequences import SequenceData, SequenceGroup, SequenceState, unpack_bits
 from tsr_lightning.engines.transformers.torch_backend import TorchDecode
 from tsr_lightning.engines.transformers.trie import CachedSequence, Trie
@@ -64,7 +64,9 @@ class TransformersEngine:
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         groups: dict[tuple[int, ...], SequenceGroup] = {}
-        sequences = [[SequenceData(seed, prompt.max_new_tokens) for seed in prompt.seeds] for prompt in prompts]
+        sequences = [
+            [SequenceData(seed, prompt.max_new_tokens, prompt.excluded) for seed in prompt.seeds] for prompt in prompts
+        ]
         for prompt, own in zip(prompts, sequences, strict=True):
             groups.setdefault(prompt.ids, SequenceGroup(prompt.ids)).sequences.extend(own)
         with self._running() as cache:
@@ -230,7 +232,8 @@ class TransformersEngine:
             hidden = self._final_hidden(list(distinct), cache)
             draws = uniforms(np.array([state.data.seed for state in part], dtype=np.uint64), index)
             rows = np.array([distinct[state.slot] for state in part])
-            tokens, logprobs = sample(self.model.logits(hidden), rows, draws, temperature)
+            removed = [removed_parts(state.data.ids, state.data.excluded) for state in part]
+            tokens, logprobs = sample(self.model.logits(hidden), rows, draws, temperature, removed)
             for state, token, logprob in zip(part, tokens, logprobs, strict=True):
                 state.data.ids.append(token)
                 state.data.logprobs.append(logprob)

@@ -16,6 +16,7 @@ class SequenceData:
 
     seed: int
     max_new_tokens: int
+    excluded: tuple[Response, ...] = ()  # not sampled again
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 

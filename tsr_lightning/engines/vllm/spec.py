@@ -25,6 +25,8 @@ class VLLM(EngineSpec):
         enforce_eager: do without compilation, which takes a minute at the start of a run.
     """
 
+    can_exclude = False
+
     kv_cache_mib: int = 4096
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
