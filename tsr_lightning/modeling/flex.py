@@ -63,7 +63,7 @@ class FlexAttention:
         self._keys = _on(self.mask.keys, device)
         self._tables = _tables(self.mask, device)
         self._block_masks: dict[int | None, BlockMask] = {}
-        self.scores_computed = 0  # products of a query and a key in each head; of the last block mask
+        self._scores_computed = 0
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Query [H, Q, D], stored key [K, S, D] and value [K, S, E] -> [Q, H, E]."""
@@ -83,7 +83,7 @@ class FlexAttention:
         window = None if window is None or window > self.mask.depths.max() else window
         if window not in self._block_masks:
             found = blocks(self.mask, self._segments, window)
-            self.scores_computed = found.scores_computed
+            self._scores_computed = found.scores_computed
             self._block_masks[window] = BlockMask.from_kv_blocks(
                 _on(found.partial_counts[None, None], self._device),
                 _on(found.partial[None, None], self._device),
@@ -94,6 +94,13 @@ class FlexAttention:
                 seq_lengths=(padded_length(len(self.mask.nodes)), padded_length(len(self.mask.keys))),
             )
         return self._block_masks[window]
+
+    @property
+    def scores_computed(self) -> int:
+        """Products of a query and a key in each head, hidden and padded ones included, by the last block mask."""
+        if not self._block_masks:
+            self.block_mask(None)
+        return self._scores_computed
 
     def _in_order(self, stored: Tensor) -> Tensor:
         """[K, S, D] -> [K, keys, D] in the mask's order."""

@@ -74,8 +74,10 @@ class PrefixCache:
 
 
 def _replay(lm: PreTrainedModel) -> Replay:
-    """How decode steps are run again on the model's device."""
-    if lm.device.type == "cuda" and packed_forward.is_capturable(lm.base_model):
+    """How decode steps are run again on the model's device. PyTorch's deterministic writes wait for the device, which a
+    capture cannot hold."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if lm.device.type == "cuda" and packed_forward.is_capturable(lm.base_model) and not deterministic:
         return CudaGraphs(lm.device)
     return Direct()
 
