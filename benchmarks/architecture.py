@@ -23,7 +23,7 @@ ROOMS = {
     "engines": "token ids and seeds in, token ids and log-probabilities out; no text",
     "envs": "the tasks, their contract and its checker; no torch, no language model",
     "batching": "trajectories as packed training sequences, minibatches and micro-batches",
-    "modeling": "packed attention and the packed forward pass, with optional C kernels for CPUs",
+    "modeling": "packed attention and the packed forward pass: PyTorch, flex_attention for GPUs, C kernels for CPUs",
 }
 BEGIN, END = "<!-- made by python -m benchmarks.architecture -->\n", "<!-- end -->"
 

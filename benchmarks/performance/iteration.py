@@ -90,9 +90,10 @@ def agent_of(work: Workload, folder: Path) -> Agent:
     return Agent(spec_of(work, folder), objective, Optimizer(learning_rate=LEARNING_RATE))
 
 
-def trainer_of(watch: Stopwatch) -> Trainer:
+def trainer_of(watch: Stopwatch, device: str = "cpu") -> Trainer:
     return Trainer(
-        accelerator="cpu",
+        accelerator="gpu" if device == "cuda" else "cpu",
+        devices=1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -119,4 +120,4 @@ def take_part(line: Line, work: Workload, folder: Path) -> None:
         warm = True
         return next(laps, None) is not None
 
-    trainer_of(Stopwatch(ended)).fit(agent_of(work, folder), datamodule=data_of(work))
+    trainer_of(Stopwatch(ended), work.device).fit(agent_of(work, folder), datamodule=data_of(work))

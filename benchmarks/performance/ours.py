@@ -15,14 +15,14 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 
 
 def spec_of(work: Workload, folder: Path) -> PolicySpec:
-    return PolicySpec(str(folder), dtype="bfloat16" if work.dtype == "bfloat16" else "float32")
+    return PolicySpec(str(folder), dtype=work.dtype, kernels=work.kernels)
 
 
 def sit_down(work: Workload, folder: Path) -> Seat:
     """The engine with memory for the whole wave."""
     policy_spec = spec_of(work, folder)
     tokenizer = load_tokenizer(policy_spec, ())
-    policy = Policy(policy_spec, tokenizer, critic=False)
+    policy = Policy(policy_spec, tokenizer, critic=False, device=work.device)
     spec = Transformers(kv_cache_mib=work.kv_cache_mib, max_num_seqs=work.rows)
     engine = spec.build(policy, Chat(tokenizer, work.context).end_ids, work.longest)
 
@@ -30,6 +30,7 @@ def sit_down(work: Workload, folder: Path) -> Seat:
     def renew() -> None:
         for weight in policy.parameters():
             weight.add_(0)  # an update in all but effect
+        engine.release()  # as before an update, which a CPU does not need
 
     return Seat(engine, f"{spec.kv_cache_mib} MiB for keys and values, {spec.max_num_seqs} rows side by side", renew)
 

@@ -30,6 +30,7 @@ MINIBATCHES = 2  # optimizer steps of a whole iteration, for all who update
 LEARNING_RATE = 1e-5
 CLIP_NORM = 1.0
 _SPREAD = 0.02  # of fresh weights
+_WORDS = 1000  # entries of the vocabulary at most
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Workload:
     kv_cache_mib: int = 4096  # our engine's memory for prefixes
     wait: float = 0.0  # seconds that a step of the environment waits
     env_workers: int = 0  # environments that step beside generation
+    device: str = "cpu"  # or cuda
+    kernels: str = "auto"  # of our engine: model.policy.kernels
 
     @property
     def strategy(self) -> Strategy:
@@ -183,6 +186,11 @@ def _tasks(work: Workload, lap: int) -> list[SearchTask]:
     ]
 
 
+def peak_mib(device: str) -> float | None:
+    """What PyTorch has allocated at most on a GPU, in this process; null on a CPU."""
+    return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
+
+
 def make_vocabulary(size: int = 1000) -> PreTrainedTokenizerFast:
     """Every word of the pages is one token; the model's further entries are never said by the environment."""
     return make_tokenizer(texts(), size)
@@ -194,7 +202,7 @@ def make_model(shape: ModelShape, folder: Path, longest: int) -> None:
     In channel 0 every embedding is 1 and the end token's is -1. The residual stream starts with it and keeps it, so
     the end token's logit lies far below all others (30 at width 256), and no participant has to know of a bias.
     """
-    tokenizer = make_vocabulary(shape.vocabulary)
+    tokenizer = make_vocabulary(min(shape.vocabulary, _WORDS))  # a model may have more entries than that
     config = Qwen2Config(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,

@@ -1,4 +1,5 @@
-"""Which kernels compute attention and layers: PyTorch's, or the optional C kernels of modeling/native."""
+"""Which kernels compute attention and layers: PyTorch's plain ones, flex_attention, or the optional C kernels of
+modeling/native."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -7,7 +8,9 @@ import torch
 from torch import Tensor
 
 from tsr_lightning.errors import require
+from tsr_lightning.modeling import flex
 from tsr_lightning.modeling.attention import PackedAttention
+from tsr_lightning.modeling.flex import HeadShape
 from tsr_lightning.modeling.native import building, kernel
 from tsr_lightning.modeling.native.operators import NativeOperators
 from tsr_lightning.modeling.native.training import NativeTrainingAttention
@@ -20,9 +23,10 @@ Operators = TorchOperators | NativeOperators
 class Kernels(Enum):
     """The choice of `model.policy.kernels`."""
 
-    AUTO = "auto"  # the C kernels where they can be built, else PyTorch's; the log says once which
+    AUTO = "auto"  # the C kernels on a CPU, FLEX on a GPU, where they can be built, else TORCH; the log says once which
     TORCH = "torch"  # nothing is built
     NATIVE = "native"  # the C kernels, and an error where they cannot be built
+    FLEX = "flex"  # flex_attention and static decode steps, and an error where they cannot be built
 
     def check(self) -> None:
         """Raises a ConfigError if NATIVE is chosen and the C kernels cannot be built."""
@@ -33,7 +37,25 @@ class Kernels(Enum):
 
     def uses_native(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether the C kernels serve such tensors: float32 or bfloat16 on a CPU."""
-        return self is not Kernels.TORCH and kernel.supports(device, dtype) and building.load().library is not None
+        may = self in (Kernels.AUTO, Kernels.NATIVE)
+        return may and kernel.supports(device, dtype) and building.load().library is not None
+
+    def uses_flex(self, device: torch.device, shape: HeadShape, *, gradients: bool) -> bool:
+        """Whether flex_attention serves such tensors. On a CPU it has no gradients, and is only used if chosen.
+
+        Raises:
+            ConfigError: FLEX is chosen and does not work here.
+        """
+        if self is Kernels.AUTO:
+            return device.type == "cuda" and flex.supports(device, shape) and flex.failure(device, shape) is None
+        if self is not Kernels.FLEX or (gradients and device.type == "cpu"):
+            return False
+        remedy = f"flex_attention does not take {shape} on {device}, so choose auto or torch"
+        require(flex.supports(device, shape), "model.policy.kernels", self.value, remedy)
+        reason = flex.failure(device, shape)
+        remedy = f"flex_attention does not work on {device} ({reason}), so choose auto or torch"
+        require(reason is None, "model.policy.kernels", self.value, remedy)
+        return True
 
     def operators(self, x: Tensor) -> Operators:
         """For layers whose input is like x, with gradients if they are enabled."""

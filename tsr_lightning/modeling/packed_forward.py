@@ -37,6 +37,8 @@ class Architecture:
     has_head_norms: bool = False  # of queries and keys, before the rotary embedding
 
 
+_READING_ROPES = ("dynamic", "longrope")  # transformers' names
+
 LAYER_METHOD = "packed_layer"  # what packed passes call of a layer, in place of `forward`
 
 _ARCHITECTURES: dict[type[PreTrainedModel], Architecture] = {
@@ -90,6 +92,12 @@ def is_supported(backbone: Any) -> bool:
         return False  # something wraps the layers, and relies on their being called
     checkpoints = backbone.layers[-1].gradient_checkpointing and backbone.training and torch.is_grad_enabled()
     return not checkpoints and not torch.is_autocast_enabled(backbone.device.type)
+
+
+def is_capturable(backbone: Any) -> bool:
+    """Whether a pass through this model is the same kernels whatever its inputs hold, so that a CUDA graph can replay
+    it. Rotary embeddings that change with the longest position read it, and wait for the device."""
+    return is_supported(backbone) and backbone.rotary_emb.rope_type not in _READING_ROPES
 
 
 def run(

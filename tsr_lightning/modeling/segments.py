@@ -55,6 +55,11 @@ class DecodeStep:
         """[N] of the tokens in their sequences."""
         return self.prompt_lengths + self.columns.sum(axis=1) - 1
 
+    @property
+    def scores_needed(self) -> int:
+        """Products of a query and a key in each head."""
+        return int(self.positions.sum()) + len(self.positions)
+
     def visible(self, prompt_positions: NDArray[np.int64], window: int | None) -> NDArray[np.bool_]:
         """[N, P + C] whether a branch sees the prompt's tokens at these positions [P], and each column."""
         lengths = self.prompt_lengths[:, None]

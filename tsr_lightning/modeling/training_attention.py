@@ -1,14 +1,15 @@
 """Attention with gradients over packed sequences that share prefixes; nothing is stored.
 
-In float32 on a CPU the native kernel computes both passes, if `Kernels` allows it. Otherwise PyTorch does, in the same
-buckets as for the engine, with two differences. A token's query and its own key are each gathered into one place, so
-their gradients are gathered too, and only those of prefixes repeated for further segments are added up. And a segment
-that adds most of its sequence attends as the whole sequence, causally and without a mask: skipping what lies above the
-diagonal saves more than the prefix's queries cost, whose outputs are dropped.
+In float32 on a CPU the native kernel computes both passes, and on a GPU flex_attention, if `Kernels` allows it.
+Otherwise PyTorch does, in the same buckets as for the engine, with two differences. A token's query and its own key are
+each gathered into one place, so their gradients are gathered too, and only those of prefixes repeated for further
+segments are added up. And a segment that adds most of its sequence attends as the whole sequence, causally and without
+a mask: skipping what lies above the diagonal saves more than the prefix's queries cost, whose outputs are dropped.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.buckets import BucketPlan, indices, plan_buckets
+from tsr_lightning.modeling.flex import FlexAttention, HeadShape
 from tsr_lightning.modeling.kernels import Kernels, native_training_attention
 from tsr_lightning.modeling.segments import Segment, select_queries
 
@@ -46,6 +48,8 @@ class TrainingAttention:
         """Query [H, T, D], key and value [K, T, D] -> [T, H, D]."""
         if self.uses_native(value):
             return self._native.attend(layer, query, key, value, scores)
+        if self.uses_flex(query, value):
+            return self._flex.attend(query, key, value, scores)
         return self.plan(scores.window).attend(query, key, value, scores)
 
     def select_queries(self, tokens: NDArray[np.int64]) -> "SelectedQueries":
@@ -54,6 +58,14 @@ class TrainingAttention:
 
     def uses_native(self, value: Tensor) -> bool:
         return value.dtype == torch.float32 and self.kernels.uses_native(value.device, value.dtype)
+
+    def uses_flex(self, query: Tensor, value: Tensor) -> bool:
+        shape, gradients = HeadShape.of(query, value), torch.is_grad_enabled()
+        return self.kernels.uses_flex(value.device, shape, gradients=gradients)
+
+    @cached_property
+    def _flex(self) -> FlexAttention:
+        return FlexAttention(self.segments, self.device)
 
     def plan(self, window: int | None) -> "TrainingPlan":
         """How layers with this sliding window attend by PyTorch."""
@@ -64,20 +76,27 @@ class TrainingAttention:
 
 
 class SelectedQueries:
-    """Attends for some of the packed tokens. PyTorch attends for all of them, and the others' outputs are dropped."""
+    """Attends for some of the packed tokens. In PyTorch's buckets all attend, and the others' outputs are dropped."""
 
     def __init__(self, whole: TrainingAttention, tokens: NDArray[np.int64]) -> None:
         self._whole = whole
         self._tokens = tokens
-        self._native = native_training_attention(select_queries(whole.segments, tokens))
+        self._segments = select_queries(whole.segments, tokens)
+        self._native = native_training_attention(self._segments)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         """Query [H, N, D], key and value [K, T, D] -> [N, H, D]."""
         if self._whole.uses_native(value):
             return self._native.attend(layer, query, key, value, scores)
+        if self._whole.uses_flex(query, value):
+            return self._flex.attend(query, key, value, scores)
         tokens = torch.from_numpy(self._tokens).to(query.device)
         spread = query.new_zeros(query.shape[0], key.shape[1], query.shape[2]).index_copy(1, tokens, query)
         return self._whole.attend(layer, spread, key, value, scores).index_select(0, tokens)
+
+    @cached_property
+    def _flex(self) -> FlexAttention:
+        return FlexAttention(self._segments, self._whole.device)
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,9 @@ class PolicySpec:
         quantisation: NF4 for base weights in 4 bits, or null.
         dtype: of the base weights that are not quantised; adapter and value head are always float32.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
-        kernels: of attention and layers on a CPU. `native` builds C kernels with this machine's compiler, `torch` uses
-            PyTorch's, `auto` uses the C kernels if they can be built.
+        kernels: of attention and layers. `native` builds C kernels for CPUs with this machine's compiler, `flex`
+            compiles flex_attention for GPUs and replays decode steps as CUDA graphs, `torch` uses PyTorch's plain
+            kernels, and `auto` uses what can be built for this device.
     """
 
     model: str | Scratch
@@ -81,7 +82,7 @@ class PolicySpec:
     quantisation: NF4 | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
-    kernels: Literal["auto", "torch", "native"] = "auto"
+    kernels: Literal["auto", "torch", "native", "flex"] = "auto"
 
 
 def context_length(spec: PolicySpec) -> int:

@@ -91,9 +91,10 @@ class GenerateEngine(Engine):
         return ids.to(self.model.device), attention.to(self.model.device)
 
 
-def load_plain(folder: Path, dtype: str) -> PreTrainedModel:
+def load_plain(folder: Path, dtype: str, device: str = "cpu") -> PreTrainedModel:
     """The model as transformers runs it, with its own attention."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
+    return model.to(device).eval()
 
 
 def tuned(engine: GenerateEngine, work: Workload) -> dict[int, float]:
@@ -119,7 +120,7 @@ def sit_down(work: Workload, folder: Path) -> Seat:
     """Tuned. It keeps nothing, so there is nothing to renew."""
     pad = tokenizer_of(folder).pad_token_id
     assert isinstance(pad, int)
-    engine = GenerateEngine(load_plain(folder, work.dtype), pad)
+    engine = GenerateEngine(load_plain(folder, work.dtype, work.device), pad)
     tried = tuned(engine, work)
     listed = ", ".join(f"{rows}: {1000 * seconds:.1f}" for rows, seconds in tried.items())
     return Seat(engine, f"{engine.rows} rows a call (tried, ms a row: {listed})", lambda: None)

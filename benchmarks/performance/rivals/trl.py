@@ -25,7 +25,15 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.performance.line import Line
 from benchmarks.performance.rivals.generate import GenerateEngine, tuned
-from benchmarks.performance.workload import CLIP_NORM, DTYPES, LEARNING_RATE, MINIBATCHES, Workload, tokenizer_of
+from benchmarks.performance.workload import (
+    CLIP_NORM,
+    DTYPES,
+    LEARNING_RATE,
+    MINIBATCHES,
+    Workload,
+    peak_mib,
+    tokenizer_of,
+)
 from benchmarks.performance.world import Pages
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
@@ -118,6 +126,7 @@ class Laps(TrainerCallback):
                     "seconds_rollout": self._rollouts.seconds,
                     "seconds_update": seconds - self._rollouts.seconds,
                     "optimizer_steps": state.global_step,
+                    "peak_mib": peak_mib(self._rollouts.work.device),
                     "costs": asdict(self._rollouts.costs),
                 }
             )
@@ -130,7 +139,7 @@ def take_part(line: Line, work: Workload, folder: Path) -> None:
     if work.past_turns is not None:
         raise ValueError("TRL trains a trajectory as one row, so only the full context is the same work")
     tokenizer = tokenizer_of(folder)
-    model = _load(folder, work.dtype)
+    model = _load(folder, work.dtype).to(work.device)
     assert isinstance(tokenizer.pad_token_id, int)
     engine = GenerateEngine(model.eval(), tokenizer.pad_token_id)
     tuned(engine, work)
@@ -155,7 +164,7 @@ def _config(work: Workload, micro: int, accumulated: int, scratch: str) -> GRPOC
     """What suits a CPU: no checkpointing of activations, no mixed precision, nothing written or logged."""
     return GRPOConfig(
         output_dir=scratch,
-        use_cpu=True,
+        use_cpu=work.device == "cpu",
         bf16=False,
         gradient_checkpointing=False,
         per_device_train_batch_size=micro,
@@ -197,10 +206,14 @@ def _fastest_micro_batch(model: PreTrainedModel, work: Workload) -> int:
     for rows in MICRO_BATCHES:
         if rows > minibatch or minibatch % rows:
             continue
-        ids = torch.zeros(rows, work.longest, dtype=torch.int64)
+        ids = torch.zeros(rows, work.longest, dtype=torch.int64, device=work.device)
         started = time.perf_counter()
-        for _ in range(2):
-            model(input_ids=ids, labels=ids).loss.backward()
+        try:
+            for _ in range(2):
+                model(input_ids=ids, labels=ids).loss.backward()
+            model.lm_head.weight.grad.sum().item()  # waits for a GPU
+        except torch.OutOfMemoryError:
+            break
         tried[rows] = (time.perf_counter() - started) / rows
         model.zero_grad()
     return min(tried, key=lambda rows: tried[rows], default=1)

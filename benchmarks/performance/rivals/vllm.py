@@ -37,7 +37,7 @@ class VllmEngine(Engine):
             skip_tokenizer_init=True,
             dtype=work.dtype,
             enable_prefix_caching=True,
-            block_size=BLOCK,
+            **({"block_size": BLOCK} if work.device == "cpu" else {}),  # its own choice on a GPU
             max_model_len=work.longest,
             max_num_seqs=work.rows,
             max_num_batched_tokens=BATCHED_TOKENS,

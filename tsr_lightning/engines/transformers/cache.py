@@ -10,15 +10,21 @@ from transformers import PreTrainedModel
 
 from tsr_lightning.engines.model import Model, autocast_dtype
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore
-from tsr_lightning.engines.transformers.native_backend import NativeBackend
-from tsr_lightning.engines.transformers.torch_backend import TorchBackend
+from tsr_lightning.engines.transformers.native_backend import NativeBackend, NativeDecode
+from tsr_lightning.engines.transformers.replay import CudaGraphs, Direct, Replay
+from tsr_lightning.engines.transformers.static_backend import StaticBackend, StaticDecode, StepRounding
+from tsr_lightning.engines.transformers.torch_backend import TorchBackend, TorchDecode
 from tsr_lightning.engines.transformers.trie import Trie
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams, dot_product
+from tsr_lightning.modeling.flex import HeadShape
 
 _MIB = 2**20
 _BUFFER = 1 / 3  # of the memory is the decode buffer's, where the backend needs one
+
+
+Decode = TorchDecode | NativeDecode | StaticDecode
 
 
 class PrefixCache:
@@ -26,27 +32,36 @@ class PrefixCache:
 
     def __init__(self, model: Model, kv_cache_mib: int, context_tokens: int) -> None:
         lm = model.causal_lm
-        shape = _shape_of(lm)
+        shape, heads = _shapes_of(lm)
         self.device = lm.device
         self.precision = autocast_dtype(lm.device)
-        is_native = packed_forward.kernels_of(lm).uses_native(lm.device, shape.dtype)
+        kernels = packed_forward.kernels_of(lm)
+        is_native = kernels.uses_native(lm.device, shape.dtype)
+        is_static = kernels.uses_flex(lm.device, heads, gradients=False)
+        rounding = StepRounding()
         buffer = 0.0 if is_native else _BUFFER
         buffer_tokens = int(kv_cache_mib * _MIB * buffer) // shape.token_bytes
-        slots = int(kv_cache_mib * _MIB * (1 - buffer)) // shape.slot_bytes
+        slots = int(kv_cache_mib * _MIB * (1 - buffer)) // shape.slot_bytes - is_static
+        needed = rounding.lengths.most(context_tokens) + 1 if is_static else context_tokens
         token_bytes = max(shape.slot_bytes / (1 - buffer), 0 if is_native else shape.token_bytes / buffer)
         require(
-            slots >= context_tokens and (is_native or buffer_tokens >= context_tokens),
+            slots >= context_tokens and (is_native or buffer_tokens >= needed),
             "Transformers.kv_cache_mib",
             kv_cache_mib,
             f"a prompt and response of {context_tokens} tokens of this model do not fit, so give "
-            f"{int(context_tokens * token_bytes / _MIB) + 1} or more, or lower data.context_tokens",
+            f"{int(needed * token_bytes / _MIB) + 1} or more, or lower data.context_tokens",
         )
         self.trie = Trie(slots)
-        self.store = KVStore(shape, slots, lm.device)
+        self.store = KVStore(shape, slots, lm.device, spare=int(is_static))
         self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the final one
-        self.backend: TorchBackend | NativeBackend = (
-            NativeBackend() if is_native else TorchBackend(DecodeBuffer(shape, buffer_tokens, lm.device))
-        )
+        self.backend: TorchBackend | NativeBackend | StaticBackend
+        if is_native:
+            self.backend = NativeBackend()
+        elif is_static:
+            memory = DecodeBuffer(shape, buffer_tokens, lm.device)
+            self.backend = StaticBackend(memory, _replay(lm), rounding)
+        else:
+            self.backend = TorchBackend(DecodeBuffer(shape, buffer_tokens, lm.device))
 
     def hidden(self, slots: Sequence[int]) -> Tensor:
         """The hidden states at slots [N, H]."""
@@ -58,25 +73,39 @@ class PrefixCache:
         self.finished[slots] = finished
 
 
-def _shape_of(lm: PreTrainedModel) -> KVShape:
+def _replay(lm: PreTrainedModel) -> Replay:
+    """How decode steps are run again on the model's device. PyTorch's deterministic writes wait for the device, which a
+    capture cannot hold."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if lm.device.type == "cuda" and packed_forward.is_capturable(lm.base_model) and not deterministic:
+        return CudaGraphs(lm.device)
+    return Direct()
+
+
+def _shapes_of(lm: PreTrainedModel) -> tuple[KVShape, HeadShape]:
     """Sizes are taken from a pass over two tokens."""
     probe, ids = _ShapeProbe(), torch.arange(2, device=lm.device)
     hidden = packed_forward.run_whole(lm.base_model, ids, ids, probe)
     layers = lm.config.get_text_config().num_hidden_layers
-    if len(probe.shapes) != layers or len(set(probe.shapes)) != 1:
+    distinct = {(of_layer.key_heads, of_layer.width, of_layer.value_width, of_layer.dtype) for of_layer in probe.shapes}
+    if len(probe.shapes) != layers or len(distinct) != 1:
         raise ConfigError(
-            f"model.policy.model attends in {len(probe.shapes)} of {layers} layers, in {len(set(probe.shapes))} "
-            "shapes: use a model in which all layers attend, in the same shape"
+            f"model.policy.model attends in {len(probe.shapes)} of {layers} layers, in {len(distinct)} shapes: use a "
+            "model in which all layers attend, in the same shape"
         )
-    return KVShape(layers, *probe.shapes[0], hidden.shape[-1], hidden.dtype)
+    heads = probe.shapes[0]
+    shape = KVShape(
+        layers, heads.key_heads, heads.width, heads.value_width, heads.dtype, hidden.shape[-1], hidden.dtype
+    )
+    return shape, heads
 
 
 class _ShapeProbe:
-    """Records the shapes of the keys and values of each layer."""
+    """Records the shapes of queries, keys and values of each layer."""
 
     def __init__(self) -> None:
-        self.shapes: list[tuple[int, int, int, torch.dtype]] = []
+        self.shapes: list[HeadShape] = []
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
-        self.shapes.append((key.shape[0], key.shape[2], value.shape[2], value.dtype))
+        self.shapes.append(HeadShape.of(query, value))
         return dot_product(query[None], key[None], value[None], None, scores, causal=True)[0].transpose(0, 1)

@@ -16,11 +16,9 @@ from torch import Tensor
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.engines.model import Model, autocast_dtype, inference_mode, weights_version
-from tsr_lightning.engines.transformers.cache import PrefixCache
-from tsr_lightning.engines.transformers.native_backend import NativeDecode
+from tsr_lightning.engines.transformers.cache import Decode, PrefixCache
 from tsr_lightning.engines.transformers.sampling import removed_parts, sample
 from tsr_lightning.engines.transformers.sequences import SequenceData, SequenceGroup, SequenceState, unpack_bits
-from tsr_lightning.engines.transformers.torch_backend import TorchDecode
 from tsr_lightning.engines.transformers.trie import CachedSequence, Trie
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
@@ -57,7 +55,9 @@ class TransformersEngine:
     def release(self) -> None:
         """Frees the cache. A CPU keeps it: touching new memory would cost more."""
         if self._cache is not None and self._cache.device.type != "cpu":
-            self._cache = None
+            device, self._cache = self._cache.device, None
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # memory of CUDA graphs serves nothing else until then
 
     def close(self) -> None:
         self._cache = None
@@ -113,7 +113,7 @@ class TransformersEngine:
         longest = columns = tokens = count = 0
         for group in self._split(sorted(groups, key=lambda group: len(group.ids)), cache):
             longer, wider = max(longest, len(group.ids)), max(columns, group.max_new_tokens)
-            fits = cache.backend.fits(len(chunk) + 1, longer + wider)
+            fits = cache.backend.fits(len(chunk) + 1, longer, wider)
             more_tokens = tokens + len(group.ids) + group.max_new_tokens
             more = count + len(group.sequences)
             if chunk and (not fits or more_tokens > cache.trie.capacity or more > self.max_num_seqs):
@@ -130,8 +130,9 @@ class TransformersEngine:
         for group in groups:
             part = SequenceGroup(group.ids)
             for data in group.sequences:
-                tokens = len(part.ids) + part.max_new_tokens + data.max_new_tokens
-                fits = tokens <= cache.trie.capacity and cache.backend.fits(1, tokens)
+                columns = part.max_new_tokens + data.max_new_tokens
+                tokens = len(part.ids) + columns
+                fits = tokens <= cache.trie.capacity and cache.backend.fits(1, len(part.ids), columns)
                 if part.sequences and (not fits or len(part.sequences) == self.max_num_seqs):
                     yield part
                     part = SequenceGroup(group.ids)
@@ -203,7 +204,7 @@ class TransformersEngine:
         """Samples the responses to a chunk of prompts, one token at a time for all that are unfinished."""
         prompts = self._prefill(chunk, cache)
         states = [SequenceState(group, data, group.prompt_slot) for group in chunk for data in group.sequences]
-        attention: TorchDecode | NativeDecode | None = None
+        attention: Decode | None = None
         present = list(chunk)
         for index in range(max(state.data.max_new_tokens for state in states)):
             self._sample(states, index, cache, temperature)
@@ -256,7 +257,7 @@ class TransformersEngine:
         self,
         pending: Sequence[SequenceState],
         present: Sequence[SequenceGroup],
-        attention: TorchDecode | NativeDecode,
+        attention: Decode,
         cache: PrefixCache,
     ) -> None:
         """One forward pass over newly sampled tokens."""
@@ -271,12 +272,10 @@ class TransformersEngine:
         columns = [state.group.add_column(state.slot, cache.trie) for state in pending]
         slots = [state.slot for state in pending]
         attention.prepare(groups, columns, unpack_bits([state.group.visible[state.slot] for state in pending]), slots)
-        positions = attention.positions
-        ids = torch.tensor([state.data.ids[-1] for state in pending], device=cache.device)
-        hidden = packed_forward.run_whole(self.model.causal_lm.base_model, ids, positions, attention)
+        hidden = attention.forward(self.model.causal_lm.base_model, [state.data.ids[-1] for state in pending])
         cache.store_hidden(np.array(slots), hidden, finished=True)
         self._costs += Costs(
             tokens_computed=len(pending),
-            scores_needed=int(positions.sum()) + len(pending),
+            scores_needed=attention.scores_needed,
             scores_computed=attention.scores_computed,
         )

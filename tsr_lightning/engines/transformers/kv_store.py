@@ -37,12 +37,13 @@ class KVShape:
 
 
 class KVStore:
-    """Keys, values and final hidden states of every slot."""
+    """Keys, values and final hidden states of every slot, and of spare ones after them."""
 
-    def __init__(self, shape: KVShape, capacity: int, device: torch.device) -> None:
-        self.keys = shape.per_layer(shape.heads, capacity, shape.key_width, device=device)
-        self.values = shape.per_layer(shape.heads, capacity, shape.value_width, device=device)
-        self.hidden = torch.empty(capacity, shape.hidden, dtype=shape.hidden_dtype, device=device)
+    def __init__(self, shape: KVShape, capacity: int, device: torch.device, spare: int = 0) -> None:
+        self.capacity = capacity
+        self.keys = shape.per_layer(shape.heads, capacity + spare, shape.key_width, device=device)
+        self.values = shape.per_layer(shape.heads, capacity + spare, shape.value_width, device=device)
+        self.hidden = torch.empty(capacity + spare, shape.hidden, dtype=shape.hidden_dtype, device=device)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Slots [T]; key and value [K, T, D]."""
@@ -61,6 +62,7 @@ class DecodeBuffer:
 
     def __init__(self, shape: KVShape, tokens: int, device: torch.device) -> None:
         self.tokens = tokens
+        self.device = device
         self._shape = shape
         self._keys = shape.per_layer(tokens * shape.heads * shape.key_width, device=device)
         self._values = shape.per_layer(tokens * shape.heads * shape.value_width, device=device)

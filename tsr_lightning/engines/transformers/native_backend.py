@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from tsr_lightning.engines.transformers.kv_store import KVStore
+from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.native.blocks import BlockPlan, Blocks, decode_blocks
 from tsr_lightning.modeling.native.kernel import NewKeys, attend
@@ -17,7 +18,7 @@ from tsr_lightning.modeling.segments import DecodeStep, Segment, select_queries
 class NativeBackend:
     """Needs no memory beside the store."""
 
-    def fits(self, groups: int, tokens: int) -> bool:
+    def fits(self, groups: int, prompt: int, columns: int) -> bool:
         return True
 
     def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "NativePrefill":
@@ -79,8 +80,16 @@ class NativeDecode:
         return self._blocks_for(None).scores_computed
 
     @property
+    def scores_needed(self) -> int:
+        return self._step.scores_needed
+
+    @property
     def positions(self) -> Tensor:
+        """[N] of the next step's tokens in their sequences."""
         return torch.from_numpy(self._step.positions)
+
+    def forward(self, backbone: nn.Module, ids: Sequence[int]) -> Tensor:
+        return packed_forward.run_whole(backbone, torch.tensor(ids), self.positions, self)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         stored, blocks = (self._store.keys[layer], self._store.values[layer]), self._blocks_for(scores.window)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tsr_lightning.engines.base import Response
 
+_BLOCK = 256  # numbers that one product adds up
 _LEAST = 1e-6  # of the probability of a token's alternatives; with less, rounding would decide
 
 
@@ -40,7 +41,7 @@ def sample(
         if any(removed):
             chances, rows = _with_rows_of_their_own(chances, rows, removed)
         (count, size), own_row = chances.shape, torch.from_numpy(rows).to(logits.device)
-        cdf = chances.cumsum(dim=-1)
+        cdf = _running_sums(chances)
         cdf = cdf / cdf[:, -1:] + torch.arange(count, dtype=torch.float64, device=cdf.device)[:, None]
         heights = torch.from_numpy(np.minimum(uniforms + rows, np.nextafter(rows + 1.0, 0))).to(logits.device)
         tokens = torch.searchsorted(cdf.view(-1), heights, right=True) - own_row * size
@@ -74,3 +75,18 @@ def _with_rows_of_their_own(
     rows = rows.copy()
     rows[changed] = len(chances) + np.arange(len(changed))
     return torch.cat([chances, torch.where(exhausted[:, None], whole, own)]), rows
+
+
+def _running_sums(x: Tensor) -> Tensor:
+    """Along the last dimension. On a GPU PyTorch's own is not deterministic, and raises where that is asked for."""
+    return product_sums(x) if x.is_cuda and torch.are_deterministic_algorithms_enabled() else x.cumsum(dim=-1)
+
+
+def product_sums(x: Tensor) -> Tensor:
+    """The running sums of x [U, V] by products with triangles of ones: within blocks, and of the blocks before."""
+    count, size = x.shape
+    blocks = torch.nn.functional.pad(x, (0, -size % _BLOCK)).view(count, -1, _BLOCK)
+    within = blocks @ x.new_ones(_BLOCK, _BLOCK).triu()
+    totals = within[:, :, -1]
+    before = totals @ x.new_ones(totals.shape[1], totals.shape[1]).triu(diagonal=1)
+    return (within + before[:, :, None]).flatten(1)[:, :size]

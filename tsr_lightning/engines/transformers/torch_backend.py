@@ -1,6 +1,6 @@
 """Attention by PyTorch, on any device: segments in buckets, and each decoded group in one row of a buffer.
 
-`native_backend` does the same on a CPU, with the same methods.
+`native_backend` does the same on a CPU and `static_backend` on a GPU, with the same methods.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from tsr_lightning.engines.transformers.group_rows import GroupRows
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVStore
+from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams, additive, dot_product
 from tsr_lightning.modeling.buckets import StoredAttention
 from tsr_lightning.modeling.segments import DecodeStep, Segment, select_queries
@@ -25,9 +27,10 @@ class TorchBackend:
 
     buffer: DecodeBuffer
 
-    def fits(self, groups: int, tokens: int) -> bool:
-        """Whether there is memory to decode so many groups of at most so many tokens at once."""
-        return groups * tokens <= self.buffer.tokens
+    def fits(self, groups: int, prompt: int, columns: int) -> bool:
+        """Whether there is memory to decode so many groups at once, with prompts and columns of at most so many
+        tokens."""
+        return groups * (prompt + columns) <= self.buffer.tokens
 
     def prefill(self, store: KVStore, segments: Sequence[Segment], slots: NDArray[np.int64]) -> "TorchPrefill":
         """For segments that lie packed one after the other; slots [T] of their tokens."""
@@ -64,10 +67,8 @@ class TorchPrefill:
 
 
 class TorchDecode:
-    """Attends for one token of every branch, step after step (`modeling.segments.DecodeStep`).
-
-    A group has one row of the buffer, its prompt's keys and then its columns, so siblings share the prompt without a
-    copy, and a step is one product per layer for all groups.
+    """Attends for one token of every branch, step after step (`modeling.segments.DecodeStep`). A step is one product
+    per layer for all groups, each in one row of the buffer.
 
     Args:
         store: of the prompts' keys, where new ones are written too.
@@ -81,38 +82,8 @@ class TorchDecode:
     ) -> None:
         self._store = store
         self._device = store.hidden.device
-        self._buffer = buffer
-        self._prompt_width = max(map(len, prompts))
-        self._row_length = self._prompt_width + columns
-        self._groups = len(prompts)
-        slots = np.zeros((self._groups, self._row_length), dtype=np.int64)
-        self._lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
-        for group, prompt in enumerate(prompts):
-            slots[group, : len(prompt)] = prompt
-            slots[group, len(prompt) :] = prompt[0]  # any finite number will do
-        flat = self._on(slots.reshape(-1))
-        self._keys, self._values = buffer.views(slots.size)
-        for layer in range(len(self._keys)):
-            torch.index_select(store.keys[layer], 1, flat, out=self._keys[layer])
-            torch.index_select(store.values[layer], 1, flat, out=self._values[layer])
-
-    def copy(self, groups: Sequence[int], columns: Sequence[int], slots: Sequence[int]) -> None:
-        """Fills columns with tokens that are in the store already."""
-        to, where = self._places(groups, columns), torch.tensor(slots, device=self._device)
-        for layer in range(len(self._keys)):
-            self._keys[layer].index_copy_(1, to, self._store.keys[layer].index_select(1, where))
-            self._values[layer].index_copy_(1, to, self._store.values[layer].index_select(1, where))
-
-    def keep(self, groups: Sequence[int]) -> None:
-        """Drops all other groups; those that stay are renumbered in their order."""
-        stay = torch.tensor(groups, device=self._device)
-        views = self._buffer.views(len(groups) * self._row_length)
-        for layers, kept in zip((self._keys, self._values), views, strict=True):
-            for layer, old in enumerate(layers):
-                rows = old.view(old.shape[0], self._groups, self._row_length, -1).index_select(1, stay)
-                layers[layer] = kept[layer].copy_(rows.flatten(1, 2))
-        self._lengths = self._lengths[list(groups)]
-        self._groups = len(groups)
+        self._rows = GroupRows(store, buffer, prompts, max(map(len, prompts)), columns)
+        self.copy, self.keep = self._rows.copy, self._rows.keep
 
     def prepare(
         self, groups: Sequence[int], columns: Sequence[int], visible: NDArray[np.bool_], slots: Sequence[int]
@@ -125,32 +96,36 @@ class TorchDecode:
             visible: [N, C] the columns that each branch sees, its own included.
             slots: [N] of the tokens.
         """
-        group = np.asarray(groups)
+        group, count = np.asarray(groups), self._rows.count
         width = int(np.bincount(group).max())
-        firsts = np.searchsorted(group, np.arange(self._groups))
-        self._step = DecodeStep(group, self._lengths[group], visible)
-        self._shape = (self._groups, width, self._prompt_width + visible.shape[1])
-        self._is_full = len(group) == self._groups * width
+        firsts = np.searchsorted(group, np.arange(count))
+        self._step = DecodeStep(group, self._rows.lengths[group], visible)
+        self._shape = (count, width, self._rows.prompt_width + visible.shape[1])
+        self._is_full = len(group) == count * width
         self._queries = self._on(group * width + np.arange(len(group)) - firsts[group])
         self._slots = torch.tensor(slots, device=self._device)
-        self._new = self._places(groups, columns)
+        self._new = self._on(self._rows.places(groups, columns))
         self._masks: dict[int | None, Tensor] = {}
+
+    def forward(self, backbone: nn.Module, ids: Sequence[int]) -> Tensor:
+        """The final hidden states [N, H] of the prepared step's tokens."""
+        positions = self._on(self._step.positions)
+        return packed_forward.run_whole(backbone, torch.tensor(ids, device=self._device), positions, self)
+
+    @property
+    def scores_needed(self) -> int:
+        """Products of a query and a key in each head, of the next step."""
+        return self._step.scores_needed
 
     @property
     def scores_computed(self) -> int:
-        """Of the next step, as for `TorchPrefill`."""
+        """The same as computed, as for `TorchPrefill`."""
         groups, width, length = self._shape
         return groups * width * length
 
-    @property
-    def positions(self) -> Tensor:
-        """[N] of the next step's tokens in their sequences."""
-        return self._on(self._step.positions)
-
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         self._store.write(layer, self._slots, key, value)
-        self._keys[layer].index_copy_(1, self._new, key)
-        self._values[layer].index_copy_(1, self._new, value)
+        self._rows.write(layer, self._new, key, value)
         groups, width, length = self._shape
         if not self._is_full:
             spread = query.new_zeros(query.shape[0], groups * width, query.shape[2])
@@ -158,33 +133,25 @@ class TorchDecode:
         heads = query.shape[0]
         out = dot_product(
             query.view(heads, groups, width, -1).transpose(0, 1),
-            self._rows(self._keys[layer], length),
-            self._rows(self._values[layer], length),
+            *self._rows.read(layer, length),
             self._mask(query.dtype, scores.window),
             scores,
         )
         out = out.transpose(1, 2).reshape(groups * width, heads, -1)
         return out if self._is_full else out.index_select(0, self._queries)
 
-    def _rows(self, tensor: Tensor, length: int) -> Tensor:
-        """[K, G * all, D] -> [G, K, length, D], without a copy."""
-        return tensor.view(tensor.shape[0], self._groups, self._row_length, -1)[:, :, :length].transpose(0, 1)
-
     def _mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
         """[G, 1, W, L], built once per step."""
         if window not in self._masks:
             groups, width, length = self._shape
-            prompt = np.arange(self._prompt_width)
+            prompt = np.arange(self._rows.prompt_width)
             mask = torch.full((groups, width, length), float("-inf"), dtype=dtype, device=self._device)
             # Places without a branch see the prompt too: a row of nothing but minus infinity gives NaN.
-            mask[:, :, : self._prompt_width] = additive(self._on(prompt < self._lengths[:, None]), dtype)[:, None]
+            mask[:, :, : len(prompt)] = additive(self._on(prompt < self._rows.lengths[:, None]), dtype)[:, None]
             visible = self._step.visible(prompt, window)
             mask.view(groups * width, length)[self._queries] = additive(self._on(visible), dtype)
             self._masks[window] = mask[:, None]
         return self._masks[window]
-
-    def _places(self, groups: Sequence[int], columns: Sequence[int]) -> Tensor:
-        return self._on(np.asarray(groups) * self._row_length + self._prompt_width + np.asarray(columns))
 
     def _on(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -1,0 +1,1 @@
+"""The default engine on a GPU beside others, and beside what the card's memory can read."""

@@ -1,0 +1,69 @@
+"""The GPU's benchmark runs to its end without one, counts what steps must read, and outlives a rival that fails."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.contest import Entry, Outcome, of_same_work, play, ratio
+from benchmarks.gpu.decode import Steps
+from benchmarks.performance.alternate import Record
+from benchmarks.performance.workload import ModelShape, Workload
+
+KEY_BYTES = 2 * 2 * 16 * 2  # a token's: keys and values, 2 heads of 16 numbers, bfloat16
+
+
+@pytest.mark.slow
+def test_it_runs_to_its_end_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.main(["--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert said.startswith("there is no CUDA device: sizes are tiny")
+    assert {"vllm is absent: give --vllm PYTHON", "trl is absent: give --trl PYTHON"} == set(written["absent"])
+    steps, contests = written["decode"], written["rollouts_and_iterations"]
+    count = len(steps) + len(contests)
+    assert f"[{count}/{count}] generate" in said
+    assert all(0 < one["roofline_share"] < 1 and one["tokens_per_second"] > 0 for one in steps)
+    assert all(one["failure"] is None and one["tokens_per_second"] > 0 for one in contests)
+    assert {one["name"] for one in contests} == {"ours", "ours, whole iteration", "generate"}
+    assert (tmp_path / "gpu.md").read_text() in said
+
+
+def test_a_steps_bytes_are_weights_prompts_once_and_each_branchs_own() -> None:
+    """Two prompts of ten tokens, three siblings each, four tokens: three steps, which read 1, 2 and 3 own tokens."""
+    shape = ModelShape(hidden=64, layers=1, heads=4, key_heads=2, intermediate=96, vocabulary=100)
+    weights = 64 * (2 * 64 + 2 * 32 + 3 * 96) + 100 * 64
+    keys = 3 * 2 * 10 + 6 * (1 + 2 + 3)
+    assert Steps(2, 3, 10, 4).read_bytes(shape, "bfloat16") == 3 * 2 * weights + KEY_BYTES * keys
+
+
+def test_the_shape_is_that_of_qwen() -> None:
+    """494M parameters; matrices alone are counted."""
+    assert gpu.QWEN.parameters == pytest.approx(494e6, rel=0.001)
+
+
+def test_a_rival_that_fails_is_an_outcome_and_beside_ours_only_on_the_same_work(tmp_path: Path) -> None:
+    work = Workload(response_tokens=4)
+    lost = play(Entry("vllm", work, python="/no/such/python"), tmp_path, 1, 1, tmp_path)
+    assert lost.record is None
+    assert "No such file" in (lost.failure or "")
+    mine, theirs = (
+        Outcome(Entry(name, work), Record(name, work, "", ({"seconds": seconds},)))
+        for name, seconds in (("ours", 2.0), ("vllm", 5.0))
+    )
+    plain = replace(mine, entry=Entry("ours", replace(work, kernels="torch")))
+    others = replace(mine, entry=Entry("ours", replace(work, groups=1)))
+    assert of_same_work([plain, others, mine], theirs) is mine
+    assert of_same_work([plain, others], theirs) is None
+    assert ratio(theirs, mine) == 2.5
+    assert ratio(lost, mine) is None
+
+
+def test_everyone_who_is_there_takes_part() -> None:
+    plan = gpu.tiny("cpu")
+    alone, all_three = gpu.entries(plan, None, None), gpu.entries(plan, "a/python", "b/python")
+    assert [entry.python for entry in alone] == [None] * len(alone)
+    assert {(e.name, e.python) for e in all_three[len(alone) :]} == {("vllm", "a/python"), ("trl", "b/python")}
+    assert {entry.work.kernels for entry in alone} == {"auto", "torch"}
