@@ -236,7 +236,7 @@ def test_flex_attention_has_the_outputs_and_gradients_of_sdpa(scores: ScoreParam
 def test_flex_attention_is_used_for_the_heads_of_common_models(dtype: torch.dtype, width: int) -> None:
     shape = HeadShape(dtype, 14, 2, width, width)
     assert failure(torch.device("cuda", 0), shape) is None
-    assert Kernels.AUTO.uses_flex(torch.device("cuda", 0), shape, gradients=True)
+    assert Kernels.FLEX.uses_flex(torch.device("cuda", 0), shape, gradients=True)
 
 
 def test_a_policys_gradients_are_those_of_plain_kernels(folder: str) -> None:

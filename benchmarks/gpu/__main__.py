@@ -31,7 +31,7 @@ from benchmarks.performance.workload import ModelShape, Workload, make_model
 
 QWEN = ModelShape(hidden=896, layers=24, heads=14, key_heads=2, intermediate=4864, vocabulary=151_936)  # 2.5, 0.5B
 SMALL = ModelShape(hidden=64, layers=2, heads=4, key_heads=2, intermediate=96, vocabulary=1200)
-KERNELS = ("auto", "torch")  # what is chosen, and PyTorch's plain ones
+KERNELS = ("flex", "torch")  # what is for GPUs, and what any device has
 PACKAGES = ("torch", "triton", "transformers", "lightning", "bitsandbytes")
 
 

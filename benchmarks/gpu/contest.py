@@ -107,5 +107,5 @@ def ratio(other: Outcome, mine: Outcome) -> float | None:
 def of_same_work(outcomes: Sequence[Outcome], other: Outcome) -> Outcome | None:
     """Ours, with the kernels of choice, on what the other played."""
     name = "ours, whole iteration" if other.is_whole else "ours"
-    wanted = Entry(name, replace(other.entry.work, kernels="auto"))
+    wanted = Entry(name, replace(other.entry.work, kernels="flex"))
     return next((mine for mine in outcomes if mine.entry == wanted), None)

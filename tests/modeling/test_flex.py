@@ -187,7 +187,7 @@ def test_models_give_the_hidden_states_of_a_dense_one(name: str, monkeypatch: py
 SHAPE = HeadShape(torch.float32, 6, 2, 16, 16)
 
 
-def test_a_cpu_uses_flex_attention_only_where_it_is_chosen_and_has_no_gradients() -> None:
+def test_flex_attention_is_used_only_where_it_is_chosen_and_has_no_gradients_on_a_cpu() -> None:
     assert Kernels.FLEX.uses_flex(CPU, SHAPE, gradients=False)
     for kernels in (Kernels.AUTO, Kernels.TORCH, Kernels.NATIVE):
         assert not kernels.uses_flex(CPU, SHAPE, gradients=False)

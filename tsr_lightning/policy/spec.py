@@ -74,7 +74,7 @@ class PolicySpec:
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
         kernels: of attention and layers. `native` builds C kernels for CPUs with this machine's compiler, `flex`
             compiles flex_attention for GPUs and replays decode steps as CUDA graphs, `torch` uses PyTorch's plain
-            kernels, and `auto` uses what can be built for this device.
+            kernels, and `auto` uses `native` where it can be built, else `torch`.
     """
 
     model: str | Scratch
