@@ -4,12 +4,14 @@
 
 The first stage of a policy that copies names, such as `embedded/alfworld`; `tsr fit` with the same configuration and
 `--model.policy.model lm` is the second. The configuration gives environment, sizes, context, the oracle's noise,
-the held-out instances, none of which is played, and the seed.
+the held-out instances, none of which is played, and the seed. Of a file of conversations (`--conversations`) these are
+learnt instead, and the environment gives text to the vocabulary alone.
 """
 
 import argparse
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,11 @@ from tsr_lightning.rng import Key
 from tsr_lightning.training.instances import HeldOut, Instances
 
 Message = dict[str, str]
+Batch = tuple[list[list[int]], int]  # rows of token ids, and how many of each row's are read and not learnt
+Draw = Callable[[int], list[list[Message]]]  # the conversations of a number, always the same
 
+SHORTEST_PIECE, LONGEST_PIECE = 8, 24  # tokens of what is said twice
+SPECIAL = 3  # tokens at the end of a small model's vocabulary
 EPISODES = 64  # per draw of instances, which batches of like length are made from
 
 
@@ -62,18 +68,29 @@ class Transcripts:
         env.reseed(key)
         while not done:
             response = env.oracle(self._noise, key.fold_in(turn))
-            yield [{"role": "user", "content": str(observation)}, {"role": "assistant", "content": response}]
+            shows_system = bool(env.instructions) and (turn == 0 or self._single)
+            system = [{"role": "system", "content": env.instructions}] if shows_system else []
+            yield [*system, {"role": "user", "content": str(observation)}, {"role": "assistant", "content": response}]
             observation, _, terminated, truncated, _ = env.step(response)
             turn, done = turn + 1, terminated or truncated
 
 
-def batches(
-    transcripts: Transcripts, tokenizer: PreTrainedTokenizerFast, tokens: int, key: Key
-) -> Iterator[list[list[int]]]:
-    """Batches of token ids, each of conversations of like length and of at most `tokens` with their padding."""
+def read_conversations(path: Path) -> list[list[Message]]:
+    """Those of a JSONL file, `{"messages": [...]}` a line."""
+    return [json.loads(line)["messages"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def cycle(conversations: list[list[Message]]) -> Draw:
+    """Draws them in their order, and then from the first again."""
+    places = len(conversations)
+    return lambda number: [conversations[place % places] for place in range(number * EPISODES, (number + 1) * EPISODES)]
+
+
+def batches(draw: Draw, tokenizer: PreTrainedTokenizerFast, tokens: int, key: Key) -> Iterator[Batch]:
+    """Batches, each of conversations of like length and of at most `tokens` with their padding."""
     number = 0
     while True:
-        rows = tokenizer.apply_chat_template(transcripts.draw(number), tokenize=True, return_dict=False)
+        rows = tokenizer.apply_chat_template(draw(number), tokenize=True, return_dict=False)
         batch: list[list[int]] = []
         made: list[list[list[int]]] = []
         for row in sorted((row[:tokens] for row in rows), key=len):
@@ -83,8 +100,37 @@ def batches(
             batch.append(row)
         made.append(batch)
         for index in _permutation(len(made), key.fold_in("batches", number)):
-            yield made[index]
+            yield made[index], 1
         number += 1
+
+
+def repetitions(entries: int, tokens: int, key: Key) -> Iterator[Batch]:
+    """Batches of random pieces of the vocabulary, each said twice, of which the second time is learnt."""
+    number = 0
+    while True:
+        draw = key.fold_in("repetitions", number)
+        length = SHORTEST_PIECE + int(draw.uniform(0) * (LONGEST_PIECE + 1 - SHORTEST_PIECE))
+        generator = torch.Generator().manual_seed(draw.fold_in("ids").bits() >> 1)
+        piece = torch.randint(entries, (tokens // (2 * length), length), generator=generator)
+        yield torch.cat([piece, piece], 1).tolist(), length
+        number += 1
+
+
+def response_tokens(ids: torch.Tensor, header: torch.Tensor, end: int) -> torch.Tensor:
+    """Which tokens are of responses, with the one that ends each.
+
+    Args:
+        ids: [B, T] of conversations.
+        header: [H] ids that precede a response.
+        end: the id that ends every message.
+
+    Returns:
+        [B, T], bool.
+    """
+    begins = (ids.unfold(1, len(header), 1) == header).all(-1)  # [B, T - H + 1]
+    begins = functional.pad(begins, (len(header), 0))[:, : ids.shape[1]]
+    message = functional.pad(ids == end, (1, 0))[:, :-1].cumsum(1)  # ends before: a response is of one message
+    return message == torch.where(begins, message, -1).cummax(1).values
 
 
 def _permutation(count: int, key: Key) -> list[int]:
@@ -95,34 +141,69 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, help="a configuration of a supervised warm start with a new model")
     parser.add_argument("--updates", type=int, required=True, help="of AdamW")
+    parser.add_argument("--repetitions", type=int, default=0, help="of them, the first: random pieces said twice")
     parser.add_argument("--tokens", type=int, default=4096, help="most tokens of an update")
     parser.add_argument("--learning_rate", type=float, default=2e-3, help="reached after 50 updates")
+    parser.add_argument("--initial_std", type=float, default=0.02, help="of a new model's weights")
+    parser.add_argument("--response_weight", type=float, default=1.0, help="of a response's tokens; others have 1")
+    parser.add_argument("--muon", type=float, help="learning rate of Muon for the matrices, AdamW's for the rest alone")
+    parser.add_argument("--decay", type=int, default=0, help="last updates, over which the learning rates fall to zero")
     parser.add_argument("--vocabulary", type=int, default=1024, help="most entries of the tokenizer")
+    parser.add_argument("--model", type=Path, help="a folder to go on from, with its tokenizer, instead of a new model")
+    parser.add_argument("--conversations", type=Path, help="a JSONL file, learnt instead of the oracle's transcripts")
     parser.add_argument("--output", type=Path, required=True, help="a folder, which transformers can read")
     arguments = parser.parse_args()
 
     config = yaml.safe_load(arguments.config.read_text())
     transcripts, key = Transcripts(config), Key(config["seed_everything"]).fold_in("language model")
-    texts = [message["content"] for number in range(8) for row in transcripts.draw(number) for message in row]
-    tokenizer = make_tokenizer(texts, arguments.vocabulary)
-    torch.manual_seed(config["seed_everything"])
-    model = AutoModelForCausalLM.from_config(small_config(Scratch(**config["model"]["policy"]["model"]), tokenizer))
+    conversations = read_conversations(arguments.conversations) if arguments.conversations else []
+    if arguments.model is None:
+        rows = [*conversations, *(row for number in range(8) for row in transcripts.draw(number))]
+        tokenizer = make_tokenizer((message["content"] for row in rows for message in row), arguments.vocabulary)
+        torch.manual_seed(config["seed_everything"])
+        shape = small_config(Scratch(**config["model"]["policy"]["model"]), tokenizer)
+        shape.initializer_range = arguments.initial_std
+        model = AutoModelForCausalLM.from_config(shape)
+    else:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(arguments.model)
+        model = AutoModelForCausalLM.from_pretrained(arguments.model)
     print(f"{len(tokenizer)} entries, {sum(map(torch.numel, model.parameters())):,} parameters")
 
-    optimizer = torch.optim.AdamW(model.parameters(), arguments.learning_rate, weight_decay=0.0)
-    drawn, begun, seen, rows_seen = batches(transcripts, tokenizer, arguments.tokens, key), time.process_time(), 0, 0
+    embeddings = model.get_input_embeddings().weight  # the output's too
+    matrices = [weight for weight in model.parameters() if weight.ndim == 2 and weight is not embeddings]
+    if arguments.muon is None:
+        optimizers = [torch.optim.AdamW(model.parameters(), arguments.learning_rate, weight_decay=0.0)]
+    else:
+        others = [weight for weight in model.parameters() if weight.ndim != 2 or weight is embeddings]
+        optimizers = [
+            torch.optim.AdamW(others, arguments.learning_rate, weight_decay=0.0),
+            torch.optim.Muon(matrices, arguments.muon, weight_decay=0.0, momentum=0.95),
+        ]
+    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+    drawn = batches(cycle(conversations) if conversations else transcripts.draw, tokenizer, arguments.tokens, key)
+    repeated = repetitions(len(tokenizer) - SPECIAL, arguments.tokens, key)
+    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+    header = torch.tensor(tokenizer.encode("<|im_start|>assistant\n"))
+    begun, seen, rows_seen = time.process_time(), 0, 0
     for update in range(arguments.updates):
-        optimizer.param_groups[0]["lr"] = arguments.learning_rate * min(1.0, (update + 1) / 50)
-        rows = [torch.tensor(row) for row in next(drawn)]
-        pad = tokenizer.pad_token_id
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)  # ends alone are padded
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-        loss = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=pad)
-        optimizer.zero_grad()
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            rising, falling = (update + 1) / 50, (arguments.updates - update) / max(1, arguments.decay)
+            optimizer.param_groups[0]["lr"] = rate * min(1.0, rising, falling)
+        source = repeated if update < arguments.repetitions else drawn
+        rows, given = next(source)
+        batch = [torch.tensor(row) for row in rows]
+        ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad)  # ends alone are padded
+        logits = model(input_ids=ids, use_cache=False).logits[:, given - 1 : -1]
+        targets = ids[:, given:]
+        losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=pad, reduction="none")
+        weights = (targets != pad) + (arguments.response_weight - 1) * response_tokens(ids, header, end)[:, given:]
+        loss = (losses * weights.flatten()).sum() / weights.sum()
+        model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        seen, rows_seen = seen + sum(map(len, rows)), rows_seen + len(rows)
+        for optimizer in optimizers:
+            optimizer.step()
+        seen, rows_seen = seen + sum(map(len, batch)), rows_seen + len(batch)
         if (update + 1) % 25 == 0:
             seconds = time.process_time() - begun
             print(f"{update + 1}: loss {loss.item():.3f}, {rows_seen} rows, {seen} tokens, {seconds:.0f} s", flush=True)

@@ -66,4 +66,4 @@ def test_everyone_who_is_there_takes_part() -> None:
     alone, all_three = gpu.entries(plan, None, None), gpu.entries(plan, "a/python", "b/python")
     assert [entry.python for entry in alone] == [None] * len(alone)
     assert {(e.name, e.python) for e in all_three[len(alone) :]} == {("vllm", "a/python"), ("trl", "b/python")}
-    assert {entry.work.kernels for entry in alone} == {"auto", "torch"}
+    assert {entry.work.kernels for entry in alone} == {"flex", "torch"}

@@ -166,7 +166,7 @@ def test_a_panel_plays_its_games_and_notices_others(cache: Path, tmp_path: Path)
     paths = source(cache).named(["1", "0"])
     panel = make_panel("two", {name: path.read_bytes() for name, path in paths.items()})
     panel.save(tmp_path / "two.json")
-    env, all_games = make(cache, panel=tmp_path / "two.json"), make(cache)
+    env, all_games = make(cache, panel=tmp_path / "two.json", game_count=1), make(cache)
     for seed, same in ((0, 1), (1, 0), (2, 1)):
         env.reset(seed=seed)
         all_games.reset(seed=same)

@@ -26,10 +26,10 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Sample
-from tsr_lightning.trajectory import to_messages
+from tsr_lightning.trajectory import Message, Trajectory, Turn
 
 BUDGET = 12
-EMBEDDED = ("sokoban", "frozen_lake", "webshop", "alfworld")
+EMBEDDED = ("sokoban", "frozen_lake", "webshop", "alfworld", "textworld")
 SCRIPT = """
 import importlib, json, sys
 
@@ -80,12 +80,19 @@ def greedy_episodes(policy: Policy, tokenizer: PreTrainedTokenizerFast, task: st
     engine = Transformers().build(policy, chat.end_ids, policy.context_length)
     driver = Driver([env], chat, engine, Sampling(0.0, BUDGET), TokenLimits(policy.context_length))
     tasks = [SearchTask(seed, 0, Sample(), Key(seed)) for seed in (1, 2, 3)]
-    turns = [turn for trajectory in driver.run(tasks) for turn in trajectory.turns]
-    system = to_messages((), env.instructions)
-    shown = [turn.messages if turn.messages[0].role == "system" else (*system, *turn.messages) for turn in turns]
+    trajectories = driver.run(tasks)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    shown = [shown_messages(trajectory, turn) for trajectory in trajectories for turn in trajectory.turns]
     conversations = [[asdict(message) for message in messages] for messages in shown]
     expected = [{"prompt": list(turn.prompt), "response": list(turn.response), "text": turn.text} for turn in turns]
     return conversations, expected
+
+
+def shown_messages(trajectory: Trajectory, turn: Turn) -> tuple[Message, ...]:
+    """A turn's messages after its instance's system message, which the first turn has."""
+    first = trajectory.turns[0]
+    system = tuple(message for message in first.messages if message.role == "system")
+    return turn.messages if turn is first else (*system, *turn.messages)
 
 
 def trained(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> Policy:

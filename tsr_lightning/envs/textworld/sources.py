@@ -5,7 +5,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -93,10 +93,11 @@ class GeneratedGames(GameSource):
             maker_pool().order(missing)
 
     def named(self, names: Sequence[str]) -> dict[str, Path]:
-        """By their seeds. Makes those that are missing."""
+        """By their seeds, whatever the count. Makes those that are missing."""
         seeds = {name: int(name) for name in names if name.isdecimal()}
-        self.prepare(seeds.values())
-        return {name: self.path(seed) for name, seed in seeds.items()}
+        every_seed = replace(self, count=None)
+        every_seed.prepare(seeds.values())
+        return {name: every_seed.path(seed) for name, seed in seeds.items()}
 
     def _order(self, seed: int) -> Order:
         seed = seed if self.count is None else seed % self.count

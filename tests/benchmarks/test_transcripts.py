@@ -1,0 +1,25 @@
+"""Language modelling on transcripts: which tokens are a policy's own."""
+
+import torch
+
+from benchmarks.transcripts import response_tokens
+from tsr_lightning.policy.vocabulary import make_tokenizer
+
+
+def test_the_tokens_of_responses_are_theirs_and_the_ends_alone() -> None:
+    def conversation(*responses: str) -> list[dict[str, str]]:
+        turns = [
+            {"role": role, "content": text}
+            for said in responses
+            for role, text in (("user", "open"), ("assistant", said))
+        ]
+        return [{"role": "system", "content": "assistant\nopen box"}, *turns]
+
+    rows = [conversation("go east", "open box"), conversation("take the old key from the box")]
+    tokenizer = make_tokenizer(message["content"] for row in rows for message in row)
+    ids = [torch.tensor(row) for row in tokenizer.apply_chat_template(rows, tokenize=True, return_dict=False)]
+    batch = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
+    header = torch.tensor(tokenizer.encode("<|im_start|>assistant\n"))
+    marked = response_tokens(batch, header, tokenizer.eos_token_id)
+    told = [tokenizer.decode(row[mask].tolist()) for row, mask in zip(batch, marked, strict=True)]
+    assert told == ["go east<|im_end|>open box<|im_end|>", "take the old key from the box<|im_end|>"]
