@@ -133,7 +133,9 @@ def entries(plan: Plan, vllm: str | None, trl: str | None) -> list[Entry]:
     """Everyone who is there, on all that each plays."""
     ours = [Entry(OURS, replace(work, kernels=kernels)) for work in plan.rollouts for kernels in KERNELS]
     whole = [Entry(OURS_WHOLE, replace(work, kernels=kernels)) for work in plan.iterations for kernels in KERNELS]
-    beside = [Entry(name, work) for work in plan.generate for name in (OURS, GENERATE)]
+    beside = [
+        each for work in plan.generate for each in (Entry(OURS, replace(work, kernels="flex")), Entry(GENERATE, work))
+    ]
     theirs = [Entry(VLLM, work, vllm) for work in plan.rollouts] if vllm else []
     theirs += [Entry(TRL, work, trl) for work in plan.iterations] if trl else []
     return [*ours, *whole, *beside, *theirs]
