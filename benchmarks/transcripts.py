@@ -42,12 +42,14 @@ class Transcripts:
 
     Args:
         config: a configuration of a supervised warm start.
+        noise: share of the oracle's actions that are random; None takes the configuration's.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], noise: float | None = None) -> None:
         data = config["data"]
         self._env: Branchable = make_env(data["env"], **data["env_kwargs"])
-        self._noise: float = data["plan"]["init_args"]["strategy"]["init_args"]["noise"]
+        configured: float = data["plan"]["init_args"]["strategy"]["init_args"]["noise"]
+        self._noise = configured if noise is None else noise
         self._single = data["context"]["class_path"] == "SingleTurn"
         self._key = Key(config["seed_everything"]).fold_in("transcripts")
         self._instances = Instances([self._env], self._key, HeldOut(**data["held_out"]))
@@ -148,6 +150,7 @@ def main() -> None:
     parser.add_argument("--response_weight", type=float, default=1.0, help="of a response's tokens; others have 1")
     parser.add_argument("--muon", type=float, help="learning rate of Muon for the matrices, AdamW's for the rest alone")
     parser.add_argument("--decay", type=int, default=0, help="last updates, over which the learning rates fall to zero")
+    parser.add_argument("--noise", type=float, help="share of random actions, instead of the configuration's")
     parser.add_argument("--vocabulary", type=int, default=1024, help="most entries of the tokenizer")
     parser.add_argument("--model", type=Path, help="a folder to go on from, with its tokenizer, instead of a new model")
     parser.add_argument("--conversations", type=Path, help="a JSONL file, learnt instead of the oracle's transcripts")
@@ -155,7 +158,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     config = yaml.safe_load(arguments.config.read_text())
-    transcripts, key = Transcripts(config), Key(config["seed_everything"]).fold_in("language model")
+    transcripts, key = Transcripts(config, arguments.noise), Key(config["seed_everything"]).fold_in("language model")
     conversations = read_conversations(arguments.conversations) if arguments.conversations else []
     if arguments.model is None:
         rows = [*conversations, *(row for number in range(8) for row in transcripts.draw(number))]

@@ -7,7 +7,15 @@ from benchmarks.estimate import main
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flags", [(), ("--model.policy.adapter", "null", "--model.policy.quantisation", "null")], ids=["NF4", "all weights"]
+    "flags",
+    [
+        pytest.param((), id="NF4"),
+        pytest.param(
+            ("--model.policy.adapter", "null", "--model.policy.quantisation", "null"),
+            id="all weights",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
 )
 def test_peaks_of_a_small_paper_configuration(flags: tuple[str, ...], empty_folder):
     found = {one.name: one for one in main(["--config", "paper/sokoban.yaml", "--tiny", *flags])}

@@ -142,7 +142,7 @@ def test_success_rises_above_0_75_by_tree_credit(kind: type[Objective]):
     assert success_rate(kind, EPOCHS, tree=True) > LEARNT
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tree_credit_of_the_wrong_sign_does_not_learn(monkeypatch: pytest.MonkeyPatch):
     FAULTS["flipped sign"](monkeypatch, GRPO)
     assert success_rate(GRPO, EPOCHS_WITH_A_FAULT, tree=True) < 0.25

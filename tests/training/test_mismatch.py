@@ -329,7 +329,7 @@ CORRIDOR = ("--data.env=corridor:Corridor-v0", "--data.env_kwargs=null")  # thre
 @pytest.mark.parametrize(
     ("engine", "flags"),
     [
-        ("BaseWeights", ("--config", "objective/grpo.yaml")),
+        pytest.param("BaseWeights", ("--config", "objective/grpo.yaml"), marks=pytest.mark.exhaustive),
         pytest.param("BaseWeights", ("--config", "objective/sft.yaml"), marks=pytest.mark.exhaustive),
         ("StaleAdapter", ("--config", "objective/grpo.yaml", "--config", "model/embedded_lora.yaml")),
         ("StalePrefixes", ("--config", "objective/grpo.yaml", *CORRIDOR)),

@@ -69,7 +69,14 @@ CASES = {
 }
 
 # what the others have in another combination
-ONLY_EXHAUSTIVE = ("PPO, a mixture", "GRPO, one rank's groups", "PPO, sharded", "GRPO with a reference, sharded")
+ONLY_EXHAUSTIVE = (
+    "PPO",
+    "PPO, a mixture",
+    "GRPO, one rank's groups",
+    "GRPO, dynamic sampling",
+    "PPO, sharded",
+    "GRPO with a reference, sharded",
+)
 
 
 @pytest.mark.slow
