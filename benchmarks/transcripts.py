@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--muon", type=float, help="learning rate of Muon for the matrices, AdamW's for the rest alone")
     parser.add_argument("--decay", type=int, default=0, help="last updates, over which the learning rates fall to zero")
     parser.add_argument("--noise", type=float, help="share of random actions, instead of the configuration's")
+    parser.add_argument("--seed", type=int, help="of the draws, instead of the configuration's")
     parser.add_argument("--vocabulary", type=int, default=1024, help="most entries of the tokenizer")
     parser.add_argument("--model", type=Path, help="a folder to go on from, with its tokenizer, instead of a new model")
     parser.add_argument("--conversations", type=Path, help="a JSONL file, learnt instead of the oracle's transcripts")
@@ -158,6 +159,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     config = yaml.safe_load(arguments.config.read_text())
+    if arguments.seed is not None:
+        config["seed_everything"] = arguments.seed
     transcripts, key = Transcripts(config, arguments.noise), Key(config["seed_everything"]).fold_in("language model")
     conversations = read_conversations(arguments.conversations) if arguments.conversations else []
     if arguments.model is None:
