@@ -89,7 +89,8 @@ def logits_of(policy: Policy, contexts: Sequence[Ids]) -> list[Tensor]:
     logits: list[Tensor] = []
     with eager_attention(policy.causal_lm):
         for some in batched(longest, ROWS):
-            logits += policy.causal_lm(input_ids=padded(some), use_cache=False).logits
+            ids = padded(some).to(policy.causal_lm.device)
+            logits += policy.causal_lm(input_ids=ids, use_cache=False).logits.cpu()
     return [logits[places[ids]][: len(ids)].double() for ids in contexts]
 
 

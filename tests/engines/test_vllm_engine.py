@@ -2,10 +2,10 @@
 installed: docs/vllm.md has the environment that it needs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import parity
@@ -70,7 +70,7 @@ def move(policy: Policy, seed: int, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in policy.model.parameters():
         if parameter.requires_grad:
-            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator).to(parameter.device))
 
 
 def play(pair: Pair, engine: Engine, strategy: Strategy, temperature: float) -> tuple[list[Any], Recording]:
@@ -128,6 +128,15 @@ def test_a_response_depends_on_prompt_and_seed_alone(pair: Pair) -> None:
     ]
     assert [[response.ids for response in responses] for responses in together] == [own[::-1] for own in alone]
     assert len({response.ids for responses in together for response in responses}) > 3
+
+
+def test_prompts_of_more_tokens_than_a_pass_holds(pair: Pair) -> None:
+    pair.vllm.sync()
+    prompts = [Prompt(tuple(range(start, start + 70)), (start,), 4) for start in range(5, 85)]
+    assert sum(len(prompt.ids) for prompt in prompts) > 2 * SMALL.max_num_batched_tokens
+    recording = Recording(pair.vllm)
+    recording.generate(prompts, 1.0)
+    assert largest_gap(pair.policy, recording, 1.0) < LOGPROB
 
 
 def pairs_of_tokens(policy: Policy, prompt: tuple[int, ...], temperature: float) -> np.ndarray:
@@ -193,6 +202,76 @@ def test_prompts_are_computed_once_by_blocks(pair: Pair) -> None:
     costs = pair.vllm.take_costs()
     assert costs.prompt_tokens == 300
     assert costs.tokens_prefilled == 3 * (100 - 3 * SMALL.block_size)
+
+
+@dataclass(frozen=True)
+class Sleeping(VLLM):
+    """vLLM that sleeps on a CPU too, where its scheduler stops and serves nothing, and no memory moves."""
+
+    calls: ClassVar[list[object]] = []
+
+    def build(self, model: Model, end_ids: frozenset[int], context_tokens: int) -> Engine:
+        engine: Any = super().build(model, end_ids, context_tokens)
+        engine._sleeps = True
+        sleep, wake_up = engine._llm.sleep, engine._llm.wake_up
+        engine._llm.sleep = lambda level: (self.calls.append(f"sleep {level}"), sleep(level))
+        engine._llm.wake_up = lambda tags: (self.calls.append(tags), wake_up(tags))
+        return engine
+
+
+def test_it_sleeps_when_released_and_wakes_when_it_is_used(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm: Any = pair.vllm
+    monkeypatch.setattr(vllm, "_sleeps", True)
+    server = vllm._llm.llm_engine
+    prompt = Prompt(tuple(range(5, 75)), tuple(range(8)), 8)
+    vllm.sync()
+    vllm.release()
+    before = vllm.generate([prompt], 1.0)
+    for _ in range(2):  # an epoch without an update
+        vllm.release()
+        assert server.is_sleeping()
+    vllm.sync()
+    vllm.take_costs()
+    assert vllm.generate([prompt], 1.0) == before
+    assert vllm.take_costs().tokens_prefilled >= len(prompt.ids)  # its blocks were dropped
+    assert not server.is_sleeping()
+    vllm.release()
+    move(pair.policy, 5, 0.02)
+    vllm.sync()
+    assert server.is_sleeping()  # the weights are awake; keys and values are not
+    vllm.release()
+    vllm.sync()
+    fresh = Recording(vllm)
+    fresh.generate([prompt], 1.0)
+    assert largest_gap(pair.policy, fresh, 1.0) < LOGPROB
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=4)], ids=["all weights", "adapter"])
+def test_a_gpus_memory_is_free_while_it_sleeps(adapter: LoRA | None) -> None:
+    cuda, cache = torch.device("cuda"), 2048 * 2**20
+    spec = PolicySpec("embedded/sokoban", adapter=adapter)
+    tokenizer = load_tokenizer(spec, ())
+    policy = Policy(spec, tokenizer, critic=False, seed=1, device=cuda)
+    vllm = replace(SMALL, kv_cache_mib=2048).build(policy, Chat(tokenizer, Full()).end_ids, CONTEXT)
+    prompt = Prompt(tuple(range(5, 75)), tuple(range(8)), 8)
+    try:
+        for update in range(2, 5):
+            vllm.generate([prompt], 1.0)
+            awake = torch.cuda.mem_get_info(cuda)[0]
+            vllm.release()
+            assert torch.cuda.mem_get_info(cuda)[0] > awake + 0.95 * cache
+            move(policy, update, 0.02)
+            stale, fresh = Recording(vllm), Recording(vllm)
+            stale.generate([prompt], 1.0)
+            assert largest_gap(policy, stale, 1.0) > 0.05
+            vllm.release()
+            vllm.sync()
+            fresh.generate([prompt], 1.0)
+            assert largest_gap(policy, fresh, 1.0) < 0.01  # a GPU's kernels may round products to TF32
+    finally:
+        vllm.close()
 
 
 def test_values_are_the_critics(pair: Pair) -> None:
@@ -268,6 +347,24 @@ def test_the_run_time_comparison_stops_what_is_stale(fit, breaks: str, overlays:
     }
     with pytest.raises(ConfigError, match=r"data\.updates\.mismatch_tolerance is 0\.0001: the engine's log-prob"):
         fit(*overlays, "--data.engine", engine, **settings)
+
+
+@pytest.mark.parametrize("overlays", [(), ("--config", "model/embedded_lora.yaml")], ids=["all weights", "adapter"])
+def test_a_run_that_sleeps_during_updates_samples_with_their_weights(fit, overlays: tuple[str, ...]) -> None:
+    """The comparison with the trainer passes in every epoch."""
+    settings = {
+        "trainer.max_epochs": 4,
+        "trainer.check_val_every_n_epoch": 2,
+        "trainer.callbacks": "null",
+        "model.policy.model": "embedded/sokoban",
+        "model.optimizer.learning_rate": 0.003,
+        "data.instances": 8,
+    }
+    engine = f'{{"class_path": "{__name__}.Sleeping", "init_args": {ARGUMENTS}}}'
+    Sleeping.calls.clear()
+    trainer = fit(*overlays, "--data.engine", engine, **settings)
+    assert trainer.global_step >= 6
+    assert Sleeping.calls == ["sleep 1", ["weights"], ["kv_cache"]] * 4  # the last evaluation wakes it too
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def run_folder(folder: Path, ranks: int, **kill: Any) -> Path:
     return folder
 
 
-def ray_fit(folder: Path, *flags: object) -> str:
-    """Runs two workers, and returns what they printed."""
+def ray_fit(folder: Path, *, status: int = 0) -> str:
+    """Runs two workers to this exit status, and returns what was printed."""
     run = subprocess.Popen(
         [
             sys.executable,
@@ -58,7 +58,6 @@ def ray_fit(folder: Path, *flags: object) -> str:
             "run.yaml",
             "--ray.num_workers",
             "2",
-            *flags,
         ],
         cwd=folder,
         env={
@@ -77,7 +76,7 @@ def ray_fit(folder: Path, *flags: object) -> str:
         os.killpg(run.pid, signal.SIGKILL)
         output, _ = run.communicate()
         pytest.fail(f"Ray's workers did not end within {SECONDS} seconds:\n{output}")
-    assert run.returncode == 0, output
+    assert run.returncode == status, output
     return output
 
 
@@ -104,6 +103,7 @@ def assert_equal_to_the_bit(ours: dict[str, Any], theirs: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # Lightning's, of a run that goes on in another folder
 def test_two_workers_equal_two_ranks_and_one_process(two_ranks: Path, tmp_path: Path):
     """And `tsr fit` goes on from a checkpoint of theirs as from its own."""
     alone, workers = run_folder(tmp_path / "1", 1), run_folder(tmp_path / "ray", 1)
@@ -150,3 +150,38 @@ def test_a_run_whose_worker_is_killed_equals_one_that_is_not(seed: int, two_rank
     assert len(killed) <= 1, output  # none where it was killed in its first rollout
     reached = killed[0][-1] if killed else 0
     assert resumed in (list(range(reached, EPOCHS)), list(range(reached + 1, EPOCHS)))
+
+
+REFUSES = '''
+import os
+from pathlib import Path
+
+from lightning.pytorch import Callback
+
+from tsr_lightning.errors import ConfigError
+
+
+class Refuses(Callback):
+    """Raises on one rank what no other process can know; the other rank waits for it."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def on_rollout_end(self, trainer, agent, groups):
+        if trainer.global_rank == 1:
+            (self.folder / f"attempt-{os.getpid()}").touch()
+            raise ConfigError("data.levels is 'a.txt': this machine has no such file; use levels that all have")
+        return groups
+'''
+
+
+@pytest.mark.slow
+def test_bad_input_that_one_worker_alone_sees_is_not_tried_again(tmp_path: Path):
+    folder = run_folder(tmp_path / "ray", 1)
+    (folder / "refuses.py").write_text(REFUSES)
+    settings = json.loads((folder / "run.yaml").read_text())
+    settings["trainer"]["callbacks"] = [{"class_path": "refuses.Refuses", "init_args": {"folder": str(folder)}}]
+    (folder / "run.yaml").write_text(json.dumps(settings))
+    last = ray_fit(folder, status=2).splitlines()[-1]
+    assert last == "tsr-ray: error: data.levels is 'a.txt': this machine has no such file; use levels that all have"
+    assert len(list(folder.glob("attempt-*"))) == 1

@@ -1,18 +1,29 @@
 """Starts Ray, and on it the workers of a run."""
 
 import os
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
+from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchTrainer
 
 from tsr_lightning.cli.messages import config_error_sentence
 from tsr_lightning.cli.ray import worker
 from tsr_lightning.cli.ray.options import RayOptions
 from tsr_lightning.errors import ConfigError, require
+
+
+class EndOnBadInput(UserCallback):
+    """Ends a run whose worker met bad input, which no other attempt would change: what is raised here, where Ray
+    decides what follows a failure, is not tried again."""
+
+    def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
+        for each in worker_exceptions.values():
+            if sentence := config_error_sentence(each):
+                raise ConfigError(sentence)
 
 
 def fit(settings: dict[str, Any], options: RayOptions) -> None:
@@ -45,11 +56,14 @@ def fit(settings: dict[str, Any], options: RayOptions) -> None:
                 name=name,
                 storage_path=str(storage),
                 failure_config=FailureConfig(max_failures=options.max_failures),
+                callbacks=[EndOnBadInput()],
             ),
         )
         trainer.fit()
-    except TrainingFailedError as error:
-        raise _explained(error) from error
+    except ControllerError as error:
+        if sentence := config_error_sentence(error.controller_failure):
+            raise ConfigError(sentence) from error
+        raise
     finally:
         ray.shutdown()
 
@@ -73,10 +87,3 @@ def _start(options: RayOptions) -> None:
     gpus = int(ray.cluster_resources().get("GPU", 0))
     remedy = f"this machine has {gpus} GPUs; give that many workers, or the --ray.address of a cluster"
     require(not options.use_gpu or gpus >= options.num_workers, "--ray.num_workers", options.num_workers, remedy)
-
-
-def _explained(error: TrainingFailedError) -> Exception:
-    """The user's mistake behind it, if it is one."""
-    failures = error.worker_failures.values() if isinstance(error, WorkerGroupError) else ()
-    sentences = [sentence for each in failures if (sentence := config_error_sentence(each))]
-    return ConfigError(sentences[0]) if sentences else error

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.engines.model import Model, weights_version
@@ -27,12 +29,16 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 from vllm import LLM, RequestOutput, SamplingParams, TokensPrompt
 from vllm.lora.request import LoRARequest
+from vllm.platforms import current_platform
 
 if TYPE_CHECKING:
     from tsr_lightning.engines.vllm.spec import VLLM
 
 _RANKS = (8, 16, 32, 64, 128, 256, 512)  # that vLLM has room for
 _CRITIC_CACHE_MIB = 1024
+# What wakes apart. Level 1 keeps the weights in the host's memory. Level 2 would drop them, with the adapter's and
+# all else that only a new start writes, and not every rollout brings new ones.
+_MEMORY, _SLEEP_LEVEL = ("weights", "kv_cache"), 1
 
 
 class VLLMEngine:
@@ -49,6 +55,8 @@ class VLLMEngine:
         self._folder = Path(self._files.name)
         self._adapter: LoRARequest | None = None
         self._version = weights_version(model)
+        self._sleeps = settings.sleep and current_platform.is_sleep_mode_available()
+        self._asleep: set[str] = set()  # of _MEMORY
         rank = model.adapter_rank
         require(rank is None or rank <= _RANKS[-1], "model.policy.adapter.rank", rank, f"VLLM takes up to {_RANKS[-1]}")
         model.save_base(self._folder / "model")
@@ -62,7 +70,11 @@ class VLLMEngine:
             max_num_batched_tokens=max(settings.max_num_batched_tokens, context_tokens),
             block_size=settings.block_size,
             kv_cache_memory_bytes=settings.kv_cache_mib * 2**20,
+            gpu_memory_utilization=0.01,  # decides nothing beside the line above, and refuses a GPU that is in use
+            enable_sleep_mode=self._sleeps,
             enable_prefix_caching=True,
+            # A prompt in parts would draw a token after each, and take it back from the generator, which CPUs cannot.
+            enable_chunked_prefill=False,
             enforce_eager=settings.enforce_eager,
             use_tqdm_on_load=False,
             logprobs_mode="processed_logprobs",  # at the sampling temperature
@@ -82,6 +94,7 @@ class VLLMEngine:
         version = weights_version(self.model)
         if version == self._version:
             return
+        self._wake("weights")
         if self._adapter is not None:
             self._load_adapter(self._adapter.lora_int_id + 1)
         else:
@@ -89,8 +102,11 @@ class VLLMEngine:
         self._version = version
 
     def release(self) -> None:
-        """Gives nothing back: on a CPU vLLM keeps its memory."""
+        """Sleeps on a GPU, until it is used again. Gives nothing back on a CPU, where vLLM keeps its memory."""
         self._critic.release()
+        if self._sleeps:
+            self._llm.sleep(_SLEEP_LEVEL)
+            self._asleep.update(_MEMORY)
 
     def close(self) -> None:
         self._critic.close()
@@ -100,6 +116,7 @@ class VLLMEngine:
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         """A request for each response, with its own seed; siblings share their prompt's blocks in the prefix cache, as
         those of one request with `n` do, whose seeds vLLM would count up from one."""
+        self._wake(*_MEMORY)
         inputs, settings = [], []
         for prompt in prompts:
             for seed in prompt.seeds:
@@ -137,6 +154,14 @@ class VLLMEngine:
         assert output.logprobs is not None
         logprobs = tuple(each[token].logprob for token, each in zip(ids, output.logprobs, strict=True))
         return Response(ids, logprobs, finished=ids[-1] in self.end_ids)
+
+    def _wake(self, *memory: str) -> None:
+        """Weights before anything is loaded, keys and values not before they are used: loading takes memory too."""
+        asleep = [each for each in memory if each in self._asleep]
+        if asleep:
+            torch.cuda.empty_cache()  # vLLM's process cannot take what PyTorch keeps for later in this one
+            self._llm.wake_up(asleep)
+            self._asleep.difference_update(asleep)
 
     def _load_adapter(self, number: int) -> None:
         folder = self._folder / f"adapter-{number}"

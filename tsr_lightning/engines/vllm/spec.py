@@ -23,6 +23,8 @@ class VLLM(EngineSpec):
         max_num_batched_tokens: the most tokens of one forward pass.
         block_size: tokens of a block of the prefix cache, which shares whole blocks; on a CPU a multiple of 32.
         enforce_eager: do without compilation, which takes a minute at the start of a run.
+        sleep: give a GPU's memory to the updates, and take it back for the next rollout: weights go to the host's
+            memory, keys and values are dropped. On a CPU vLLM cannot, and keeps its memory whatever this says.
     """
 
     can_exclude = False
@@ -32,6 +34,7 @@ class VLLM(EngineSpec):
     max_num_batched_tokens: int = 8192
     block_size: int = 32
     enforce_eager: bool = False
+    sleep: bool = True
 
     def __post_init__(self) -> None:
         for name in ("kv_cache_mib", "max_num_seqs", "max_num_batched_tokens", "block_size"):
