@@ -1,4 +1,4 @@
-"""Writes the pages of `tsr estimate` for every file of configs/paper/ into docs/estimate.md.
+"""Writes into docs/estimate.md what every `tsr estimate` that it names prints.
 
 python -m benchmarks.estimate_page
 """
@@ -13,22 +13,22 @@ from tsr_lightning.cli.estimate import estimate
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "estimate.md"
-BLOCK = "<!-- made by tsr estimate --config {name} -->\n{page}<!-- end -->"
+BLOCK = "<!-- made by tsr estimate {flags} -->\n{page}<!-- end -->"
 
 
-def made(name: str) -> str:
-    """What `tsr estimate --config name` prints."""
+def made(flags: str) -> str:
+    """What `tsr estimate` prints."""
     out = StringIO()
     with redirect_stdout(out):
-        estimate(["--config", name], parsed_run)
+        estimate(flags.split(), parsed_run)
     return out.getvalue()
 
 
 def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for name in re.findall(r"<!-- made by tsr estimate --config (\S+) -->", text):
-        block = re.escape(BLOCK).replace(r"\{name\}", re.escape(name)).replace(r"\{page\}", r".*?")
-        new = BLOCK.format(name=name, page=made(name))
+    for flags in re.findall(r"<!-- made by tsr estimate (.+) -->", text):
+        block = re.escape(BLOCK).replace(r"\{flags\}", re.escape(flags)).replace(r"\{page\}", r".*?")
+        new = BLOCK.format(flags=flags, page=made(flags))
         text = re.sub(block, lambda _, new=new: new, text, flags=re.DOTALL)
     PAGE.write_text(text, encoding="utf-8")
 

@@ -18,6 +18,9 @@ from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.policy.model import Policy
 
 PAPER = ("--config", "paper/sokoban.yaml")
+WHOLE = "--model.policy.adapter null --model.policy.quantisation null"
+SEVEN_BILLION = f"--model.policy.model Qwen/Qwen2.5-7B-Instruct {WHOLE}"
+FSDP2 = ("--trainer.strategy", "fsdp2")
 SMALL_CACHE = ("--data.engine.init_args.kv_cache_mib", "4096")  # so that a rollout is not the peak
 
 
@@ -66,11 +69,19 @@ def test_the_page_of_a_paper_configuration(capsys, empty: Path):
     assert list(empty.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["sokoban", "frozen_lake", "webshop"])
-def test_the_docs_have_the_pages_that_the_command_makes(name: str, capsys, empty: Path):
-    page = printed(capsys, "--config", f"paper/{name}.yaml")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--config paper/sokoban.yaml",
+        "--config paper/frozen_lake.yaml",
+        "--config paper/webshop.yaml",
+        f"--config paper/sokoban.yaml {SEVEN_BILLION} --trainer.strategy fsdp2 --machine 8xa100 --machine 8xh100",
+    ],
+)
+def test_the_docs_have_the_pages_that_the_command_makes(flags: str, capsys, empty: Path):
+    page = printed(capsys, *flags.split())
     docs = (ROOT / "docs" / "estimate.md").read_text(encoding="utf-8")
-    assert f"--config paper/{name}.yaml -->\n{page}<!-- end -->" in docs, "python -m benchmarks.estimate_page"
+    assert f"<!-- made by tsr estimate {flags} -->\n{page}<!-- end -->" in docs, "python -m benchmarks.estimate_page"
 
 
 def test_all_weights_of_three_billion_do_not_fit_on_a_small_card(capsys, empty: Path):
@@ -100,6 +111,10 @@ def test_own_flags_and_those_of_fit_are_read(capsys, empty: Path):
         ((*PAPER, "--characters_per_token", "none"), "none is no number above 0"),
         ((*PAPER, "--model.policy.model", "some/model"), "model.policy.model is 'some/model': its shape is neither"),
         ((*PAPER, "--trainer.max_epochs", "-1"), "trainer.max_epochs is -1: give the number of epochs to estimate"),
+        (
+            (*PAPER, *FSDP2),
+            "model.policy.quantisation is NF4(double_quant=True, compute_dtype='bfloat16'): 4-bit weights",
+        ),
         ((*PAPER, "--data.instancs", "4"), "did you mean --data.instances?"),
     ],
 )
@@ -162,3 +177,42 @@ class TestAWholeConfiguration:
         weights = memory(own).resident[0].bytes + memory(own).resident[1].bytes
         least = 16 * 16 * 36 / found.at_once * 399 * weights / card.bandwidth
         assert found.decode > least
+
+
+class TestUnderFSDP2:
+    def test_a_card_holds_its_part_and_a_rollout_the_whole(self, empty: Path):
+        """Rows of Qwen2.5-7B's weights are divided by eight: 7,615,616,512 parameters in bfloat16."""
+        found = memory(setup(*SEVEN_BILLION.split(), *FSDP2), 8)
+        sizes = {part.name: part.bytes for part in (*found.resident, *found.rollout)}
+        of_weights = 2 * 7_615_616_512
+        critic = 4 * (3584 + 1) + 7 * 4  # one bias, for which each of eight cards has room
+        assert sizes["shards of the weights in bfloat16"] == sizes["shards of the gradients"] == of_weights // 8
+        assert sizes["shards of AdamW's two averages"] == 2 * of_weights // 8
+        assert sizes["whole weights, beside the shards"] == pytest.approx(of_weights, abs=10 * critic)
+        assert "whole copy for the reference" not in sizes
+
+    def test_an_adapter_alone_has_gradients(self, empty: Path):
+        flags = ("--model.policy.quantisation", "null", *FSDP2)
+        sizes = {part.name: part.bytes for part in memory(setup(*flags), 8).resident}
+        assert sizes["shards of the weights in bfloat16"] == 2 * 3_085_938_688 // 8
+        assert sizes["shards of the adapter in float32"] == sizes["shards of the gradients"] == 4 * 119_734_272 // 8
+
+    def test_it_is_the_remedy_where_a_copy_on_each_card_does_not_fit(self, empty: Path):
+        copies, card = setup(*SEVEN_BILLION.split()), CARDS["a100"]
+        found = {remedy.change: remedy for remedy in remedies(copies, card, 8)}
+        assert not memory(copies, 8).fits(card)
+        assert found["trainer.strategy fsdp2"].fits
+        assert "trainer.strategy fsdp2" not in {remedy.change for remedy in remedies(copies, card, 1)}
+        shards = remedies(replace(copies, is_sharded=True), CARDS["rtx4090"], 8)
+        assert not any("NF4" in remedy.change for remedy in shards)  # which cannot be sharded
+
+    def test_collectives_count_where_they_take_longer_than_the_updates(self, empty: Path):
+        own = setup(*SEVEN_BILLION.split(), *FSDP2)
+        short = replace(own, updates=replace(own.updates, micro_batch_tokens=2048))
+        near = hours(own, own.worst, machine_of("8xa100")).epoch
+        far = hours(short, own.worst, machine_of("8xrtx4090")).epoch
+        assert near.collectives < near.updates
+        assert far.collectives == far.updates  # over PCIe, and of more micro-batches
+        # two micro-batches gather and reduce about three times the weights, of which seven eighths are sent
+        assert near.collectives == pytest.approx(2 * 3 * 2 * 7_615_616_512 * 7 / 8 / (0.7 * 300e9), rel=0.1)
+        assert near.total == pytest.approx(near.rollout.total + near.estimates + near.updates + near.gathering)

@@ -13,10 +13,12 @@ from tsr_lightning.estimate.lookup import find_shape, find_tokenizer
 from tsr_lightning.estimate.report import page
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
 from tsr_lightning.estimate.workload import Episode
+from tsr_lightning.policy.sharding import check_not_quantised
 from tsr_lightning.search.strategies import Sample
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.evaluation import EvalProtocol
+from tsr_lightning.training.fsdp2 import FSDP2
 from tsr_lightning.training.hooks import LimitsGroups
 
 DESCRIPTION = "Estimates the memory and hours of a run from the model's shape: tsr estimate --config paper/sokoban.yaml"
@@ -80,6 +82,9 @@ def setup_of(
     spec, needs = agent.spec, agent.objective.needs
     engine = data.engine
     name = type(engine).__name__
+    is_sharded = trainer.get("strategy") == "fsdp2" or isinstance(trainer.get("strategy"), FSDP2)
+    if is_sharded:
+        check_not_quantised(spec)
     require(isinstance(engine, Transformers), "data.engine", name, "estimates know the engine Transformers alone")
     assert isinstance(engine, Transformers)
     tokenizer = find_tokenizer(spec, data.texts)
@@ -123,6 +128,7 @@ def setup_of(
         engine=engine,
         concurrency=data.concurrency,
         max_response_tokens=allowed,
+        is_sharded=is_sharded,
     )
     counted = "the model's tokenizer" if tokenizer else f"{given.characters_per_token:g} characters a token"
     notes = [

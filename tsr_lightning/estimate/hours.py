@@ -8,6 +8,7 @@ from math import ceil
 
 from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.cards import Card, Machine
+from tsr_lightning.estimate.collectives import collective_seconds, traffic
 from tsr_lightning.estimate.flops import Flops, forward_flops, update_flops
 from tsr_lightning.estimate.memory import buffer_tokens, pass_size, slots, token_bytes
 from tsr_lightning.estimate.setup import Case, Setup
@@ -37,15 +38,17 @@ class RolloutSeconds:
 
 @dataclass(frozen=True)
 class EpochSeconds:
-    """An epoch: its rollout, the passes before the updates, and the updates."""
+    """An epoch: its rollout, the passes before the updates, the updates, and the gathering of whole weights."""
 
     rollout: RolloutSeconds
     estimates: float
-    updates: float
+    updates: float  # with their collectives, which run beside them
+    collectives: float  # of these, FSDP2's all-gathers and reduce-scatters
+    gathering: float  # FSDP2's whole weights, once
 
     @property
     def total(self) -> float:
-        return self.rollout.total + self.estimates + self.updates
+        return self.rollout.total + self.estimates + self.updates + self.gathering
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def hours(setup: Setup, case: Case, machine: Machine) -> Hours:
             rollout_seconds(setup, case, setup.rollout(entries, case), searches, setup.instances, machine),
             estimate_seconds(setup, trained, machine),
             update_seconds(setup, trained, machine),
+            update_collective_seconds(setup, trained, machine),
+            gathering_seconds(setup, trained, machine),
         )
         epochs.append(epoch)
         seconds += count * epoch.total
@@ -172,14 +177,32 @@ def estimate_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> 
 
 
 def update_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
-    """Forward and backward passes of all epochs of the updates."""
+    """Forward and backward passes of all epochs of the updates; the largest of what the card, the host, and FSDP2's
+    collectives take, which run side by side."""
     size = pass_size(setup, machine.count)
     chunked = size.outputs > Activations(setup.shape, setup.spec).rows_at_once
     flops = update_flops(setup.shape, setup.spec, trained.packed, trained.outputs, trained.scores, chunked=chunked)
     passes = setup.updates.epochs * max(setup.updates.minibatches, ceil(trained.packed / max(1, size.tokens)))
     host = passes / machine.count * _UPDATE_FACTOR * operators(setup.shape, setup.spec) * machine.card.operator_seconds
     device = setup.updates.epochs * flop_seconds(flops, setup.spec, machine.card) / machine.count
-    return max(device, host) if trained.packed else 0.0
+    return max(device, host, update_collective_seconds(setup, trained, machine)) if trained.packed else 0.0
+
+
+def update_collective_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
+    """Of all micro-batches, as many on every card; 0 without FSDP2."""
+    if not setup.is_sharded or not trained.packed:
+        return 0.0
+    tokens = trained.packed / setup.updates.minibatches / machine.count
+    micro_batches = ceil(tokens / max(1, pass_size(setup, machine.count).tokens))
+    passes = setup.updates.epochs * setup.updates.minibatches * micro_batches
+    return passes * collective_seconds(traffic(setup.units, machine.count).micro_batch, machine)
+
+
+def gathering_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
+    """Of the whole weights after an epoch's updates; 0 without FSDP2."""
+    if not setup.is_sharded or not trained.packed:
+        return 0.0
+    return collective_seconds(traffic(setup.units, machine.count).whole, machine)
 
 
 def flop_seconds(flops: Flops, spec: PolicySpec, card: Card) -> float:

@@ -2,7 +2,8 @@
 
 A card holds the model, its gradients and AdamW's states all the time: Lightning leaves gradients in place until the
 next backward pass. Beside these come, one after the other, the rollout, the backward pass and the optimizer's step;
-the engine gives its cache back before the updates.
+the engine gives its cache back before the updates. Under FSDP2 shards are held, and whole weights during the rollout
+alone (`estimate.sharded`).
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from tsr_lightning.estimate.activations import Activations, PassSize
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.setup import Setup
+from tsr_lightning.estimate.sharded import NamedBytes, Shards, largest
 from tsr_lightning.estimate.weights import (
     ITEMSIZE,
     adapter_parameters,
@@ -68,7 +70,21 @@ class CardMemory:
 
 def memory(setup: Setup, ranks: int = 1) -> CardMemory:
     """The memory of each of `ranks` cards. Under DDP only the micro-batches differ from one card's."""
+    if setup.is_sharded:
+        return _sharded(setup, Shards(setup.units, ranks))
     return CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks), _step(setup))
+
+
+def _sharded(setup: Setup, shards: Shards) -> CardMemory:
+    """The same under FSDP2."""
+    saved, logits, working = _update_parts(setup, shards.ranks)
+    moments = (shards.begin, (saved, logits, *shards.scoring), (saved, working, *shards.layer), shards.end)
+    return CardMemory(
+        _parts(*shards.resident(setup.spec.dtype), _autocast(setup)),
+        (*_parts(*shards.whole), *_rollout(setup)),
+        _parts(*largest(moments)),
+        _parts(("AdamW's intermediate results", shards.step)),
+    )
 
 
 def token_bytes(setup: Setup) -> int:
@@ -146,8 +162,14 @@ def _resident(setup: Setup, ranks: int) -> tuple[Part, ...]:
         # with an adapter the reference is the policy with the adapter off
         ("copy for the reference", plain * (setup.keeps_reference and spec.adapter is None)),
         ("DDP's copy of the gradients", trained * (ranks > 1)),
-        ("weights cast to bfloat16 by autocast", setup.autocast * (spec.adapter is None) * 2 * shape.parameters),
+        _autocast(setup),
     )
+
+
+def _autocast(setup: Setup) -> NamedBytes:
+    """Copies that autocast keeps to the end of a pass, whole also where the weights are gathered for it."""
+    copies = setup.autocast * (setup.spec.adapter is None)
+    return "weights cast to bfloat16 by autocast", copies * 2 * setup.shape.parameters
 
 
 def _rollout(setup: Setup) -> tuple[Part, ...]:
@@ -176,11 +198,19 @@ def _prefill(setup: Setup) -> int:
 
 
 def _backward(setup: Setup, ranks: int) -> tuple[Part, ...]:
+    saved, logits, working = _update_parts(setup, ranks)
+    return _parts(saved, max(working, logits, key=lambda part: part[1]))
+
+
+def _update_parts(setup: Setup, ranks: int) -> tuple[NamedBytes, NamedBytes, NamedBytes]:
+    """What a backward pass keeps, and what scoring and a layer's backward pass work with, one after the other."""
     activations, size = Activations(setup.shape, setup.spec), pass_size(setup, ranks)
     how = "checkpoints" if setup.spec.gradient_checkpointing else "activations"  # of `pass_size`
-    logits, working = activations.logits(size), activations.working(size)
-    name = "logits in float32" if logits > working else "a layer's backward pass"
-    return _parts((how, activations.saved(size)), (name, max(logits, working)))
+    return (
+        (how, activations.saved(size)),
+        ("logits in float32", activations.logits(size)),
+        ("a layer's backward pass", activations.working(size)),
+    )
 
 
 def _step(setup: Setup) -> tuple[Part, ...]:
@@ -188,7 +218,7 @@ def _step(setup: Setup) -> tuple[Part, ...]:
     return _parts(("AdamW's intermediate results", trained_bytes(setup.shape, setup.spec)))
 
 
-def _parts(*parts: tuple[str, int]) -> tuple[Part, ...]:
+def _parts(*parts: NamedBytes) -> tuple[Part, ...]:
     return tuple(Part(name, int(size)) for name, size in parts if size)
 
 

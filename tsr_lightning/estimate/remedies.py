@@ -39,13 +39,16 @@ def _changes(setup: Setup, ranks: int) -> Iterator[tuple[str, Setup]]:
         )
     if spec.dtype == "float32":
         yield "model.policy.dtype bfloat16", replace(setup, spec=replace(spec, dtype="bfloat16"))
+    if ranks > 1 and not setup.is_sharded and spec.quantisation is None:
+        yield "trainer.strategy fsdp2", replace(setup, is_sharded=True)
     if spec.adapter is None:
         yield "model.policy.adapter of rank 16", replace(setup, spec=replace(spec, adapter=LoRA()))
+    if spec.adapter is None and not setup.is_sharded:  # 4-bit weights cannot be sharded
         yield (
             "model.policy.adapter of rank 16 and model.policy.quantisation NF4",
             replace(setup, spec=replace(spec, adapter=LoRA(), quantisation=NF4())),
         )
-    elif spec.quantisation is None:
+    elif spec.quantisation is None and not setup.is_sharded:
         yield "model.policy.quantisation NF4", replace(setup, spec=replace(spec, quantisation=NF4()))
     tokens = pass_size(setup, ranks).tokens // 2
     if tokens:

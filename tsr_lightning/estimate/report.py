@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tsr_lightning.estimate.activations import Activations
-from tsr_lightning.estimate.cards import Machine
-from tsr_lightning.estimate.hours import Hours, hours
+from tsr_lightning.estimate.cards import Card, Machine
+from tsr_lightning.estimate.hours import EpochSeconds, Hours, hours
 from tsr_lightning.estimate.memory import (
     GIB,
     CardMemory,
@@ -40,7 +40,7 @@ def page(setup: Setup, machines: Sequence[Machine], notes: Sequence[str]) -> str
         "Seconds of the first epoch, and hours of the run:",
         _hours_table(setup, machines),
         "Assumed, and not measured:",
-        _bullets(_assumptions(machines)),
+        _bullets(_assumptions(setup, machines)),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -95,6 +95,8 @@ def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
         lines.append(
             f"{machine.name}: does not fit, {_gib(missing)} GiB are missing in the {of_card.peak_phase}: {advice}"
         )
+    if setup.is_sharded:
+        lines += [_replicated(setup, machine) for machine in machines]
     ranks = sorted({machine.count for machine in machines})
     lines += [_backward_pass(setup, count) for count in ranks]
     wanted = ", ".join(f"{wanted_cache_mib(setup, count):,} on {_cards(count)}" for count in ranks)
@@ -103,6 +105,16 @@ def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
         f"prefix is computed twice and max_num_seqs responses run at once from {wanted}"
     )
     return lines
+
+
+def _replicated(setup: Setup, machine: Machine) -> str:
+    """What a card would need if the weights were not sharded."""
+    of_card = memory(replace(setup, is_sharded=False), machine.count)
+    where = "fits" if of_card.fits(machine.card) else "does not fit"
+    return (
+        f"{machine.name} without shards (trainer.strategy {'auto' if machine.count == 1 else 'ddp'}): "
+        f"{_gib(of_card.total(machine.card))} GiB on each card, which {where}"
+    )
 
 
 def _backward_pass(setup: Setup, ranks: int) -> str:
@@ -179,9 +191,19 @@ def _case_rows(setup: Setup, case: Case, found: Sequence[Hours]) -> list[Sequenc
         ("", "most responses at once, on each card", *(str(epoch.rollout.at_once) for epoch in epochs)),
         ("", "passes before the updates, s", *(_seconds(epoch.estimates) for epoch in epochs)),
         ("", "updates, s", *(_seconds(epoch.updates) for epoch in epochs)),
+        *_collective_rows(setup, epochs),
         ("", f"{setup.epochs} epochs, h", *(f"{one.training:.1f}" for one in found)),
         ("", f"{_evaluations(setup)}, h", *(f"{one.evaluation:.1f}" for one in found)),
         ("", "**run, h**", *(f"**{one.total:.1f}**" for one in found)),
+    ]
+
+
+def _collective_rows(setup: Setup, epochs: Sequence[EpochSeconds]) -> list[Sequence[str]]:
+    if not setup.is_sharded:
+        return []
+    return [
+        ("", "collectives beside the updates, s", *(_seconds(epoch.collectives) for epoch in epochs)),
+        ("", "gathering whole weights, s", *(_seconds(epoch.gathering) for epoch in epochs)),
     ]
 
 
@@ -190,7 +212,7 @@ def _evaluations(setup: Setup) -> str:
     return f"{times} evaluations of {setup.held_out} instances"
 
 
-def _assumptions(machines: Sequence[Machine]) -> list[str]:
+def _assumptions(setup: Setup, machines: Sequence[Machine]) -> list[str]:
     cards = {machine.card.name: machine.card for machine in machines}
     [first, *_] = cards.values()
     speeds = "; ".join(
@@ -205,8 +227,21 @@ def _assumptions(machines: Sequence[Machine]) -> list[str]:
         f"engine's own code {first.response_seconds * 1e6:.0f} µs a response and step",
         f"{first.context_gib} GiB for the CUDA context and libraries; {first.fragmentation:.0%} more for fragmentation",
         "no episode ends early, no two states of a search are equal, and no two responses begin alike",
-        "several cards hold the whole model each (trainer.strategy ddp), and share groups and tokens evenly",
+        *_shared(setup, list(cards.values())),
         "environments, checkpoints and starting up take no time",
+    ]
+
+
+def _shared(setup: Setup, cards: Sequence[Card]) -> list[str]:
+    """What several cards share."""
+    if not setup.is_sharded:
+        return ["several cards hold the whole model each (trainer.strategy ddp), and share groups and tokens evenly"]
+    links = "; ".join(f"{card.name}: {card.interconnect / 1e9:.0f} GB/s" for card in cards)
+    return [
+        "several cards hold a part of weights, gradients and averages each (trainer.strategy fsdp2), and share groups "
+        "and tokens evenly",
+        f"between cards, in one direction: {links}, of which collectives reach {cards[0].interconnect_share:.0%}; "
+        "those of the updates run beside the computation, and the longer of the two counts; latencies are left out",
     ]
 
 

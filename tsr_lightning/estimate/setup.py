@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.estimate.shape import ModelShape
+from tsr_lightning.estimate.units import Units, units_of
 from tsr_lightning.estimate.workload import (
     Episode,
     KeptGroups,
@@ -65,6 +66,12 @@ class Setup:
     engine: Transformers
     concurrency: int
     max_response_tokens: int
+    is_sharded: bool  # trainer.strategy is fsdp2
+
+    @property
+    def units(self) -> Units:
+        """Of the policy, which FSDP2 shards."""
+        return units_of(self.shape, self.spec, has_critic=self.has_critic, keeps_reference=self.keeps_reference)
 
     @property
     def cases(self) -> tuple[Case, Case]:

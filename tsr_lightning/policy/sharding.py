@@ -117,15 +117,20 @@ def weights_of(policy: Policy, mesh: DeviceMesh | None) -> Weights:
 
 def check_can_shard(spec: PolicySpec) -> None:
     """Refuses a model that cannot be sharded, before it is loaded."""
+    check_not_quantised(spec)
+    if not isinstance(spec.model, Scratch):
+        remedy = "its folder has quantised weights, which cannot be sharded, so use trainer.strategy ddp"
+        is_quantised = "quantization_config" in load_config(spec.model).to_dict()
+        require(not is_quantised, "model.policy.model", spec.model, remedy)
+
+
+def check_not_quantised(spec: PolicySpec) -> None:
+    """Refuses 4-bit weights, from the configuration alone."""
     remedy = (
         "4-bit weights are packed with scales of their own and cannot be sharded, so use trainer.strategy ddp, or set "
         "this to null"
     )
     require(spec.quantisation is None, "model.policy.quantisation", spec.quantisation, remedy)
-    if not isinstance(spec.model, Scratch):
-        remedy = "its folder has quantised weights, which cannot be sharded, so use trainer.strategy ddp"
-        is_quantised = "quantization_config" in load_config(spec.model).to_dict()
-        require(not is_quantised, "model.policy.model", spec.model, remedy)
 
 
 def whole(tensor: Tensor) -> Tensor:
