@@ -66,8 +66,9 @@ class Resized(TorchDispatchMode):
                 storage = tensor.untyped_storage()
                 if storage.data_ptr() not in self._held:
                     self._alive[id(storage)] = weakref.ref(storage)
-        storages = (found() for found in self._alive.values())
-        self.highest = max(self.highest, sum(storage.nbytes() for storage in storages if storage is not None))
+        storages = {number: storage for number, found in self._alive.items() if (storage := found()) is not None}
+        self._alive = {number: self._alive[number] for number in storages}
+        self.highest = max(self.highest, sum(storage.nbytes() for storage in storages.values()))
         return out
 
 

@@ -115,6 +115,10 @@ def test_own_flags_and_those_of_fit_are_read(capsys, empty: Path):
             (*PAPER, *FSDP2),
             "model.policy.quantisation is NF4(double_quant=True, compute_dtype='bfloat16'): 4-bit weights",
         ),
+        (
+            (*PAPER, "--trainer.strategy.class_path", "tsr_lightning.training.fsdp2.FSDP2"),
+            "compute_dtype='bfloat16'): 4-bit weights are packed",
+        ),
         ((*PAPER, "--data.instancs", "4"), "did you mean --data.instances?"),
     ],
 )

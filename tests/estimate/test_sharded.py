@@ -46,6 +46,7 @@ def units_in(folder: Path, kind: str) -> Units:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("estimate_sharded")  # of parallel workers one starts the ranks
 class TestTwoRanks:
     @pytest.mark.parametrize("kind", KINDS)
     def test_hold_what_was_estimated(self, kind: str, folder: Path, found: dict[str, list[Held]]):
