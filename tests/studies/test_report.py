@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from tsr_lightning.cli.app import main
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.folder import StudyFolder, write_json
 from tsr_lightning.studies.grid import Run
-from tsr_lightning.studies.report.comparisons import at_budgets, ends, instance_sets, reached
+from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, reached
 from tsr_lightning.studies.report.curves import Curve, matrix
 from tsr_lightning.studies.report.intervals import mean_interval
 from tsr_lightning.studies.report.load import curve, load_study, with_start
@@ -49,13 +51,18 @@ HISTORIES = {
 }
 
 
-def write_study(root: Path, histories: dict[Run, dict[str, Any]] = HISTORIES, **changes: Any) -> Path:
+def write_study(
+    root: Path,
+    histories: dict[Run, dict[str, Any]] = HISTORIES,
+    environment: Mapping[str, Any] = MappingProxyType({"data.env": "tsr/Sokoban-v0"}),
+    **changes: Any,
+) -> Path:
     folder = StudyFolder(root)
     arms: dict[str, Any] = {name: {"seeds": [1, 2], "points": {}} for name in ("plain", "beam")}
     grid = {"name": "known", "arms": arms, "baselines": dict.fromkeys(arms, "plain"), "thresholds": {}}
     write_json(folder.grid, {**grid, **changes})
     for run, one in histories.items():
-        settings = {"model.policy.model": "embedded/sokoban", "data.instances": len(run.arm)}
+        settings = {"model.policy.model": "embedded/sokoban", "data.instances": len(run.arm), **environment}
         write_json(folder.result(run), result_contents(run, settings, one, jobs=2, threads=1))
     return root
 
@@ -72,6 +79,32 @@ def test_ends_by_hand(tmp_path: Path):
     # seed 1: (1, 1) − (1, 0); seed 2: (0.5, 1) − (1, 0.5)
     assert beam.against == mean_interval(np.array([[0, 1], [-0.5, 0.5]])).within(-1, 1)
     assert beam.against.value == 0.25
+
+
+MIXTURE = {"data.env.0.env": "tsr/Sokoban-v0", "data.env.0.name": "easy", "data.env.1.env": "tsr/Sokoban-v0"}
+PLAYED = {run: {**one, "instances": [[0, 11], [1, 11]]} for run, one in HISTORIES.items()}
+
+
+class TestMixtures:
+    def test_each_environment_has_its_own_ends(self, tmp_path: Path):
+        study = load_study(write_study(tmp_path, PLAYED, MIXTURE))
+        [group] = instance_sets(study)
+        easy, other = by_environment(group)
+        (plain, beam), (_, other_beam) = ends(study, easy), ends(study, other)
+        assert [row.environment for row in (plain, other_beam)] == ["easy", "tsr/Sokoban-v0"]  # the id without a name
+        assert (plain.start, plain.end.value, beam.end.value) == (0.0, 1.0, 0.75)  # 2 of 2 and 2 of 2; 2 and 1 of 2
+        assert beam.against == mean_interval(np.array([[0], [-0.5]])).within(-1, 1)
+        assert other_beam.against == mean_interval(np.array([[1], [0.5]])).within(-1, 1)
+
+    def test_the_page_and_the_table_have_them(self, tmp_path: Path):
+        text = markdown_of(write_study(tmp_path / "known", PLAYED, MIXTURE))
+        assert text.index("**Start and end**") < text.index("**Start and end on easy**")
+        table = pd.read_csv(tmp_path / "known" / "report" / "ends.csv").set_index(["arm", "environment"])
+        assert table.loc[("beam", "easy"), "end"] == 0.75
+
+    def test_one_environment_is_none(self, tmp_path: Path):
+        [group] = instance_sets(load_study(write_study(tmp_path)))
+        assert list(by_environment(group)) == []
 
 
 def test_equal_budgets_by_hand(tmp_path: Path):

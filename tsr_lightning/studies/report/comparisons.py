@@ -1,7 +1,7 @@
 """What the curves of a study say in figures: ends, equal budgets, time to a threshold. Numbers, no texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median, stdev
 
 from tsr_lightning.studies.report.curves import BUDGETS, Curve, Floats, matrix, paired
@@ -16,6 +16,7 @@ class End:
     study: str
     arm: str
     protocol: str
+    environment: str  # of a mixture, whose instances alone are counted; empty: all instances
     seeds: int
     start: float | None  # None where it was not measured, and then no gain either
     end: Estimate
@@ -62,12 +63,16 @@ class InstanceSet:
         protocol: of evaluation.
         label: what the arms have in common that others of the study have not; empty where it is the only set.
         curves: of each arm, by its name.
+        environments: of a mixture, by their place in `data.env`; empty where there is but one.
+        environment: of a mixture, where the curves are of its instances alone; empty: all instances.
     """
 
     study: str
     protocol: str
     label: str
     curves: Mapping[str, Sequence[Curve]]
+    environments: Mapping[int, str] = field(default_factory=dict)
+    environment: str = ""
 
 
 def instance_sets(study: StudyResults) -> list[InstanceSet]:
@@ -81,8 +86,17 @@ def instance_sets(study: StudyResults) -> list[InstanceSet]:
                 sets.setdefault(curves[0].instances, []).append((arm, curves))
         for number, members in enumerate(sets.values(), start=1):
             label = _label([arm for arm, _ in members], study.arms, number) if len(sets) > 1 else ""
-            found.append(InstanceSet(study.name, protocol, label, {arm.arm: curves for arm, curves in members}))
+            by_arm = {arm.arm: curves for arm, curves in members}
+            found.append(InstanceSet(study.name, protocol, label, by_arm, members[0][0].environments))
     return found
+
+
+def by_environment(group: InstanceSet) -> Iterator[InstanceSet]:
+    """One per environment of a mixture that is evaluated."""
+    for place, name in group.environments.items():
+        curves = {arm: [one.within(place) for one in own] for arm, own in group.curves.items()}
+        if all(one.instances for own in curves.values() for one in own):
+            yield replace(group, environment=name, curves=curves)
 
 
 def _label(members: Sequence[ArmResults], arms: Sequence[ArmResults], number: int) -> str:
@@ -108,6 +122,7 @@ def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
             study=study.name,
             arm=arm,
             protocol=group.protocol,
+            environment=group.environment,
             seeds=len(curves),
             start=fmean(float(one.success[0]) for one in curves) if has_start else None,
             end=mean_interval(matrix(curves, last)).within(0, 1),

@@ -1,7 +1,7 @@
 """The curve of a run: success by instance against what the run had cost. Arithmetic alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ class Curve:
 
     Args:
         seed: of the run.
-        instances: [I] names of the held-out instances.
+        instances: [I] held-out instances, each as the place of its environment in `data.env` and its seed.
         costs: [E] by budget, at each evaluation, never falling; `train_seconds` has no evaluation in it.
         rates: [E, I] share of an instance's episodes that succeeded.
     """
@@ -37,6 +37,15 @@ class Curve:
     def success(self) -> Floats:
         """[E] success rates, every instance counted the same."""
         return np.asarray(self.rates.mean(axis=1))
+
+    def within(self, environment: int) -> "Curve":
+        """The same run on the instances of one environment of a mixture alone.
+
+        Args:
+            environment: its place in `data.env`.
+        """
+        own = [place for place, (env, _) in enumerate(self.instances) if env == environment]
+        return replace(self, instances=tuple(self.instances[place] for place in own), rates=self.rates[:, own])
 
     def at(self, budget: str, amount: float) -> Floats:
         """[I] rates when so much was spent, linear between two evaluations; the last ones beyond the end."""

@@ -1,5 +1,6 @@
 """Reads the folders of studies: what is finished as curves, and what is missing."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,13 @@ class ArmResults:
         """One per seed that was evaluated by this protocol."""
         found = (curve(seed, result, protocol) for seed, result in self.results.items())
         return [one for one in found if one is not None]
+
+    @property
+    def environments(self) -> Mapping[int, str]:
+        """The environments of a mixture by their place in `data.env`; empty where there is but one."""
+        settings = next(iter(self.results.values()))["settings"]
+        named = itertools.takewhile(lambda place: f"data.env.{place}.env" in settings, itertools.count())
+        return {place: settings.get(f"data.env.{place}.name") or settings[f"data.env.{place}.env"] for place in named}
 
     @property
     def protocols(self) -> list[str]:

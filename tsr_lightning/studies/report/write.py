@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.report.comparisons import at_budgets, ends, instance_sets, reached
+from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, reached
 from tsr_lightning.studies.report.load import StudyResults, load_study
 from tsr_lightning.studies.report.page import Report, Section, html, markdown
 from tsr_lightning.studies.report.pictures import draw, title
@@ -48,17 +49,19 @@ def write_report(
             pictures[picture] = draw(group)
             group_ends, budgets = list(ends(study, group)), list(at_budgets(study, group))
             times = list(reached(study, group))
+            env_ends = [list(ends(study, one)) for one in by_environment(group)]
             tables: list[Table] = [
                 ends_table(group_ends, "Start and end"),
+                *(ends_table(rows, f"Start and end on {rows[0].environment}") for rows in env_ends),
                 budgets_table([row for row in budgets if row.budget != "epochs"], "At equal budgets"),
                 *([reached_table(times, "Spent until a success rate was reached")] if times else []),
             ]
             sections.append(Section(title(group), (picture,), tuple(tables)))
             study_ends += group_ends
+            all_ends += [*group_ends, *chain.from_iterable(env_ends)]
             all_budgets += budgets
             all_reached += times
         lines += list(verdict(study, study_ends))
-        all_ends += study_ends
     output.mkdir(parents=True, exist_ok=True)
     report = Report(", ".join(names), tuple(lines), tuple(sections))
     frame = evaluations_frame(studies)
