@@ -81,12 +81,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance.profiling", description=__doc__)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--groups", type=int, default=Workload().groups, help="instances, of 8 trajectories")
+    parser.add_argument("--tokens", type=int, default=Workload().response_tokens, help="of a response")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of profile.md, profile.json")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
-    work = replace(Workload(), groups=args.groups, dtype=args.dtype)
+    work = replace(Workload(), groups=args.groups, response_tokens=args.tokens, dtype=args.dtype)
     with tempfile.TemporaryDirectory() as name:
         make_model(work.shape, Path(name), work.longest)
         figures = {
