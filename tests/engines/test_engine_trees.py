@@ -96,10 +96,16 @@ def grow(recording: Recording, chance: random.Random, temperature: float) -> Non
 
 
 @pytest.mark.parametrize("seeds", [pytest.param(TREES, id="some"), MORE])
-@pytest.mark.parametrize("max_num_seqs", [2, 512])
 @pytest.mark.parametrize(
-    ("kernels", "kind"),
-    [("native", "policy"), ("native", "adapted"), ("torch", "policy")],
+    ("kernels", "kind", "max_num_seqs"),
+    [
+        ("native", "policy", 2),
+        ("native", "adapted", 512),
+        ("torch", "policy", 2),
+        pytest.param("native", "policy", 512, marks=pytest.mark.exhaustive),
+        pytest.param("native", "adapted", 2, marks=pytest.mark.exhaustive),
+        pytest.param("torch", "policy", 512, marks=pytest.mark.exhaustive),
+    ],
     indirect=["kernels"],
 )
 def test_random_trees(
@@ -248,7 +254,16 @@ ARCHITECTURES = {
 }
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        pytest.param(name, kernels, marks=pytest.mark.exhaustive if plain and kernels == "torch" else [])
+        for name, config in ARCHITECTURES.items()
+        for plain in [not isinstance(config, (MistralConfig, Gemma2Config))]  # without windows and soft caps
+        for kernels in ("native", "torch")
+    ],
+    indirect=["kernels"],
+)
 def test_other_architectures(name: str, kernels: Kernels, tmp_path: Path) -> None:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(ARCHITECTURES[name]).save_pretrained(tmp_path)

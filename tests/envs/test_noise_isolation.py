@@ -113,6 +113,19 @@ def too_many(n: int, p: float) -> int:
     return next(count for count in range(n + 2) if at_least(count, n, p) < LEVEL)
 
 
+def on_each(coins: type, lake: type, strategies: list[Strategy]) -> list[Any]:
+    """Every strategy on the coins, and the first on the lake; the others there are exhaustive."""
+    return [pytest.param(coins, strategy, id=f"{coins.__name__}-{strategy!r}") for strategy in strategies] + [
+        pytest.param(
+            lake,
+            strategy,
+            id=f"{lake.__name__}-{strategy!r}",
+            marks=pytest.mark.exhaustive if i else [],
+        )
+        for i, strategy in enumerate(strategies)
+    ]
+
+
 @pytest.mark.parametrize("env_type", [Coins, EvenLake])
 def test_the_number_of_episodes_gives_enough_power(env_type: type[Coins] | type[EvenLake]) -> None:
     """300 episodes detect a gain of 15 points with probability 0.997 (coins, 0.5) and 0.9999 (lake, 0.75)."""
@@ -127,24 +140,21 @@ def test_plain_sampling_has_the_known_success_rate(env_type: type[Coins] | type[
     assert at_least(EPISODES - won, EPISODES, 1 - env_type.win) > LEVEL / 2
 
 
-@pytest.mark.parametrize("env_type", [Coins, EvenLake])
-@pytest.mark.parametrize("strategy", SEARCHES, ids=repr)
+@pytest.mark.parametrize(("env_type", "strategy"), on_each(Coins, EvenLake, SEARCHES))
 def test_search_succeeds_no_more_often_than_sampling(
     strategy: Strategy, env_type: type[Coins] | type[EvenLake]
 ) -> None:
     assert wins(env_type(), strategy) < too_many(EPISODES, env_type.win)
 
 
-@pytest.mark.parametrize("env_type", [SharedNoiseCoins, SharedNoiseLake])
-@pytest.mark.parametrize("strategy", SEARCHES, ids=repr)
+@pytest.mark.parametrize(("env_type", "strategy"), on_each(SharedNoiseCoins, SharedNoiseLake, SEARCHES))
 def test_shared_noise_is_detected(strategy: Strategy, env_type: type[Coins] | type[EvenLake]) -> None:
     won = wins(env_type(), strategy)
     assert won >= too_many(EPISODES, env_type.win)
     assert won / EPISODES > env_type.win + GAIN
 
 
-@pytest.mark.parametrize("env_type", [Coins, EvenLake])
-@pytest.mark.parametrize("strategy", [BestOfN(4), Beam(2, 4)], ids=repr)
+@pytest.mark.parametrize(("env_type", "strategy"), on_each(Coins, EvenLake, [BestOfN(4), Beam(2, 4)]))
 def test_with_keep_search_selects_lucky_noise(strategy: Strategy, env_type: type[Coins] | type[EvenLake]) -> None:
     """As documented, and as in the paper: with `keep` search does beat sampling here."""
     assert wins(env_type(), strategy) >= too_many(EPISODES, env_type.win)
