@@ -1,5 +1,7 @@
 """The C attention kernel against the formula, in float64 and query by query, and against PyTorch's."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,9 @@ from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.blocks import MAX_TOKENS, Blocks, segment_blocks, trees_of
+from tsr_lightning.modeling.native.step_blocks import MAX_PLACES, StepBlocks, StepPlan
 from tsr_lightning.modeling.native.training import NativeTrainingAttention
-from tsr_lightning.modeling.segments import Segment
+from tsr_lightning.modeling.segments import DecodeStep, Segment
 from tsr_lightning.modeling.training_attention import TrainingAttention
 
 CPU = torch.device("cpu")
@@ -177,36 +180,185 @@ def test_segments_share_a_block_if_they_share_a_long_path() -> None:
 # -- decode steps ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class RandomStep:
+    """A decode step over prompts that share beginnings, and what each branch sees."""
+
+    prompts: list[NDArray[np.int64]]
+    step: DecodeStep
+    columns: NDArray[np.int64]  # [G, C] slots
+    own: NDArray[np.int64]  # [N] of the last columns
+    size: int  # of the store
+
+    @classmethod
+    def draw(cls, seed: int, count: int, branches: int, longest: int) -> "RandomStep":
+        draw = np.random.default_rng(seed)
+        segments, size = tree(seed, count, longest)
+        prompts = [segment.path for segment in segments]
+        if seed % 3 == 0:
+            prompts.append(prompts[draw.integers(count)])  # of two groups
+        sizes = draw.integers(0, branches + 1, len(prompts))  # a group whose branches ended is still there
+        sizes[draw.integers(len(prompts))] = branches
+        groups = np.repeat(np.arange(len(prompts)), sizes)
+        past, width = int(draw.integers(0, 40)), int(sizes.max())
+        columns = size + np.arange(len(prompts) * (past + width)).reshape(len(prompts), -1)
+        rank = np.concatenate([np.arange(n) for n in sizes])
+        seen = np.zeros((len(groups), past + width), dtype=bool)
+        seen[:, :past] = draw.random((len(groups), past)) < 0.5
+        seen[np.arange(len(groups)), past + rank] = True
+        lengths = np.array([len(prompt) for prompt in prompts])
+        step = DecodeStep(groups, lengths[groups], seen)
+        return cls(prompts, step, columns, columns[groups, past + rank], size + columns.size)
+
+    def paths(self) -> list[NDArray[np.int64]]:
+        rows = zip(self.step.groups, self.step.columns, strict=True)
+        return [np.concatenate([self.prompts[group], self.columns[group][seen]]) for group, seen in rows]
+
+
+def visible_in_step(blocks: StepBlocks) -> dict[int, list[int]]:
+    """The slots that each packed token sees, in any order."""
+    tokens: dict[int, list[int]] = {}
+    places_seen = 0
+    for first, places, run, runs in blocks.table.tolist():
+        assert first == places_seen
+        assert 1 <= places <= MAX_PLACES
+        places_seen += places
+        for i in range(places):
+            seen = blocks.own_slots[blocks.own_firsts[first + i] : blocks.own_firsts[first + i + 1]].tolist()
+            for begin, end, slot, count in blocks.runs[run : run + runs].tolist():
+                assert 0 <= begin < end <= places
+                assert count > 0
+                seen += blocks.slots[slot : slot + count].tolist() if begin <= i < end else []
+            token = int(blocks.places[first + i])
+            if token >= 0:
+                assert token not in tokens
+                tokens[token] = seen
+    assert places_seen == len(blocks.places)
+    return tokens
+
+
+steps = st.builds(
+    RandomStep.draw,
+    st.integers(0, 2**20),
+    st.integers(1, 20),
+    st.sampled_from([1, 2, 3, 4, 7, 90]),
+    st.sampled_from([1, 5, 30, 150]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps, st.sampled_from([1, 2, 3, 7, 8]), st.sampled_from([None, None, 1, 4, 70]), st.data())
+def test_each_branch_of_a_step_sees_each_key_of_its_path_once(
+    drawn: RandomStep, group_heads: int, window: int | None, data: st.DataObject
+) -> None:
+    plan = StepPlan(drawn.prompts, group_heads)
+    step, columns = drawn.step, drawn.columns
+    if data.draw(st.booleans()):  # as the engine drops groups whose branches ended
+        plan.blocks(step, columns, None)
+        kept, groups = np.unique(step.groups, return_inverse=True)
+        plan.keep(kept.tolist())
+        step, columns = DecodeStep(groups, step.prompt_lengths, step.columns), columns[kept]
+    blocks = plan.blocks(step, columns, window)
+    found = visible_in_step(blocks)
+    expected = [path[-window:] if window else path for path in drawn.paths()]
+    assert [sorted(found[token]) for token in range(len(expected))] == [sorted(path.tolist()) for path in expected]
+    assert blocks.scores_computed >= sum(map(len, expected))
+
+
+def test_prompts_are_read_once_for_all_that_share_them() -> None:
+    """Three instances with a common beginning, two beams of each, four branches of each beam."""
+    start, slots = np.arange(100), iter(range(100, 10_000))
+    prompts, runs = [], {(0, 24, 100)}  # from, to, count
+    for instance in range(3):
+        stem = np.array([next(slots) for _ in range(500)])
+        runs.add((8 * instance, 8 * instance + 8, 500))
+        for beam in range(2):
+            prompts.append(np.concatenate([start, stem, [next(slots) for _ in range(50)]]))
+            runs.add((8 * instance + 4 * beam, 8 * instance + 4 * beam + 4, 50))
+    step = DecodeStep(np.arange(24) // 4, np.full(24, 650), np.ones((24, 1), dtype=bool))
+    blocks = StepPlan(prompts, 1).blocks(step, np.arange(10_000, 10_006)[:, None], None)
+    assert blocks.table.tolist() == [[0, 24, 0, 10]]
+    assert {(begin, end, count) for begin, end, _, count in blocks.runs.tolist()} == runs
+    assert blocks.scores_computed == step.scores_needed
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    drawn=steps,
+    heads=st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1), (28, 4)]),
+    widths=st.sampled_from([(16, 16), (24, 24), (32, 32), (64, 64), (80, 80), (128, 128), (13, 7), (192, 128)]),
+    window=st.sampled_from([None, None, 1, 5, 64]),
+    softcap=st.sampled_from([None, None, 2.0, 50.0]),
+)
+def test_a_step_equals_the_formula(
+    drawn: RandomStep, heads: tuple[int, int], widths: tuple[int, int], window: int | None, softcap: float | None
+) -> None:
+    paths = [Segment(1, path) for path in drawn.paths()]
+    query, key, value = random_inputs(drawn.size, paths, drawn.size, heads, widths)
+    scores = ScoreParams(1.5 * widths[0] ** -0.5, window, softcap)
+    blocks = StepPlan(drawn.prompts, heads[0] // heads[1]).blocks(drawn.step, drawn.columns, window)
+    found = kernel.attend_step(query, key, value, blocks, scores)
+    torch.testing.assert_close(found.double(), by_formula(query, key, value, paths, scores), atol=5e-6, rtol=5e-6)
+    in_bfloat16 = [x.bfloat16() for x in (query, key, value)]
+    found = kernel.attend_step(*in_bfloat16, blocks, scores)
+    expected = by_formula(*in_bfloat16, paths, scores)
+    assert found.dtype == torch.bfloat16
+    assert ((found.double() - expected).abs() <= 2**-8 * expected.abs() + 5e-6).all()  # the output's rounding alone
+
+
+def test_large_scores_of_a_step_stay_exact_and_nan_reaches_only_who_sees_it() -> None:
+    prompts = [np.arange(40), np.concatenate([np.arange(30), np.arange(40, 60)])]
+    step = DecodeStep(np.array([0, 0, 0, 1, 1, 1]), np.array([40, 40, 40, 50, 50, 50]), np.tile(np.eye(3) > 0, (2, 1)))
+    blocks = StepPlan(prompts, 1).blocks(step, np.arange(60, 66).reshape(2, 3), None)
+    paths = [Segment(1, np.append(prompts[group], 60 + i)) for i, group in enumerate(step.groups)]
+    query, key, value = random_inputs(0, paths, 66, (2, 2), (16, 16))
+    found = kernel.attend_step(query * 1e4, key * 1e3, value, blocks, ScoreParams(1.0))
+    expected = by_formula(query * 1e4, key * 1e3, value, paths, ScoreParams(1.0))
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+    for slot, sees in ((35, [0, 1, 2]), (45, [3, 4, 5]), (10, range(6)), (64, [4])):
+        broken = key.clone()
+        broken[0, slot, 3] = torch.nan
+        found = kernel.attend_step(query, broken, value, blocks, ScoreParams(1.0)).isnan()
+        assert found[:, 0].any(dim=-1).nonzero().flatten().tolist() == list(sees)
+        assert not found[:, 1].any()
+
+
+def test_a_step_does_not_depend_on_the_number_of_threads() -> None:
+    drawn = RandomStep.draw(3, 12, 7, 150)
+    paths = [Segment(1, path) for path in drawn.paths()]
+    inputs = random_inputs(3, paths, drawn.size, (6, 2), (32, 32))
+    blocks = StepPlan(drawn.prompts, 3).blocks(drawn.step, drawn.columns, None)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 3, 1):
+            torch.set_num_threads(count)
+            found.append(kernel.attend_step(*inputs, blocks, ScoreParams(0.2)))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
 @pytest.mark.parametrize("window", [None, 4, 40])
-def test_each_branch_of_a_decode_step_sees_its_own_past(window: int | None) -> None:
-    """Three groups of 1, 90 and 3 branches; each branch sees its prompt, some of four columns and its own."""
-    draw = np.random.default_rng(0)
-    slots = draw.permutation(1000)
-    prompts, rest = [slots[:30], slots[30:35], slots[35:100]], slots[100:].tolist()
-    store = KVStore(KVShape(1, 2, 16, 16, torch.float32, 4, torch.float32), 1000, CPU)
+def test_a_decode_step_stores_its_keys_and_sees_them(window: int | None) -> None:
+    """As the engine calls it: columns that were copied, then the step's own."""
+    drawn = RandomStep.draw(6, 5, 7, 40)
+    store = KVStore(KVShape(1, 2, 16, 16, torch.float32, 4, torch.float32), drawn.size, CPU)
     store.keys[0].normal_(), store.values[0].normal_()
-    decode = NativeBackend().decode(store, prompts, 400)
-    decode.keep([0, 1, 2])
-    groups = [0, *[1] * 90, *[2] * 3]
-    past = [[rest.pop() for _ in range(4)] for _ in prompts]
-    decode.copy([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2], [0, 1, 2, 3] * 3, [slot for slots in past for slot in slots])
-    columns = [4, *range(4, 94), *range(4, 7)]
-    seen = np.zeros((94, 94), dtype=bool)
-    seen[:, :4] = draw.random((94, 4)) < 0.5
-    seen[np.arange(94), columns] = True
-    own = [rest.pop() for _ in groups]
-    decode.prepare(groups, columns, seen, own)
-    query, key, value = (torch.randn(heads, 94, 16, generator=torch.Generator().manual_seed(1)) for heads in (4, 2, 2))
+    decode = NativeBackend(2).decode(store, drawn.prompts, drawn.columns.shape[1])
+    groups, columns = (x.flatten().tolist() for x in np.indices(drawn.columns.shape))
+    decode.copy(groups, columns, drawn.columns.flatten().tolist())
+    own = [int(seen.nonzero()[0][-1]) for seen in drawn.step.columns]
+    decode.prepare(drawn.step.groups.tolist(), own, drawn.step.columns, drawn.own.tolist())
+    draw = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(heads, len(own), 16, generator=draw) for heads in (4, 2, 2))
     scores = ScoreParams(0.25, window)
     found = decode.attend(0, query, key, value, scores)
-    paths = [
-        np.array([*prompts[group], *(slot for slot, is_seen in zip(past[group], row, strict=False) if is_seen), last])
-        for group, row, last in zip(groups, seen[:, :4], own, strict=True)
-    ]
+    paths = drawn.paths()
     assert decode.positions.tolist() == [len(path) - 1 for path in paths]
     expected = by_formula(query, store.keys[0], store.values[0], [Segment(1, path) for path in paths], scores)
     torch.testing.assert_close(found.double(), expected, atol=5e-6, rtol=5e-6)
-    torch.testing.assert_close(store.keys[0][:, own], key)
+    torch.testing.assert_close(store.keys[0][:, drawn.own], key)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

@@ -160,7 +160,9 @@ def store_for(model: PreTrainedModel, kernels: Kernels) -> tuple[KVStore, TorchB
     heads = config.num_key_value_heads
     shape = KVShape(LAYERS, heads, width, width, torch.float32, config.hidden_size, torch.float32)
     is_native = kernels is Kernels.NATIVE
-    backend = NativeBackend() if is_native else TorchBackend(DecodeBuffer(shape, 64, CPU))
+    backend = (
+        NativeBackend(config.num_attention_heads // heads) if is_native else TorchBackend(DecodeBuffer(shape, 64, CPU))
+    )
     store = KVStore(shape, 31, CPU)
     for part in (*store.keys, *store.values):
         part.zero_()

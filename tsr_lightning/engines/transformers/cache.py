@@ -56,7 +56,7 @@ class PrefixCache:
         self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the final one
         self.backend: TorchBackend | NativeBackend | StaticBackend
         if is_native:
-            self.backend = NativeBackend()
+            self.backend = NativeBackend(heads.heads // heads.key_heads)
         elif is_static:
             memory = DecodeBuffer(shape, buffer_tokens, lm.device)
             self.backend = StaticBackend(memory, _replay(lm), rounding)

@@ -13,129 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
-
-#include "numbers.h"
-
-/* Eight floats also with AVX-512: few queries are common, and idle lanes are wasted (on Zen 4 wider vectors are no
-   faster either). */
-#ifdef __AVX__
-#define LANES 8
-#else
-#define LANES 4
-#endif
-#define LINE 64  /* queries side by side */
-#define KEYS 64  /* of a tile */
-#define LOG2E 1.44269504088896340736f
-#define LOWEST -1e30f  /* below every score and above masked ones; differences of it stay finite */
-
-typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
-
-INLINE vec load(const float *from) {
-    vec out;
-    memcpy(&out, from, sizeof out);
-    return out;
-}
-
-INLINE void store(float *to, vec in) { memcpy(to, &in, sizeof in); }
-
-INLINE vec broadcast(float x) { return x - (vec){0}; }
-
-INLINE vec select_lanes(ivec mask, vec one, vec other) { return (vec)((mask & (ivec)one) | (~mask & (ivec)other)); }
-
-/* The second if either is NaN. */
-INLINE vec max_lanes(vec one, vec other) {
-#ifdef __AVX__
-    return (vec)_mm256_max_ps((__m256)one, (__m256)other);
-#else
-    return select_lanes(one > other, one, other);
-#endif
-}
-
-/* 2^x for x <= 0, within 1.5 units in the last place; 2^-100 below that, which is negligible in a sum of at least 1 and
-   far from slow subnormal numbers. The polynomial has the least relative error (7e-8) of its degree on [-1/2, 1/2]. */
-INLINE vec exp2_lanes(vec x) {
-    const vec magic = broadcast(12582912.0f);  /* 1.5 * 2^23: adding it rounds to an integer, in the low bits */
-    x = max_lanes(broadcast(-100.0f), x);
-    vec whole = x + magic;
-    vec f = x - (whole - magic);
-    vec p = f * 1.3264727e-3f + 9.671513e-3f;
-    p = p * f + 5.5507336e-2f;
-    p = p * f + 2.4022242e-1f;
-    p = p * f + 6.9314700e-1f;
-    p = p * f + 1.0f;
-    return (vec)((ivec)p + ((ivec)whole << 23));
-}
-
-/* Within a few units in the last place: the rational function of Eigen's ptanh. */
-INLINE vec tanh_lanes(vec x) {
-    x = max_lanes(broadcast(-7.90531110763549805f), -max_lanes(broadcast(-7.90531110763549805f), -x));
-    vec y = x * x;
-    vec p = y * -2.76076847742355e-16f + 2.00018790482477e-13f;
-    p = p * y + -8.60467152213735e-11f;
-    p = p * y + 5.12229709037114e-08f;
-    p = p * y + 1.48572235717979e-05f;
-    p = p * y + 6.37261928875436e-04f;
-    p = p * y + 4.89352455891786e-03f;
-    vec q = y * 1.19825839466702e-06f + 1.18534705686654e-04f;
-    q = q * y + 2.26843463243900e-03f;
-    q = q * y + 4.89352518554385e-03f;
-    return x * p / q;
-}
-
-/* -- rows and lanes ------------------------------------------------------------------------------------------------ */
-
-#ifdef __clang__
-#define SHUFFLE(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
-#else
-#define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, (ivec){__VA_ARGS__})
-#endif
-
-/* LANES rows of LANES numbers become columns. */
-INLINE void transpose(vec *a) {
-#if LANES == 8
-    vec t[8], u[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = SHUFFLE(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        t[i + 1] = SHUFFLE(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4)
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) {
-            u[i + 2 * j] = SHUFFLE(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            u[i + 2 * j + 1] = SHUFFLE(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        a[i] = SHUFFLE(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        a[i + 4] = SHUFFLE(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-#else
-    const vec t[4] = {SHUFFLE(a[0], a[1], 0, 4, 1, 5), SHUFFLE(a[0], a[1], 2, 6, 3, 7), SHUFFLE(a[2], a[3], 0, 4, 1, 5),
-                      SHUFFLE(a[2], a[3], 2, 6, 3, 7)};
-    a[0] = SHUFFLE(t[0], t[2], 0, 1, 4, 5), a[1] = SHUFFLE(t[0], t[2], 2, 3, 6, 7);
-    a[2] = SHUFFLE(t[1], t[3], 0, 1, 4, 5), a[3] = SHUFFLE(t[1], t[3], 2, 3, 6, 7);
-#endif
-}
+#include "rows.h"
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
-
-/* Keeps a vector in a register; GCC would reload it for every product. */
-#if defined(__AVX512VL__)
-#define HOLD(x) __asm__("" : "+v"(x))
-#elif defined(__AVX__)
-#define HOLD(x) __asm__("" : "+x"(x))
-#else
-#define HOLD(x) (void)(x)
-#endif
 
 /* C[rows][vectors] (+)= A[rows][inner] * B[inner][vectors], where A has strides `row` and `step`. */
 INLINE void tile(float *c, int64_t ldc, const float *a, int64_t row, int64_t step, const float *b, int64_t ldb,
@@ -272,46 +152,13 @@ typedef struct {
 } block;
 
 typedef struct {
-    const void *query;    /* [heads, tokens, width], with strides query_head and query_token */
-    void *keys, *values;  /* [key_heads, stored, width], [key_heads, stored, value_width] */
-    void *out;            /* [tokens, heads, value_width] */
-    float *log_sums;          /* [heads, tokens], log2 of the sum of 2^score, or NULL */
+    inputs in;
+    float *log_sums;      /* [heads, tokens], log2 of the sum of 2^score, or NULL */
     const block *blocks;  /* [count] */
     const int64_t *shared_slots, *own_slots;
     const uint64_t *masks;  /* beside own_slots; bit t is set where token t of the block sees the key */
-    const void *new_keys, *new_values;  /* [key_heads, new_tokens, ...], stored before any query attends, or NULL */
-    const int64_t *new_slots;           /* [new_tokens] */
-    int64_t query_head, query_token, new_key_head, new_key_token, new_value_head, new_value_token;
-    int64_t tokens, new_tokens, key_heads, group, stored, width, value_width, count;  /* heads = key_heads * group */
-    int32_t dtype, threads;
-    float scale, softcap;  /* softcap: 0 for none */
-} inputs;
-
-INLINE float load_number(const void *from, int32_t dtype, int64_t at) {
-    return dtype == FLOAT32 ? ((const float *)from)[at] : to_float(((const uint16_t *)from)[at]);
-}
-
-INLINE void store_number(const inputs *in, int64_t at, float x) {
-    if (in->dtype == FLOAT32) ((float *)in->out)[at] = x;
-    else ((uint16_t *)in->out)[at] = to_bfloat16(x);
-}
-
-/* LANES adjacent numbers. */
-INLINE vec load_lanes(const void *from, int32_t dtype, int64_t at) {
-    if (dtype == FLOAT32) return load((const float *)from + at);
-    typedef uint16_t narrow __attribute__((vector_size(2 * LANES)));
-    narrow in;
-    memcpy(&in, (const uint16_t *)from + at, sizeof in);
-    return (vec)(__builtin_convertvector(in, ivec) << 16);
-}
-
-INLINE void store_lanes(const inputs *in, int64_t at, vec x) {
-    if (in->dtype == FLOAT32) store((float *)in->out + at, x);
-    else
-        for (int i = 0; i < LANES; i++) ((uint16_t *)in->out)[at + i] = to_bfloat16(x[i]);
-}
-
-INLINE int64_t bytes_per_number(int32_t dtype) { return dtype == FLOAT32 ? 4 : 2; }
+    int64_t count;
+} packed;
 
 /* Stored rows as a tile of float32: in place if they are adjacent, else a copy. For few queries a copy is faster, since
    it reads in order. */
@@ -344,28 +191,6 @@ static const uint32_t *pairs_of(const char *stored, const int64_t *slots, int64_
     return (const uint32_t *)copy;
 }
 #endif
-
-/* Writes new rows [new_tokens] of one head to their slots. */
-static void store_new(const inputs *in, void *stored, const void *from, int64_t apart, int64_t width) {
-    const int64_t size = bytes_per_number(in->dtype);
-    for (int64_t t = 0; t < in->new_tokens; t++)
-        memcpy((char *)stored + in->new_slots[t] * width * size, (const char *)from + t * apart * size, width * size);
-}
-
-/* Prefetches stored rows. */
-static void prefetch(const char *stored, const int64_t *slots, int64_t count, int64_t size) {
-    for (int64_t n = 0; n < count; n++)
-        for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(stored + slots[n] * size + at, 0, 2);
-}
-
-/* This thread's part of memory with `each` numbers per thread. */
-INLINE float *thread_scratch(float *memory, int64_t each) {
-#ifdef _OPENMP
-    return memory + omp_get_thread_num() * each;
-#else
-    return memory;
-#endif
-}
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
@@ -462,11 +287,6 @@ static void load_pairs(const inputs *in, const part *p, uint32_t *query) {
 }
 #endif
 
-static void apply_softcap(float *scores, int64_t count, int64_t line, float softcap) {
-    for (int64_t at = 0; at < count * line; at += LANES)
-        store(scores + at, tanh_lanes(load(scores + at)) * softcap);
-}
-
 static void apply_mask(const part *p, float *scores, int64_t count, const uint64_t *masks) {
     for (int64_t n = 0; n < count; n++)
         for (int v = 0; v < p->vectors; v++, scores += LANES) {
@@ -495,7 +315,6 @@ static void update_softmax(part *p, const forward_scratch *s, int64_t count, int
 }
 
 /* Scales scores to exponents of 2, or to parts of the softcap. */
-INLINE float score_scale(const inputs *in) { return in->softcap ? in->scale / in->softcap : in->scale * LOG2E; }
 
 /* Whether rows are aligned pairs of bfloat16. */
 INLINE int in_pairs(const inputs *in) {
@@ -528,99 +347,9 @@ static void attend_keys(const inputs *in, part *p, const forward_scratch *s, con
     }
 }
 
-static void write_log_sum(const inputs *in, const part *p, int64_t lane, float top, float total) {
-    if (in->log_sums) in->log_sums[p->head[lane] * in->tokens + p->token[lane]] = top + log2f(total);
-}
-
-/* -- forward, few queries ------------------------------------------------------------------------------------------ */
-
-/* For half a vector of queries or fewer, a query is a row, and the lanes are a head's width or keys. Without this, a
-   decode step whose branches share nothing would take half as long again, and longer than PyTorch's. */
-#define FEW (LANES / 2)
-
-/* The sum of each of LANES vectors. */
-INLINE vec lane_sums(const vec *a) {
-#if LANES == 8
-    vec pairs[4], fours[2];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        pairs[i] = SHUFFLE(a[2 * i], a[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
-                   SHUFFLE(a[2 * i], a[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++)
-        fours[i] = SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-                   SHUFFLE(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-    return SHUFFLE(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-           SHUFFLE(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
-#else
-    vec pairs[2];
-    for (int i = 0; i < 2; i++)
-        pairs[i] = SHUFFLE(a[2 * i], a[2 * i + 1], 0, 4, 2, 6) + SHUFFLE(a[2 * i], a[2 * i + 1], 1, 5, 3, 7);
-    return SHUFFLE(pairs[0], pairs[1], 0, 1, 4, 5) + SHUFFLE(pairs[0], pairs[1], 2, 3, 6, 7);
-#endif
-}
-
-/* Scores [KEYS] of one query; keys [count rounded up to LANES][width]. */
-static void score_keys_one(float *scores, const float *keys, const float *query, int64_t count, int64_t width) {
-    for (int64_t n = 0; n < count; n += LANES) {
-        vec sum[LANES];
-#pragma GCC unroll 8
-        for (int i = 0; i < LANES; i++) sum[i] = broadcast(0);
-        for (int64_t d = 0; d < width; d += LANES) {
-            const vec q = load(query + d);
-#pragma GCC unroll 8
-            for (int i = 0; i < LANES; i++) sum[i] += load(keys + (n + i) * width + d) * q;
-        }
-        store(scores + n, lane_sums(sum));
-    }
-}
-
-/* As `update_softmax`, for one query: scores [count rounded up to LANES], masked beyond count. */
-static void update_softmax_one(float *scores, float *out, float *top, float *total, int64_t count,
-                               int64_t value_width) {
-    vec higher = broadcast(*top), sum = broadcast(0);
-    float highest = *top, added = 0;
-    for (int64_t n = 0; n < count; n += LANES) higher = max_lanes(higher, load(scores + n));
-    for (int i = 0; i < LANES; i++) highest = higher[i] > highest ? higher[i] : highest;
-    for (int64_t n = 0; n < count; n += LANES) {
-        const vec weight = exp2_lanes(load(scores + n) - highest);
-        store(scores + n, weight);
-        sum += weight;
-    }
-    for (int i = 0; i < LANES; i++) added += sum[i];
-    const vec shrunk = exp2_lanes(broadcast(*top - highest));
-    for (int64_t d = 0; d < value_width; d += LANES) store(out + d, load(out + d) * shrunk);
-    *total = *total * shrunk[0] + added;
-    *top = highest;
-}
-
-static void attend_keys_few(const inputs *in, const part *p, const forward_scratch *s, const int64_t *slots,
-                            int64_t keys, const uint64_t *masks, float *top, float *total) {
-    const int64_t width = in->width, value_width = in->value_width, size = bytes_per_number(in->dtype);
-    for (int64_t start = 0, count; start < keys; start += count, slots += count) {
-        count = keys - start < KEYS ? keys - start : KEYS;
-        const int64_t left = keys - start - count, next = left < KEYS ? left : KEYS;
-        const int64_t whole = (count + LANES - 1) / LANES * LANES;
-        const float *rows = rows_of(p->keys, in->dtype, slots, count, width, whole > count, s->keys);
-        for (int64_t lane = 0; lane < p->lanes; lane++) {
-            float *scores = s->weights + lane * KEYS;
-            const int64_t from = next * lane / p->lanes, many = next * (lane + 1) / p->lanes - from;
-            prefetch(p->keys, slots + count + from, many, width * size);  /* a part per lane */
-            score_keys_one(scores, rows, s->query + lane * width, count, width);
-            if (in->softcap) apply_softcap(scores, 1, whole, in->softcap * LOG2E);
-            for (int64_t n = count; n < whole; n++) scores[n] = -INFINITY;
-            for (int64_t n = 0; masks && n < count; n++)
-                if (!(masks[start + n] >> (p->token[lane] - p->of->token) & 1)) scores[n] = -INFINITY;
-            prefetch(p->values, slots + count + from, many, value_width * size);
-            update_softmax_one(scores, s->out + lane * value_width, top + lane, total + lane, count, value_width);
-        }
-        rows = rows_of(p->values, in->dtype, slots, count, value_width, 0, s->values);
-        product(s->out, value_width, s->weights, KEYS, 1, rows, value_width, p->lanes, count, value_width / LANES, 1);
-    }
-}
-
 /* Divides [value_width][line] by the sums of weights, and writes it to the output. */
-static void write_out(const inputs *in, const part *p, const float *out) {
+static void write_out(const packed *a, const part *p, const float *out) {
+    const inputs *in = &a->in;
     const int64_t heads = in->key_heads * in->group, line = p->vectors * LANES;
     const int64_t whole = in->value_width / LANES * LANES;
     for (int64_t first = 0; first < p->lanes; first += LANES) {
@@ -629,7 +358,8 @@ static void write_out(const inputs *in, const part *p, const float *out) {
         int64_t at[LANES];
         for (int i = 0; i < busy; i++) {
             at[i] = (p->token[first + i] * heads + p->head[first + i]) * in->value_width;
-            write_log_sum(in, p, first + i, top[i], total[i]);
+            if (a->log_sums)
+                a->log_sums[p->head[first + i] * in->tokens + p->token[first + i]] = top[i] + log2f(total[i]);
         }
         for (int64_t d = 0; d < whole; d += LANES) {
             vec rows[LANES];
@@ -642,31 +372,9 @@ static void write_out(const inputs *in, const part *p, const float *out) {
     }
 }
 
-static void attend_few(const inputs *in, const block *b, int64_t key_head, const forward_scratch *s) {
-    const int64_t width = in->width, value_width = in->value_width, heads = in->key_heads * in->group;
-    const float scale = score_scale(in);
-    float top[FEW], total[FEW] = {0};
-    part p;
-    init_part(in, &p, b, key_head, 0);
-    for (int64_t lane = 0; lane < p.lanes; lane++) {
-        const int64_t at = p.head[lane] * in->query_head + p.token[lane] * in->query_token;
-        for (int64_t d = 0; d < width; d++)
-            s->query[lane * width + d] = load_number(in->query, in->dtype, at + d) * scale;
-        top[lane] = LOWEST;
-    }
-    memset(s->out, 0, p.lanes * value_width * sizeof(float));
-    attend_keys_few(in, &p, s, in->shared_slots + b->shared, b->shared_count, NULL, top, total);
-    attend_keys_few(in, &p, s, in->own_slots + b->own, b->own_count, in->masks + b->own, top, total);
-    for (int64_t lane = 0; lane < p.lanes; lane++) {
-        write_log_sum(in, &p, lane, top[lane], total[lane]);
-        const int64_t at = (p.token[lane] * heads + p.head[lane]) * value_width;
-        for (int64_t d = 0; d < value_width; d++)
-            store_number(in, at + d, s->out[lane * value_width + d] / total[lane]);
-    }
-}
-
 /* The queries of a block, of all query heads of a key head. */
-static void attend_block(const inputs *in, const block *b, int64_t key_head, const forward_scratch *s) {
+static void attend_block(const packed *a, const block *b, int64_t key_head, const forward_scratch *s) {
+    const inputs *in = &a->in;
     for (int64_t first = 0; first < b->tokens * in->group; first += LINE) {
         part p;
         init_part(in, &p, b, key_head, first);
@@ -676,46 +384,31 @@ static void attend_block(const inputs *in, const block *b, int64_t key_head, con
 #endif
             load_queries(in, &p, score_scale(in), s->query);
         memset(s->out, 0, in->value_width * p.vectors * LANES * sizeof(float));
-        attend_keys(in, &p, s, in->shared_slots + b->shared, b->shared_count, NULL);
-        attend_keys(in, &p, s, in->own_slots + b->own, b->own_count, in->masks + b->own);
-        write_out(in, &p, s->out);
+        attend_keys(in, &p, s, a->shared_slots + b->shared, b->shared_count, NULL);
+        attend_keys(in, &p, s, a->own_slots + b->own, b->own_count, a->masks + b->own);
+        write_out(a, &p, s->out);
     }
 }
 
 /* Nonzero if there is no memory. */
-int attend(const inputs *in) {
+int attend(const packed *a) {
+    const inputs *in = &a->in;
     const int64_t each = (LINE + KEYS) * (in->width + in->value_width) + LINE * KEYS;
-    const int whole = in->width % LANES == 0 && in->value_width % LANES == 0;  /* rows are whole vectors */
     float *memory = aligned_alloc(64, in->threads * each * sizeof(float));
     if (!memory) return 1;
 #pragma omp parallel num_threads(in->threads)
     {
         float *own = thread_scratch(memory, each);
-        if (in->new_slots) {
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < 2 * in->key_heads; i++) {
-                const int64_t head = i / 2, size = bytes_per_number(in->dtype);
-                if (i % 2)
-                    store_new(in, (char *)in->values + head * in->stored * in->value_width * size,
-                         (const char *)in->new_values + head * in->new_value_head * size, in->new_value_token,
-                         in->value_width);
-                else
-                    store_new(in, (char *)in->keys + head * in->stored * in->width * size,
-                         (const char *)in->new_keys + head * in->new_key_head * size, in->new_key_token, in->width);
-            }
-        }
         forward_scratch s;
         s.query = own, own += in->width * LINE;
         s.out = own, own += in->value_width * LINE;
         s.weights = own, own += KEYS * LINE;
         s.keys = own, own += KEYS * in->width;
         s.values = own;
+        store_all_new(in);
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < in->count * in->key_heads; task++) {
-            const block *b = in->blocks + task / in->key_heads;
-            const int few = whole && b->tokens * in->group <= FEW;
-            (few ? attend_few : attend_block)(in, b, task % in->key_heads, &s);
-        }
+        for (int64_t task = 0; task < a->count * in->key_heads; task++)
+            attend_block(a, a->blocks + task / in->key_heads, task % in->key_heads, &s);
     }
     free(memory);
     return 0;
@@ -726,7 +419,7 @@ int attend(const inputs *in) {
 /* In float32. Blocks of different trees see no key in common. A task is a tree and a key head: it alone adds up the
    gradients of its keys, block by block, in one order. */
 typedef struct {
-    inputs in;             /* of the forward pass, and its output */
+    packed of;             /* the forward pass, and its output */
     const float *out;      /* [tokens, heads, value_width] the output's gradient */
     float *query;          /* results: [tokens, heads, width] */
     float *keys, *values;  /* results: [stored, key_heads, ...], zeros at first */
@@ -747,7 +440,7 @@ INLINE int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANE
 
 /* Lanes and rows of the queries and of their outputs' gradients; idle ones are zero. */
 static void load_part(const gradients *g, const part *p, backward_scratch *w) {
-    const inputs *in = &g->in;
+    const inputs *in = &g->of.in;
     const int64_t width = in->width, value_width = in->value_width, heads = in->key_heads * in->group;
     const int64_t line = p->vectors * LANES;
     load_queries(in, p, score_scale(in), w->query);
@@ -767,7 +460,7 @@ static void load_part(const gradients *g, const part *p, backward_scratch *w) {
             for (int64_t d = 0; d < value_width; d++) out[d] = gradient[d], delta += gradient[d] * output[d];
         }
         for (int64_t d = 0; d < value_width; d++) w->out[d * line + lane] = out[d];
-        w->sum[lane] = busy ? in->log_sums[p->head[lane] * in->tokens + p->token[lane]] : 0.0f;
+        w->sum[lane] = busy ? g->of.log_sums[p->head[lane] * in->tokens + p->token[lane]] : 0.0f;
         w->delta[lane] = delta;
     }
 }
@@ -803,7 +496,7 @@ static void scatter_add(float *to, const int64_t *slots, int64_t apart, const fl
 
 static void backward_keys(const gradients *g, const part *p, int64_t key_head, backward_scratch *w,
                           const int64_t *slots, int64_t keys, const uint64_t *masks) {
-    const inputs *in = &g->in;
+    const inputs *in = &g->of.in;
     const int64_t width = in->width, value_width = in->value_width, line = p->vectors * LANES;
     for (int64_t start = 0, count; start < keys; start += count, slots += count) {
         count = keys - start < KEYS ? keys - start : KEYS;
@@ -829,14 +522,14 @@ static void backward_keys(const gradients *g, const part *p, int64_t key_head, b
 }
 
 static void backward_block(const gradients *g, const block *b, int64_t key_head, backward_scratch *w) {
-    const inputs *in = &g->in;
+    const inputs *in = &g->of.in;
     const int64_t width = in->width, heads = in->key_heads * in->group;
     for (int64_t first = 0; first < b->tokens * in->group; first += LINE) {
         part p;
         init_part(in, &p, b, key_head, first);
         load_part(g, &p, w);
-        backward_keys(g, &p, key_head, w, in->shared_slots + b->shared, b->shared_count, NULL);
-        backward_keys(g, &p, key_head, w, in->own_slots + b->own, b->own_count, in->masks + b->own);
+        backward_keys(g, &p, key_head, w, g->of.shared_slots + b->shared, b->shared_count, NULL);
+        backward_keys(g, &p, key_head, w, g->of.own_slots + b->own, b->own_count, g->of.masks + b->own);
         for (int64_t lane = 0; lane < p.lanes; lane++)
             for (int64_t d = 0; d < width; d++)
                 g->query[(p.token[lane] * heads + p.head[lane]) * width + d] =
@@ -846,7 +539,7 @@ static void backward_block(const gradients *g, const block *b, int64_t key_head,
 
 /* Nonzero if there is no memory. */
 int attend_backward(const gradients *g) {
-    const inputs *in = &g->in;
+    const inputs *in = &g->of.in;
     const int64_t width = padded(in->width), value_width = padded(in->value_width);
     const int64_t each = LINE * (3 * width + 2 * value_width) + 3 * KEYS * LINE + 2 * KEYS * (width + value_width);
     float *memory = aligned_alloc(64, in->threads * each * sizeof(float));
@@ -871,7 +564,7 @@ int attend_backward(const gradients *g) {
         for (int64_t task = 0; task < g->tree_count * in->key_heads; task++) {
             const int64_t tree = task / in->key_heads;
             for (int64_t b = g->trees[tree]; b < g->trees[tree + 1]; b++)
-                backward_block(g, in->blocks + b, task % in->key_heads, &w);
+                backward_block(g, g->of.blocks + b, task % in->key_heads, &w);
         }
     }
     free(memory);

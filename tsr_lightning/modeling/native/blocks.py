@@ -1,7 +1,6 @@
-"""Packed attention as the C kernel takes it: blocks of packed tokens, and the stored keys of each.
+"""Packed segments as the C kernel takes them: blocks of packed tokens, and the stored keys of each.
 
-The keys of a block are in one order for segments and in another for a decode step, and sums follow that order: the two
-functions that build blocks stay apart. Knows no tensor but arrays.
+Knows no tensor but arrays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tsr_lightning.modeling.segments import DecodeStep, Segment
+from tsr_lightning.modeling.segments import Segment
 
 MAX_TOKENS = 64  # of a block: a mask has so many bits
 _LANES = 8  # queries are computed by so many
@@ -153,44 +152,6 @@ def trees_of(blocks: Blocks) -> NDArray[np.int64]:
     highest = np.maximum.accumulate(highest)  # of a block and all before it
     starts = np.append(True, lowest[1:] > highest[:-1])
     return np.append(np.flatnonzero(starts), len(starts))
-
-
-# -- decode steps ------------------------------------------------------------------------------------------------------
-
-
-def decode_blocks(
-    step: DecodeStep,
-    prompts: NDArray[np.int64],
-    first_slots: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    window: int | None,
-) -> Blocks:
-    """Blocks for a decode step: the branches of a group, in one block or more over its prompt.
-
-    Args:
-        step: the branches.
-        prompts: slots of all prompts, one after the other.
-        first_slots: [G] where each group's begin in there.
-        columns: [G, at least C] slots of each group's columns.
-        window: sliding window, or none.
-    """
-    rank = (np.arange(len(step.groups)) - np.searchsorted(step.groups, step.groups)) % MAX_TOKENS
-    starts = np.flatnonzero(rank == 0)
-    group = step.groups[starts]
-    slots, shared_counts, seen = columns[group, : step.columns.shape[1]], step.prompt_lengths[starts], step.columns
-    if window is not None:
-        # Prompts are further columns, since the branches of a group may be at different positions.
-        first = max(0, int(step.positions.min()) - window + 1)
-        depths = np.arange(first, step.prompt_lengths.max())
-        places = np.minimum(first_slots[group][:, None] + depths, len(prompts) - 1)
-        slots = np.concatenate([prompts[places], slots], axis=1)
-        shared_counts, seen = np.zeros_like(shared_counts), step.visible(depths, window)
-    masks = np.bitwise_or.reduceat(np.where(seen, _BITS[rank][:, None], np.uint64(0)), starts, axis=0)
-    visible = masks != 0
-    own_counts = visible.sum(axis=1)
-    tokens = np.diff(starts, append=len(rank))
-    table = np.stack([starts, tokens, first_slots[group], shared_counts, _firsts(own_counts), own_counts], axis=1)
-    return Blocks(table, prompts, slots[visible], masks[visible])
 
 
 def _firsts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c", "step.c"))
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
-_HEADER = Path(__file__).with_name("numbers.h")
+_HEADERS = tuple(Path(__file__).with_name(name) for name in ("numbers.h", "rows.h", "vectors.h"))
 _TIMEOUT_SECONDS = 120.0  # a build takes one
 
 
@@ -72,7 +72,7 @@ def build(command: list[str], folder: Path) -> Path:
 
 def _fingerprint(command: list[str]) -> str:
     parts = (
-        *(source.read_text() for source in (*SOURCES, _HEADER)),
+        *(source.read_text() for source in (*SOURCES, *_HEADERS)),
         " ".join([*command, *FLAGS]),
         _run([*command, "--version"]),
         _processor(),
