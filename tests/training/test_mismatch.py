@@ -332,7 +332,7 @@ CORRIDOR = ("--data.env=corridor:Corridor-v0", "--data.env_kwargs=null")  # thre
         pytest.param("BaseWeights", ("--config", "objective/grpo.yaml"), marks=pytest.mark.exhaustive),
         pytest.param("BaseWeights", ("--config", "objective/sft.yaml"), marks=pytest.mark.exhaustive),
         ("StaleAdapter", ("--config", "objective/grpo.yaml", "--config", "model/embedded_lora.yaml")),
-        ("StalePrefixes", ("--config", "objective/grpo.yaml", *CORRIDOR)),
+        pytest.param("StalePrefixes", ("--config", "objective/grpo.yaml", *CORRIDOR), marks=pytest.mark.exhaustive),
     ],
 )
 def test_an_engine_with_stale_weights_is_stopped(fit, engine: str, flags: tuple[str, ...]) -> None:
