@@ -29,7 +29,11 @@ from tsr_lightning.search.strategies import Sample
 from tsr_lightning.trajectory import Message, Trajectory, Turn
 
 BUDGET = 12
-EMBEDDED = ("sokoban", "frozen_lake", "webshop", "alfworld", "textworld")
+EMBEDDED = {  # policies, and the configuration of the task that each plays
+    **{task: task for task in ("sokoban", "frozen_lake", "webshop", "alfworld", "textworld")},
+    "textworld_small": "textworld",
+    "textworld_simple": "textworld",
+}
 SCRIPT = """
 import importlib, json, sys
 
@@ -116,10 +120,10 @@ def found_and_expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
         conversations, expected[name] = greedy_episodes(policy, tokenizer, task)
         cases[name] = {"folder": str(where), "base": base, "conversations": conversations, "budget": BUDGET}
 
-    for task in EMBEDDED:
-        spec = PolicySpec(f"embedded/{task}")
+    for name, task in EMBEDDED.items():
+        spec = PolicySpec(f"embedded/{name}")
         tokenizer = load_tokenizer(spec, ())
-        add(task, task, Policy(spec, tokenizer, critic=False).eval(), tokenizer, Path(location(spec.model)), None)
+        add(name, task, Policy(spec, tokenizer, critic=False).eval(), tokenizer, Path(location(spec.model)), None)
 
     spec = PolicySpec("embedded/sokoban")
     tokenizer = load_tokenizer(spec, ())

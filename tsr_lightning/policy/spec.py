@@ -66,7 +66,7 @@ class PolicySpec:
     """A causal language model and how it is trained.
 
     Args:
-        model: `embedded/` and sokoban, frozen_lake, webshop or alfworld; a folder, a name on the Hugging
+        model: `embedded/` and a name (`tsr_lightning/policy/embedded/`); a folder, a name on the Hugging
             Face hub, or the sizes of a new small model.
         adapter: a LoRA adapter, or null to train all weights.
         quantisation: NF4 for base weights in 4 bits, or null.
