@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests: no hub, two threads, fast tests first."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("exhaustive", "slow", "xdist_group")):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and need not be looked at in every search for cycles: 4% of the suite's time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -182,7 +182,7 @@ def test_the_wheel_holds_every_shipped_file(wheel: Path):
     expected = {f"tsr_lightning/configs/{name}" for name in SHIPPED}
     expected |= {str(path.relative_to(ROOT)) for path in python_files("tsr_lightning", "callbacks")}
     expected |= {str(path.relative_to(ROOT)) for path in embedded.rglob("*.*") if "__pycache__" not in path.parts}
-    expected |= {f"tsr_lightning/modeling/native/{name}" for name in ("attention.c", "layers.c", "numbers.h")}
+    expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "tsr_lightning/modeling/native").glob("*.[ch]")}
     assert expected - names == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tsr_lightning", "callbacks"}
 

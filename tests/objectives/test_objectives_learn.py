@@ -117,7 +117,7 @@ def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None
 FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted mask": shifted_mask}
 
 
-COMMON = (GRPO, PPO, SFT)  # groups, a critic, imitation; the others combine parts or differ in a formula
+COMMON = (GRPO, PPO)  # groups, a critic; the others combine parts or differ in a formula
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,15 @@ def run(model: Path, epochs: Iterable[int], *args: str) -> Emptying:
     return next(callback for callback in cli.trainer.callbacks if isinstance(callback, Emptying))
 
 
-@pytest.mark.parametrize("accumulate", ["1", "3"])
-@pytest.mark.parametrize("empty", [0, 1])
+@pytest.mark.parametrize(
+    ("empty", "accumulate"),
+    [
+        (0, "1"),
+        (1, "3"),
+        pytest.param(0, "3", marks=pytest.mark.exhaustive),
+        pytest.param(1, "1", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_empty_epoch_changes_nothing_and_training_continues(
     empty: int, accumulate: str, tiny_model, empty_folder: Path, caplog: pytest.LogCaptureFixture
 ):

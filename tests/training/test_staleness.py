@@ -135,7 +135,9 @@ def moved(recorder: Recorder) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("staleness", "objective"), [(1, "grpo"), (2, "ppo")])
+@pytest.mark.parametrize(
+    ("staleness", "objective"), [pytest.param(1, "grpo", marks=pytest.mark.exhaustive), (2, "ppo")]
+)
 def test_rollouts_are_those_of_the_policy_so_many_epochs_ago(fit, staleness: int, objective: str) -> None:
     _, recorder = fit("--data.staleness", staleness, objective=objective, staleness=staleness)
     assert recorder.wrong == []
