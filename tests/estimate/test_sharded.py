@@ -45,7 +45,7 @@ def units_in(folder: Path, kind: str) -> Units:
     return units_of(shape, spec_of(folder, kind), has_critic=True, keeps_reference=True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.xdist_group("estimate_sharded")  # of parallel workers one starts the ranks
 class TestTwoRanks:
     @pytest.mark.parametrize("kind", KINDS)

@@ -153,10 +153,8 @@ def check_fault(fault: str, kind: type[Objective], epochs: int, monkeypatch: pyt
     assert success_rate(kind, epochs) < 0.6
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(f, marks=pytest.mark.slow if f == "flipped sign" else pytest.mark.exhaustive) for f in FAULTS],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", FAULTS)
 def test_grpo_with_a_fault_does_not_learn(fault: str, monkeypatch: pytest.MonkeyPatch):
     check_fault(fault, GRPO, EPOCHS_WITH_A_FAULT, monkeypatch)
 

@@ -51,7 +51,7 @@ def uninterrupted(tiny_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("resume")  # of parallel workers one makes the uninterrupted run
-@pytest.mark.parametrize("moment", ["rollout", "update", "checkpoint"])
+@pytest.mark.parametrize("moment", ["rollout", pytest.param("update", marks=pytest.mark.exhaustive), "checkpoint"])
 def test_a_killed_and_resumed_run_equals_the_uninterrupted(
     moment: str, uninterrupted: Path, tiny_model, tmp_path: Path
 ):
