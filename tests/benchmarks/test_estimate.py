@@ -5,7 +5,7 @@ import pytest
 from benchmarks.estimate import main
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # tests/estimate/test_passes.py measures peaks of smaller models
 @pytest.mark.parametrize(
     "flags",
     [
@@ -13,7 +13,6 @@ from benchmarks.estimate import main
         pytest.param(
             ("--model.policy.adapter", "null", "--model.policy.quantisation", "null"),
             id="all weights",
-            marks=pytest.mark.exhaustive,
         ),
     ],
 )

@@ -394,8 +394,14 @@ class TestOldNames:
     def test_shipped_file(self, old: str, prefix: str, refused: Refused):
         assert refused(*RUN, *NEW, "--config", prefix + old) == answer(old)
 
-    @pytest.mark.parametrize("old", OLD_MODULES)
-    @pytest.mark.parametrize("flag", [("--model.objective", "mine.Mine"), ("--data.env", "mine:Mine-v0")], ids=" ".join)
+    @pytest.mark.parametrize(  # each by one flag; by the other they are exhaustive
+        ("old", "flag"),
+        [
+            pytest.param(old, flag, marks=[] if place % 2 == index else pytest.mark.exhaustive)
+            for place, old in enumerate(OLD_MODULES)
+            for index, flag in enumerate([("--model.objective", "mine.Mine"), ("--data.env", "mine:Mine-v0")])
+        ],
+    )
     def test_module_that_a_users_file_imports(
         self, old: str, flag: tuple[str, str], refused: Refused, empty_folder: Path
     ):

@@ -117,13 +117,10 @@ def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None
 FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted mask": shifted_mask}
 
 
-COMMON = (GRPO, PPO)  # groups, a critic; the others combine parts or differ in a formula
-
-
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, id=kind.__name__, marks=pytest.mark.slow if kind in COMMON else pytest.mark.exhaustive)
+        pytest.param(kind, id=kind.__name__, marks=pytest.mark.slow if kind is GRPO else pytest.mark.exhaustive)
         for kind in PRESETS
     ],
 )

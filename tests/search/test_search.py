@@ -205,7 +205,11 @@ def test_trees_are_recorded_only_on_request_and_change_nothing(strategy: Strateg
         assert places  # the trajectory is a path of its tree
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [*FEW, *(pytest.param(other, marks=pytest.mark.exhaustive) for other in STRATEGIES if other not in FEW)],
+    ids=repr,
+)
 def test_state_keys_are_those_of_the_states_that_turns_were_taken_in(strategy: Strategy) -> None:
     searches = tasks(strategy)
     plain = driver(Guided()).run(searches)
