@@ -351,7 +351,7 @@ def test_participants_take_turns_in_processes_of_their_own(tmp_path: Path) -> No
     assert isinstance(ours, Measured)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # the benchmark of GPUs measures one in every suite
 def test_a_whole_iteration_is_measured_in_its_phases(tmp_path: Path) -> None:
     results = Comparison(comparisons.whole, TINY.sampled(), ()).run(Rules(laps=2, threads=1, log=tmp_path))
     [ours] = results.iterations

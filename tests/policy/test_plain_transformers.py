@@ -29,10 +29,9 @@ from tsr_lightning.search.strategies import Sample
 from tsr_lightning.trajectory import Message, Trajectory, Turn
 
 BUDGET = 12
-EMBEDDED = {  # policies, and the configuration of the task that each plays
-    **{task: task for task in ("sokoban", "frozen_lake", "webshop", "alfworld", "textworld")},
+EMBEDDED = {  # policies, and the configuration of the task that each plays; TextWorld's smallest stands for all three
+    **{task: task for task in ("sokoban", "frozen_lake", "webshop", "alfworld")},
     "textworld_small": "textworld",
-    "textworld_simple": "textworld",
 }
 SCRIPT = """
 import importlib, json, sys

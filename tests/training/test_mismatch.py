@@ -337,7 +337,7 @@ CORRIDOR = ("--data.env=corridor:Corridor-v0", "--data.env_kwargs=null")  # thre
 )
 def test_an_engine_with_stale_weights_is_stopped(fit, engine: str, flags: tuple[str, ...]) -> None:
     """In the rollout after the first updates, before it is trained on; the engine that is not stale goes on."""
-    longer = ("--trainer.max_epochs=3", "--data.instances=8", "--trainer.limit_val_batches=0")
+    longer = ("--trainer.max_epochs=3", "--data.instances=4", "--trainer.limit_val_batches=0")
     model = "--model.policy.model=embedded/sokoban"
     right = fit(*flags, model, *longer)
     assert right.trainer.current_epoch == 3

@@ -76,6 +76,7 @@ ONLY_EXHAUSTIVE = (
     "GRPO, dynamic sampling",
     "PPO, sharded",
     "GRPO with a reference, sharded",
+    "GRPO with LoRA and a reference, sharded",
 )
 
 
