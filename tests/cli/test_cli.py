@@ -146,6 +146,35 @@ class TestArgumentsOfTheEnvironment:
         name, before = environment(capsys)
         assert environment(capsys, *flags) == (name, {**(before or {}), "min_solution": 6})
 
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("--data.env_kwargs.difficulty.options", "3", "--data.env_kwargs.difficulty.price_step=5"),
+            (
+                "--config",
+                "data: {env_kwargs: {difficulty: {options: 3}}}",
+                "--data.env_kwargs.difficulty.price_step",
+                "5",
+            ),
+            ("--data.env_kwargs.difficulty.price_step=5", "--data.env_kwargs", "{difficulty: {options: 3}}"),
+        ],
+        ids=" ".join,
+    )
+    def test_that_are_mappings_merge_too(self, flags: tuple[str, ...], capsys, empty_folder: Path):
+        name, before = environment(capsys, "--config", "webshop.yaml")
+        assert before is not None
+        difficulty = {**before["difficulty"], "options": 3, "price_step": 5}
+        assert environment(capsys, "--config", "webshop.yaml", *flags) == (name, {**before, "difficulty": difficulty})
+
+    @pytest.mark.parametrize(
+        ("value", "read"), [("2e-1", 0.2), ("null", None), ("a: b: c", "a: b: c"), ("[1, x]", [1, "x"])]
+    )
+    def test_within_a_mapping_are_read_as_others_are(self, value: str, read: Any, capsys, empty_folder: Path):
+        (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0, env_kwargs: {}}")
+        for key, expected in (("some", read), ("some.deep.key", {"deep": {"key": read}})):
+            _, found = environment(capsys, "--config", "mine.yaml", f"--data.env_kwargs.{key}={value}")
+            assert found == {"some": expected}
+
     @pytest.mark.parametrize("flags", [(), ("--data.instances", "3")], ids=" ".join)
     def test_of_another_environment_replace_them(self, flags: tuple[str, ...], capsys, empty_folder: Path):
         (empty_folder / "mine.yaml").write_text("data: {env: corridor:Corridor-v0, env_kwargs: {slip: 0.2}}")
