@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot
 
 from tsr_lightning.cli import report as report_command
 from tsr_lightning.cli.app import main
@@ -20,7 +22,7 @@ from tsr_lightning.studies.report.comparisons import at_budgets, by_environment,
 from tsr_lightning.studies.report.curves import Curve, matrix
 from tsr_lightning.studies.report.intervals import mean_interval
 from tsr_lightning.studies.report.load import curve, load_study, with_start
-from tsr_lightning.studies.report.pictures import at_common_evaluations
+from tsr_lightning.studies.report.pictures import at_common_evaluations, draw
 from tsr_lightning.studies.result import result_contents
 
 INSTANCES = [[0, 11], [0, 22]]
@@ -276,6 +278,33 @@ def test_an_evaluation_by_more_samples_is_divided_by_its_own_episodes():
     found = curve(1, history(first, changed), "sampled")
     assert found is not None
     assert found.rates.tolist() == [[0, 0], [2 / 4, 1 / 8]]
+
+
+class TestPictures:
+    """Of a dozen arms with long names, whose names fit."""
+
+    def drawn(self, root: Path, *evaluations: dict[str, Any]) -> np.ndarray:
+        names = [f"{number}-a-search-and-an-objective-with-long-names" for number in range(12)]
+        histories = {Run(name, 1): history(*evaluations) for name in names}
+        arms = {name: {"seeds": [1], "points": {}} for name in names}
+        study = load_study(write_study(root, histories, arms=arms, baselines={}))
+        [group] = instance_sets(study)
+        return np.asarray(pyplot.imread(BytesIO(draw(group, list(ends(study, group))))))[..., :3]
+
+    def test_nothing_is_cut_off(self, tmp_path: Path):
+        start, middle, end = evaluation(0, 0, 0, 0, 0), evaluation(5, 50, 10, 1, 0), evaluation(10, 100, 20, 2, 0)
+        for name, evaluations in (("gains", (start, end)), ("curves", (start, middle, end))):
+            picture = self.drawn(tmp_path / name, *evaluations)
+            assert (picture[:, [0, 1, -2, -1]] == 1).all()
+            assert (picture[[0, 1, -2, -1]] == 1).all()
+
+    def test_arms_of_a_start_and_an_end_have_their_gains(self, tmp_path: Path):
+        start, end, same = evaluation(0, 0, 0, 1, 0), evaluation(10, 100, 20, 2, 0), evaluation(10, 100, 20, 1, 0)
+        gains, curves = self.drawn(tmp_path / "a", start, end), self.drawn(tmp_path / "b", start, end, end)
+        assert gains.shape != curves.shape
+        assert not np.array_equal(gains, self.drawn(tmp_path / "c", start, same))
+        without = self.drawn(tmp_path / "d", evaluation(5, 50, 10, 1, 0), end)  # no start, and so no gain
+        assert without.shape == curves.shape
 
 
 class TestFiles:

@@ -16,7 +16,8 @@ NOTES = (
     "budget, success is interpolated between the evaluations before and after it: at the least that any run of the "
     "set spent, and against the baseline at the least that any run of the two spent.",
     "What a threshold took is the median of the seeds, where a seed that does not reach it counts as endless (–).",
-    "Pictures: mean of the seeds, whose number is in brackets, and their range.",
+    "Pictures: mean of the seeds, whose number is in brackets, and their range; or, of arms that were evaluated at the "
+    "start and the end alone, the gain and its interval.",
 )
 _HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ report.title }}</title><style>

@@ -1,23 +1,62 @@
-"""The curves as pictures: a panel per budget, the mean of the seeds as a line and their range as a band."""
+"""Pictures of a set of arms: their curves, or their gains where they were evaluated at the start and the end alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 
 import matplotlib
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
-from tsr_lightning.studies.report.comparisons import InstanceSet
+from tsr_lightning.studies.report.comparisons import End, InstanceSet
 from tsr_lightning.studies.report.curves import BUDGETS, Curve, Floats
+from tsr_lightning.studies.report.intervals import Estimate
 
 matplotlib.use("Agg")
 _STYLES = ("-", "--", ":", "-.")
 _COLOURS = 10
+_WIDTH = 11  # inches, of every picture
+_ROW = 0.22  # inches, of a line of text
 
 
-def draw(group: InstanceSet) -> bytes:
-    """A PNG of all arms of a set."""
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 8), sharey=True)
+def draw(group: InstanceSet, ends: Sequence[End]) -> bytes:
+    """A PNG of all arms of a set.
+
+    Args:
+        group: the arms.
+        ends: what they have at their ends.
+    """
+    gains = {end.arm: end.gain for end in ends if end.gain is not None}
+    lengths = {len(one.rates) for curves in group.curves.values() for one in curves}
+    return draw_gains(group, gains) if lengths == {2} and len(gains) == len(ends) else draw_curves(group)
+
+
+def draw_gains(group: InstanceSet, gains: Mapping[str, Estimate]) -> bytes:
+    """A PNG with a row per arm, the largest gain first, and its interval."""
+    figure, axis = pyplot.subplots(figsize=(_WIDTH, 1.5 + _ROW * len(gains)))
+    rows = sorted(gains.items(), key=lambda row: row[1].value)
+    for place, (_, gain) in enumerate(rows):
+        if gain.has_interval:
+            axis.plot((gain.low, gain.high), (place, place), color="C0", linewidth=1.5)
+        axis.plot(gain.value, place, color="C0", marker="o", markersize=4)
+    axis.axvline(0, color="0.4", linewidth=1)
+    axis.set_yticks(range(len(rows)), [_named(group, arm) for arm, _ in rows], fontsize=9)
+    axis.set_ylim(-0.7, len(gains) - 0.3)
+    axis.set_xlabel("success rate at the end − at the start, held out")
+    axis.grid(axis="x", alpha=0.3)
+    figure.suptitle(title(group))
+    figure.tight_layout()
+    return _png(figure)
+
+
+def draw_curves(group: InstanceSet) -> bytes:
+    """A PNG with a panel per budget, the mean of the seeds as a line and their range as a band."""
+    names = [_named(group, arm) for arm in group.curves]
+    columns = min(
+        4, len(names), max(1, 150 // (8 + max(map(len, names))))
+    )  # some 150 characters are beside one another
+    rows = -(-len(names) // columns)
+    figure, axes = pyplot.subplots(2, 2, figsize=(_WIDTH, 7.5 + _ROW * rows), sharey=True)
     for axis, (budget, label) in zip(axes.flat, BUDGETS.items(), strict=True):
         for place, curves in enumerate(group.curves.values()):
             colour, style = f"C{place % _COLOURS}", _STYLES[place // _COLOURS % len(_STYLES)]
@@ -29,13 +68,17 @@ def draw(group: InstanceSet) -> bytes:
     axes.flat[0].xaxis.set_major_locator(pyplot.MaxNLocator(integer=True))  # epochs
     for row in axes:
         row[0].set_ylabel("success rate, held out")
-    names = [f"{arm} ({len(curves)})" for arm, curves in group.curves.items()]
-    lines = axes.flat[0].lines
-    columns = min(4, len(names))
-    rows = -(-len(names) // columns)
     figure.suptitle(title(group))
-    figure.legend(lines, names, loc="lower center", ncols=columns, fontsize=9)
-    figure.tight_layout(rect=(0, 0.02 + 0.028 * rows, 1, 1))
+    figure.legend(axes.flat[0].lines, names, loc="lower center", ncols=columns, fontsize=9)
+    figure.tight_layout(rect=(0, (0.2 + _ROW * rows) / figure.get_figheight(), 1, 1))
+    return _png(figure)
+
+
+def _named(group: InstanceSet, arm: str) -> str:
+    return f"{arm} ({len(group.curves[arm])})"
+
+
+def _png(figure: Figure) -> bytes:
     written = BytesIO()
     figure.savefig(written, format="png", dpi=100)
     pyplot.close(figure)

@@ -46,8 +46,8 @@ def write_report(
         study_ends = []
         for group in instance_sets(study):
             picture = f"{_file_name(title(group))}.png"
-            pictures[picture] = draw(group)
             group_ends, budgets = list(ends(study, group)), list(at_budgets(study, group))
+            pictures[picture] = draw(group, group_ends)
             times = list(reached(study, group))
             env_ends = [list(ends(study, one)) for one in by_environment(group)]
             tables: list[Table] = [
