@@ -14,6 +14,7 @@ from commands import QUICK, ROOT, tsr
 
 from tsr_lightning.cli.app import resolved_settings
 from tsr_lightning.studies.grid import read_grid
+from tsr_lightning.studies.settings import flat_settings
 from tsr_lightning.studies.study import check_arms
 
 CONFIGS = ROOT / "configs"
@@ -142,6 +143,23 @@ def test_an_overlay_replaces_any_other_of_its_kind(first: str, second: str, reso
 def test_every_arm_of_a_grid_is_a_run_that_tsr_would_take(name: str, empty_folder: Path):
     grid = read_grid(CONFIGS / name)
     assert check_arms(grid, resolved_settings).keys() == {arm.name for arm in grid.arms}
+
+
+OF_THE_STUDY = {"trainer.accelerator", "trainer.check_val_every_n_epoch"}  # what a study sets and a user need not
+LEVELS = {"data.env_kwargs.min_solution", "data.env_kwargs.difficulty.look_alikes", "data.env_kwargs.max_turns"}
+
+
+@pytest.mark.parametrize(
+    ("task", "arm"), [("sokoban", "rare-ppo-imitate"), ("frozen_lake", "tree"), ("webshop", "crowded-imitate")]
+)
+def test_tuned_settings_are_those_of_the_study(task: str, arm: str, empty_folder: Path):
+    """So that a user's run learns as docs/results.md says, on whatever levels."""
+    command = commands(f"tuned/{task}.yaml")[0]
+    stated = flat_settings(resolved_settings(command[1:]))
+    grid = read_grid(CONFIGS / f"studies/{task}_search.yaml")
+    studied = flat_settings(resolved_settings(next(one for one in grid.arms if one.name == arm).flags()))
+    differing = {key for key in stated.keys() | studied.keys() if stated.get(key) != studied.get(key)}
+    assert differing <= OF_THE_STUDY | LEVELS
 
 
 def part(config: dict[str, Any], name: str) -> dict[str, Any]:
