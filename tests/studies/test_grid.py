@@ -66,6 +66,15 @@ class TestArms:
             "ppo-wide": "ppo-sample",
         }
 
+    def test_pairs_of_arms_or_of_points_everywhere_else_equal(self):
+        arms = {"plain": None, "beam": None}
+        assert parse_grid({**ARMS, "arms": arms, "pairs": [["beam", "plain"]]}, "mine").pairs == (("beam", "plain"),)
+        assert parse_grid({**AXES, "arms": arms, "pairs": {"search": [["wide", "sample"]]}}, "mine").pairs == (
+            ("grpo-wide", "grpo-sample"),
+            ("ppo-wide", "ppo-sample"),
+        )
+        assert parse_grid(ARMS, "mine").pairs == ()
+
 
 REFUSED = [
     ({}, "seeds is missing: give a list of whole numbers, such as [1, 2, 3]"),
@@ -90,6 +99,11 @@ REFUSED = [
     ({**AXES, "arms": {"grpo-wide": None}}, "arms is 'grpo-wide': give every arm a name of its own"),
     ({**ARMS, "baseline": "none"}, "baseline is 'none': give one of plain"),
     ({**AXES, "baseline": {"search": "beam"}}, "baseline.search is 'beam': give an axis and one of its points"),
+    ({**ARMS, "pairs": [["plain", "beam"]]}, "pairs is ['plain', 'beam']: give two of plain"),
+    ({**ARMS, "pairs": ["plain"]}, "pairs is 'plain': give two of plain"),
+    ({**AXES, "pairs": {"search": [["wide", "wide"]]}}, "pairs.search is ['wide', 'wide']: give two of sample, wide"),
+    ({**AXES, "pairs": {"task": [["a", "b"]]}}, "pairs.task is [['a', 'b']]: give an axis and a list of pairs"),
+    ({**AXES, "pairs": {"search": "wide"}}, "pairs.search is 'wide': give an axis and a list of pairs"),
     ({**ARMS, "thresholds": {"sampled": 50}}, "thresholds.sampled is 50: give success rates above 0 and up to 1"),
 ]
 

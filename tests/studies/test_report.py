@@ -18,7 +18,7 @@ from tsr_lightning.cli.app import main
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.folder import StudyFolder, write_json
 from tsr_lightning.studies.grid import Run
-from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, reached
+from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, pairs, reached
 from tsr_lightning.studies.report.curves import Curve, matrix
 from tsr_lightning.studies.report.intervals import mean_interval
 from tsr_lightning.studies.report.load import curve, load_study, with_start
@@ -122,6 +122,42 @@ def test_equal_budgets_by_hand(tmp_path: Path):
     seconds = rows["plain", "train_seconds"]
     assert seconds.common == 20
     assert seconds.success == pytest.approx((0.5 + 0.75 * 2 / 3) / 2)  # the second run took 30
+
+
+class TestPairs:
+    def test_by_hand(self, tmp_path: Path):
+        study = load_study(write_study(tmp_path, pairs=[["beam", "plain"], ["plain", "absent"]]))
+        [pair] = pairs(study, instance_sets(study))  # one that has no finished run is left out
+        assert (pair.arm, pair.other, pair.protocol, pair.seeds) == ("beam", "plain", "sampled", 2)
+        assert pair.end == mean_interval(np.array([[0, 1], [-0.5, 0.5]])).within(-1, 1)  # as in test_ends_by_hand
+        assert pair.spent == {"tokens_generated": 100, "env_steps": 300, "train_seconds": 20}
+        by_tokens = mean_interval(np.array([[-0.5, 0.25], [-0.5, -0.5]])).within(
+            -1, 1
+        )  # as in test_equal_budgets_by_hand
+        assert pair.equal["tokens_generated"] == pytest.approx(by_tokens)
+
+    def test_the_page_and_the_table_have_them(self, tmp_path: Path):
+        text = markdown_of(write_study(tmp_path / "known", pairs=[["beam", "plain"]]))
+        assert "| beam − plain | sampled | 2 | +0.250" in text
+        table = pd.read_csv(tmp_path / "known" / "report" / "pairs.csv")
+        assert table["end"].tolist() == [0.25]
+        assert table["tokens_generated"].tolist() == [100]
+        assert table["at_equal_tokens_generated"].tolist() == [-0.3125]
+
+    def test_a_study_of_before_has_none(self, tmp_path: Path):
+        write_study(tmp_path)
+        assert "pairs" not in json.loads((tmp_path / "grid.json").read_text())
+        assert load_study(tmp_path).pairs == ()
+
+    def test_a_budget_that_one_does_not_spend_is_left_out(self, tmp_path: Path):
+        silent = {
+            **HISTORIES,
+            Run("plain", 1): history(evaluation(0, 0, 0, 0, 0), evaluation(10, 0, 20, 2, 0)),
+            Run("plain", 2): history(evaluation(0, 0, 0, 0, 0), evaluation(10, 0, 30, 2, 1)),
+        }
+        study = load_study(write_study(tmp_path, silent, pairs=[["beam", "plain"]]))
+        [pair] = pairs(study, instance_sets(study))
+        assert list(pair.equal) == list(pair.spent) == ["train_seconds"]
 
 
 def test_time_to_a_threshold_by_hand(tmp_path: Path):

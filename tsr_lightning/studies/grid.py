@@ -13,7 +13,7 @@ from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_
 
 _KEYS = (
     *("name", "configs", "overrides", "arms", "axes", "seeds", "jobs", "threads"),
-    *("baseline", "thresholds", "share_start"),
+    *("baseline", "pairs", "thresholds", "share_start"),
 )
 _ARM_KEYS = ("configs", "overrides", "seeds")
 _POINT_KEYS = ("configs", "overrides")
@@ -71,6 +71,7 @@ class Grid:
         jobs: runs side by side.
         threads: of each run.
         baselines: the arm that each arm is compared with, by name; empty for none.
+        pairs: arms that are compared besides, the first with the second.
         thresholds: success rates by protocol, to which the report tells the time.
         share_start: evaluate equal starts once (`starts.py`), and not in every run. Leave it off where a callback
             judges by the start, as a CollapseGuard that stops or restores does.
@@ -81,6 +82,7 @@ class Grid:
     jobs: int
     threads: int
     baselines: Mapping[str, str]
+    pairs: tuple[tuple[str, str], ...]
     thresholds: Mapping[str, tuple[float, ...]]
     share_start: bool = False
 
@@ -128,6 +130,7 @@ def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
         jobs=positive(given.get("jobs", 1), "jobs"),
         threads=positive(given.get("threads", 1), "threads"),
         baselines=_baselines(given.get("baseline"), laid),
+        pairs=tuple(_pairs(given.get("pairs"), laid)),
         thresholds=_thresholds(given.get("thresholds")),
         share_start=yes_or_no(given.get("share_start", False), "share_start"),
     )
@@ -217,6 +220,34 @@ def _baselines(given: Any, arms: Sequence[Arm]) -> dict[str, str]:
         require((axis, point) in known, f"baseline.{axis}", point, "give an axis and one of its points")
     named = {frozenset(arm.points.items()): arm.name for arm in arms if arm.points}
     return {arm.name: named[frozenset({**arm.points, **points}.items())] for arm in arms if arm.points}
+
+
+def _pairs(given: Any, arms: Sequence[Arm]) -> Iterator[tuple[str, str]]:
+    """Two arms each: a list of pairs of names, or by axis, such as {search: [[beam, sample]]}, the arms that have those
+    points and are the same on all other axes."""
+    if given is None:
+        return
+    if isinstance(given, list):
+        names = [arm.name for arm in arms]
+        for pair in given:
+            yield _two_of(pair, names, "pairs")
+        return
+    named = {frozenset(arm.points.items()): arm.name for arm in arms if arm.points}
+    for axis, several in mapping(given, "pairs").items():
+        points = list(dict.fromkeys(arm.points[axis] for arm in arms if axis in arm.points))
+        remedy = "give an axis and a list of pairs of its points, such as {search: [[beam, sample]]}"
+        require(bool(points) and isinstance(several, list), f"pairs.{axis}", several, remedy)
+        pairs = [_two_of(pair, points, f"pairs.{axis}") for pair in several]
+        for arm in arms:
+            for first, second in pairs:
+                if arm.points.get(axis) == first:
+                    yield arm.name, named[frozenset({**arm.points, axis: second}.items())]
+
+
+def _two_of(given: Any, known: Sequence[str], key: str) -> tuple[str, str]:
+    names = [str(name) for name in given] if isinstance(given, list) else []
+    require(len(set(names)) == len(names) == 2 and {*names} <= {*known}, key, given, f"give two of {', '.join(known)}")
+    return names[0], names[1]
 
 
 def _thresholds(given: Any) -> dict[str, tuple[float, ...]]:

@@ -211,6 +211,7 @@ def _write_grid(grid: Grid, folder: StudyFolder) -> None:
         "name": grid.name,
         "arms": {arm.name: {"seeds": list(arm.seeds), "points": dict(arm.points)} for arm in grid.arms},
         "baselines": dict(grid.baselines),
+        "pairs": [list(pair) for pair in grid.pairs],
         "thresholds": {protocol: list(rates) for protocol, rates in grid.thresholds.items()},
     }
     if not folder.grid.is_file() or read_json(folder.grid) != plain:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from statistics import fmean, median, stdev
 
 from tsr_lightning.studies.report.curves import BUDGETS, Curve, Floats, matrix, paired
@@ -52,6 +53,20 @@ class Reached:
     seeds: int
     reached: int  # of the seeds
     spent: Mapping[str, float]  # median over the seeds by budget; infinite where most did not reach it
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One arm minus another under one protocol, after all epochs and when both had spent as much."""
+
+    study: str
+    arm: str
+    other: str
+    protocol: str
+    seeds: int  # that both have
+    end: Estimate  # paired by seed and instance
+    equal: Mapping[str, Estimate]  # by budget, where both spend it and were evaluated before
+    spent: Mapping[str, float]  # by budget, the least that any run of the two spent in all
 
 
 @dataclass(frozen=True)
@@ -162,6 +177,23 @@ def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
                 shared=shared,
                 against=None if shared is None else _difference_at(curves, others, budget, shared),
             )
+
+
+def pairs(study: StudyResults, groups: Sequence[InstanceSet]) -> Iterator[Pair]:
+    """One per pair of the grid and set in which both have finished runs."""
+    for (arm, other), group in product(study.pairs, groups):
+        curves, others = group.curves.get(arm, ()), group.curves.get(other, ())
+        end = difference(curves, others, lambda one: one.rates[-1])
+        if end is None:
+            continue
+        spent, equal = {}, {}
+        for budget in (one for one in BUDGETS if one != "epochs"):
+            amount = min(_least(curves, budget), _least(others, budget))
+            found = _difference_at(curves, others, budget, amount)
+            if amount > 0 and found is not None and _reaches_back([*curves, *others], budget, amount):
+                spent[budget], equal[budget] = amount, found
+        seeds = len(paired(curves, others)[0])
+        yield Pair(study.name, arm, other, group.protocol, seeds, end, equal, spent)
 
 
 def reached(study: StudyResults, group: InstanceSet) -> Iterator[Reached]:

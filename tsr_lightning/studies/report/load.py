@@ -58,6 +58,7 @@ class StudyResults:
         arms: those with a finished run, in the order of the grid.
         missing: the runs that are not finished.
         baselines: the arm that each is compared with.
+        pairs: arms that are compared besides, the first with the second.
         thresholds: success rates by protocol.
     """
 
@@ -65,6 +66,7 @@ class StudyResults:
     arms: tuple[ArmResults, ...]
     missing: tuple[Run, ...]
     baselines: Mapping[str, str]
+    pairs: tuple[tuple[str, str], ...]
     thresholds: Mapping[str, Sequence[float]]
 
 
@@ -89,7 +91,14 @@ def load_study(root: Path) -> StudyResults:
                 missing.append(Run(name, seed))
         if results:
             arms.append(ArmResults(grid["name"], name, arm["points"], results))
-    return StudyResults(grid["name"], tuple(_with_starts(arms)), tuple(missing), grid["baselines"], grid["thresholds"])
+    return StudyResults(
+        name=grid["name"],
+        arms=tuple(_with_starts(arms)),
+        missing=tuple(missing),
+        baselines=grid["baselines"],
+        pairs=tuple((first, second) for first, second in grid.get("pairs", [])),  # older studies have none
+        thresholds=grid["thresholds"],
+    )
 
 
 def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:

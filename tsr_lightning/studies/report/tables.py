@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tsr_lightning.studies.report.comparisons import AtBudget, End, Reached
+from tsr_lightning.studies.report.comparisons import AtBudget, End, Pair, Reached
 from tsr_lightning.studies.report.curves import BUDGETS
 from tsr_lightning.studies.report.intervals import Estimate
 
@@ -52,6 +52,25 @@ def budgets_table(rows: Sequence[AtBudget], title: str) -> Table:
             line += [_rate(at.success), _against(at)] if at else ["", ""]
         cells.append(tuple(line))
     return Table(title, ("arm", "protocol", *columns), tuple(cells))
+
+
+def pairs_table(rows: Sequence[Pair], title: str) -> Table:
+    """A row per pair and protocol, a column per budget that is no count of epochs."""
+    shown = [budget for budget in BUDGETS if any(budget in row.equal for row in rows)]
+    return Table(
+        title,
+        ("pair", "protocol", "seeds of both", "after all epochs", *(f"at equal {BUDGETS[budget]}" for budget in shown)),
+        tuple(
+            (
+                *(f"{row.arm} − {row.other}", row.protocol, str(row.seeds), _estimate(row.end)),
+                *(
+                    f"{_estimate(row.equal[budget])} at {_amount(row.spent[budget])}" if budget in row.equal else ""
+                    for budget in shown
+                ),
+            )
+            for row in rows
+        ),
+    )
 
 
 def reached_table(rows: Iterable[Reached], title: str) -> Table:

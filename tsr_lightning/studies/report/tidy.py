@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from tsr_lightning.studies.report.comparisons import AtBudget, End, Reached
+from tsr_lightning.studies.report.comparisons import AtBudget, End, Pair, Reached
 from tsr_lightning.studies.report.intervals import Estimate
 from tsr_lightning.studies.report.load import StudyResults, run_costs
 
@@ -48,12 +48,12 @@ def _evaluations(studies: Sequence[StudyResults]) -> Iterator[dict[str, Any]]:
                         }
 
 
-def comparisons_frame(rows: Iterable[End | AtBudget | Reached]) -> pd.DataFrame:
+def comparisons_frame(rows: Iterable[End | AtBudget | Pair | Reached]) -> pd.DataFrame:
     """A row per comparison; an estimate as three columns, what was spent as one per budget."""
     return pd.DataFrame([dict(_columns(row)) for row in rows])
 
 
-def _columns(row: End | AtBudget | Reached) -> Iterator[tuple[str, Any]]:
+def _columns(row: End | AtBudget | Pair | Reached) -> Iterator[tuple[str, Any]]:
     optional_estimates = ("gain", "against")
     for one in fields(row):
         value = getattr(row, one.name)
@@ -62,5 +62,10 @@ def _columns(row: End | AtBudget | Reached) -> Iterator[tuple[str, Any]]:
             yield from ((one.name, value and value.value), (f"{one.name}_low", low), (f"{one.name}_high", high))
         elif one.name == "spent":
             yield from value.items()
+        elif one.name == "equal":
+            for budget, estimate in value.items():
+                low, high = (estimate.low, estimate.high) if estimate.has_interval else (None, None)
+                name = f"at_equal_{budget}"
+                yield from ((name, estimate.value), (f"{name}_low", low), (f"{name}_high", high))
         else:
             yield one.name, value

@@ -7,11 +7,11 @@ from itertools import chain
 from pathlib import Path
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, reached
+from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, pairs, reached
 from tsr_lightning.studies.report.load import StudyResults, load_study
 from tsr_lightning.studies.report.page import Report, Section, html, markdown
 from tsr_lightning.studies.report.pictures import draw, title
-from tsr_lightning.studies.report.tables import Table, budgets_table, ends_table, reached_table
+from tsr_lightning.studies.report.tables import Table, budgets_table, ends_table, pairs_table, reached_table
 from tsr_lightning.studies.report.tidy import comparisons_frame, evaluations_frame
 from tsr_lightning.studies.report.verdict import verdict
 
@@ -41,10 +41,14 @@ def write_report(
         remedy = f"no finished run was evaluated by a protocol of this name; use {' or '.join(known)}"
         require(protocol in known, f"--threshold {protocol}", list(rates), remedy)
     pictures: dict[str, bytes] = {}
-    sections, lines, all_ends, all_budgets, all_reached = [], [], [], [], []
+    sections, lines, all_ends, all_budgets, all_pairs, all_reached = [], [], [], [], [], []
     for study in studies:
         study_ends = []
-        for group in instance_sets(study):
+        groups = instance_sets(study)
+        if found := list(pairs(study, groups)):
+            sections.append(Section(f"{study.name}, in pairs", (), (pairs_table(found, "The first minus the second"),)))
+            all_pairs += found
+        for group in groups:
             picture = f"{_file_name(title(group))}.png"
             group_ends, budgets = list(ends(study, group)), list(at_budgets(study, group))
             pictures[picture] = draw(group, group_ends)
@@ -70,6 +74,7 @@ def write_report(
         "evaluations": frame,
         "ends": comparisons_frame(all_ends),
         "budgets": comparisons_frame(all_budgets),
+        **({"pairs": comparisons_frame(all_pairs)} if all_pairs else {}),
         "thresholds": comparisons_frame(all_reached),
     }
     for name, one in frames.items():
