@@ -1,5 +1,5 @@
-"""With one search per instance, objectives that differ in their comparison alone imitate successes in the same way, so that
-one of them stands for the others in the grid of all combinations."""
+"""With one search per instance, objectives that differ in their comparison alone imitate successes in the same way, so
+that one of them stands for the others in the grid of all combinations."""
 
 from dataclasses import fields, replace
 from itertools import pairwise
