@@ -4,14 +4,15 @@ It shares the fake environment, the fake policy and the keys with the code under
 driver.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.fakes import Guided, Letters, Scripted
-from tsr_lightning.engines.base import Response
+from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.driver import SearchTask
+from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
@@ -38,6 +39,13 @@ STRATEGIES: list[Strategy] = [
         for scorer in SCORERS
         for commit in ("keep", "resample")
     ),
+    *(
+        FirstImprovement(candidates, scorer, commit, without_replacement)
+        for candidates in (1, 2, 5)
+        for scorer in SCORERS
+        for commit in ("keep", "resample")
+        for without_replacement in (False, True)
+    ),
     *(Expert(noise) for noise in (0.0, 0.4, 1.0)),
 ]
 ORIGINS = {  # of strategies with candidates to choose among
@@ -45,6 +53,7 @@ ORIGINS = {  # of strategies with candidates to choose among
     BestOfN: Origin.SEARCHED,
     Beam: Origin.SEARCHED,
     Lookahead: Origin.SEARCHED,
+    FirstImprovement: Origin.SEARCHED,
     Expert: Origin.DEMONSTRATED,
 }
 SINGLE_CANDIDATE = [
@@ -53,6 +62,7 @@ SINGLE_CANDIDATE = [
     if (isinstance(strategy, BestOfN) and strategy.n == 1)
     or (isinstance(strategy, Beam) and strategy.candidates == 1)
     or (isinstance(strategy, Lookahead) and strategy.candidates == 1 and strategy.depth == 0)
+    or (isinstance(strategy, FirstImprovement) and strategy.candidates == 1)
 ]
 FEW: list[Strategy] = [
     Sample(),
@@ -62,6 +72,8 @@ FEW: list[Strategy] = [
     Beam(2, 4, commit="resample"),
     Lookahead(3, 2, 2),
     Lookahead(3, 2, 2, CriticValue(), "resample"),
+    FirstImprovement(4),
+    FirstImprovement(4, CriticValue(), "resample", without_replacement=False),
     Expert(0.4),
 ]
 
@@ -107,8 +119,13 @@ class Point:
     def path(self) -> "list[Point]":
         return [*self.parent.path, self] if self.parent else []
 
-    def tree(self, scorer: Scorer | None, root: "Point") -> tuple[Candidate, ...]:
+    def tree(self, strategy: Strategy, root: "Point") -> tuple[Candidate, ...]:
         """Everything below the root, nearer things first."""
+        scorer = strategy.scored_by
+
+        def scored(point: Point) -> bool:
+            return scorer is not None and (point.simulated is None or isinstance(strategy, FirstImprovement))
+
         queue = [*root.proposals]
         for point in queue:
             queue += point.proposals
@@ -118,8 +135,8 @@ class Point:
                 None if point.parent is root else queue.index(point.parent),
                 fingerprint(point.place),
                 point.remaining,
-                point.env_score if scorer and point.simulated is None else None,
-                value(scorer, point) if scorer and point.simulated is None else 0.0,
+                point.env_score if scored(point) else None,
+                value(scorer, point) if scorer and scored(point) else 0.0,
                 point.done,
                 point.succeeded,
                 point.out_of_tokens,
@@ -141,7 +158,7 @@ class Reference:
         env = Guided()
         observation, _ = env.reset(seed=self.task.instance)
         messages = (Message("system", "walk"), Message("user", observation))
-        self.root = Point(env.get_state(), messages, self.task.key, env.state_key(), env.remaining())
+        self.root = Point(env.get_state(), messages, self.task.key, env.state_key(), env.remaining(), env.score())
         end = self.end()
         final = end.ids if end.truncated and len(end.ids) <= (self.limits.model or self.limits.context) else ()
         strategy = self.task.strategy
@@ -155,7 +172,7 @@ class Reference:
             end.truncated,
             final,
             end.messages,
-            end.tree(strategy.scored_by, self.root) if strategy.branches else (),
+            end.tree(strategy, self.root) if strategy.branches else (),
             out_of_tokens=end.out_of_tokens,
         )
 
@@ -165,6 +182,8 @@ class Reference:
             return self.sample(self.root)
         if isinstance(strategy, Expert):
             return self.demonstrate(strategy.noise)
+        if isinstance(strategy, FirstImprovement):
+            return self.climb(strategy)
         plan = self.plan(strategy)
         if not isinstance(strategy, Lookahead) and strategy.commit == "keep":
             return plan(self.root)
@@ -226,10 +245,35 @@ class Reference:
             ]
         return ranked(strategy.scorer, leaves)[0]
 
-    def propose(self, point: Point) -> Point:
+    def climb(self, strategy: FirstImprovement) -> Point:
+        point = self.root
+        while not point.done:
+            chosen = self.first_improvement(strategy, point)
+            point = self.commit(point, chosen) if strategy.commit == "resample" else chosen
+        return point
+
+    def first_improvement(self, strategy: FirstImprovement, point: Point) -> Point:
+        pool: list[Point] = []
+        for _ in range(strategy.candidates):
+            new = self.propose(point, excluding=pool if strategy.without_replacement else [])
+            if new.succeeded or (value(strategy.scorer, new) > value(strategy.scorer, point) and not new.done):
+                return new
+            pool.append(new)
+        if strategy.without_replacement:  # a letter has a log-probability of -1: the shortest, then the first
+            letters = [-len(new.turn.response) for new in pool if new.turn]
+            places = range(len(pool))
+            return pool[
+                max(places, key=lambda i: (value(strategy.scorer, pool[i]), pool[i].episode_return, letters[i]))
+            ]
+        return ranked(strategy.scorer, pool)[0]
+
+    def propose(self, point: Point, excluding: Sequence[Point] = ()) -> Point:
         """One more candidate, with its own noise."""
         key = self.child_key(point)
-        response = Scripted().respond(point.ids, key.fold_in(Stream.POLICY), self.room(point))
+        turns = [other.turn for other in excluding if other.turn]
+        excluded = tuple(Response(turn.response, turn.behaviour_logprobs, turn.finished) for turn in turns)
+        prompt = Prompt(point.ids, (), self.room(point), excluded)
+        response = Scripted().another(prompt, key.fold_in(Stream.POLICY))
         point.proposals.append(self.step(point, response, key, key.fold_in(Stream.BRANCH)))
         return point.proposals[-1]
 

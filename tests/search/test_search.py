@@ -17,6 +17,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
+from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.scorers import CriticValue
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
@@ -276,6 +277,8 @@ COUNTS = {
     # 3 candidates, pruned to 1, whose 2 continuations go on: 3 + 2 + 2 in 3 waves, fewer where the episode ends
     Lookahead(3, 2, 2): (4 * (3 + 2 + 2) + (3 + 2) + 3, 0, 4 * 3 + 2 + 1),
     Lookahead(3, 2, 2, commit="resample"): (4 * (3 + 2 + 2) + (3 + 2) + 3, 6, 4 * 3 + 2 + 1),
+    FirstImprovement(4): (4 * 6, 0, 4 * 6),  # none improves, and each is a wave
+    FirstImprovement(4, commit="resample"): (4 * 6, 6, 4 * 6),
 }
 
 
@@ -291,6 +294,15 @@ def test_costs_equal_a_count_by_hand(strategy: Strategy) -> None:
     assert costs.tokens_discarded == proposals - 6
     assert costs.seconds_environment > 0
     assert costs.seconds_generation > 0
+
+
+def test_a_turn_that_improves_the_score_costs_a_climb_one_response() -> None:
+    """From 3 to 9 in six steps of 1, and then from 0, where the last of six is a failure that three others follow."""
+    searches = driver(Walk(slip=0), Scripted(["a"]))
+    [leaf] = searches.leaves([SearchTask(3, 0, FirstImprovement(4), Key(1))])
+    assert (leaf.succeeded, searches.costs.tokens_generated) == (True, 6)
+    [leaf] = searches.leaves([SearchTask(0, 0, FirstImprovement(4), Key(1))])
+    assert (leaf.succeeded, searches.costs.tokens_generated) == (False, 6 + 5 + 4)
 
 
 def test_all_searches_share_a_wave_and_costs_accumulate() -> None:
@@ -317,13 +329,18 @@ def test_costs_add_and_subtract_field_by_field() -> None:
     assert one + two - two == one
 
 
-@pytest.mark.parametrize("strategy", [Beam(2, 4, CriticValue()), Lookahead(3, 2, 2, CriticValue())], ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [Beam(2, 4, CriticValue()), Lookahead(3, 2, 2, CriticValue()), FirstImprovement(4, CriticValue())],
+    ids=repr,
+)
 def test_a_wave_is_scored_by_one_critic_call(strategy: Strategy) -> None:
-    """The calls alternate between generate and values for any number of searches; no values where all have ended."""
+    """The calls alternate between generate and values for any number of searches; no values where all have ended. Where
+    every node is scored, all roots are scored first, together."""
     engine = Scripted()
     driver(Walk(), engine).run(tasks(strategy, 40))
     calls = "".join(call[0] for call in engine.calls)
-    assert re.fullmatch("(gv?)+", calls), calls
+    assert re.fullmatch("v(gv?)+" if strategy.scores_every_node else "(gv?)+", calls), calls
     assert calls.count("v") > 3
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import Guided, driver, tasks
+from tests.fakes import Guided, Scripted, Walk, driver, tasks
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, ImitateSuccesses, TreeCredit
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.failures import SearchFailures
+from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.scorers import Critic, Scorer
@@ -47,6 +48,20 @@ def test_siblings_without_replacement_differ_and_the_first_is_a_sample_as_any_ot
     assert costs.tokens_generated == sum(len(c.turn.response) for group in groups for c in group)
 
 
+def test_responses_of_one_request_differ_from_those_of_earlier_ones() -> None:
+    runner = driver(Walk(slip=0), Scripted(["d", "d.", "d..", "d..."]), keep_tree=True)
+    for trajectory in runner.run(tasks(FirstImprovement(4), 8)):
+        for _, group in groupby(trajectory.tree, key=lambda candidate: candidate.parent):
+            assert len({candidate.turn.response for candidate in group}) == 4
+    usual = driver(Walk(slip=0), Scripted(["d", "d.", "d..", "d..."]), keep_tree=True)
+    groups = [
+        [candidate.turn.response for candidate in group]
+        for trajectory in usual.run(tasks(FirstImprovement(4, without_replacement=False), 8))
+        for _, group in groupby(trajectory.tree, key=lambda candidate: candidate.parent)
+    ]
+    assert any(len(set(group)) < len(group) == 4 for group in groups)
+
+
 def test_of_equals_sampled_without_replacement_the_likelier_is_kept() -> None:
     class Recording(Beam):
         def plan(self, root: Node) -> Search:
@@ -70,7 +85,10 @@ def test_of_equals_sampled_without_replacement_the_likelier_is_kept() -> None:
 
 
 def test_tree_credit_refuses_siblings_that_are_no_samples() -> None:
-    for strategy in (Beam(without_replacement=True), SuffixRestarts(SearchFailures(Beam(without_replacement=True)))):
+    differing = Beam(without_replacement=True)
+    for strategy in (differing, SuffixRestarts(SearchFailures(differing)), FirstImprovement(without_replacement=False)):
         check_plan(GRPO(searched=ImitateSuccesses()), Uniform(strategy, 1))
-        with pytest.raises(ConfigError, match=r"Beam\.without_replacement is True: siblings .* set it to false"):
+        with pytest.raises(
+            ConfigError, match=r"data\.plan is .*: .* no independent samples .* without_replacement false"
+        ):
             check_plan(GRPO(searched=TreeCredit()), Uniform(strategy, 1))

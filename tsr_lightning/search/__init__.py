@@ -2,6 +2,7 @@
 
 from tsr_lightning.search.contrast_beam import ContrastBeam
 from tsr_lightning.search.failures import SearchFailures
+from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
 from tsr_lightning.search.vine import Vine
@@ -11,6 +12,7 @@ __all__ = [
     "BestOfN",
     "ContrastBeam",
     "Expert",
+    "FirstImprovement",
     "Lookahead",
     "Sample",
     "SearchFailures",

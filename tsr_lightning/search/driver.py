@@ -101,8 +101,8 @@ class Driver:
         self._guard = Unguarded() if guard is None else guard
         self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._guard)
         self._workers = [replace(self._simulator, envs=worker) for worker in workers]
-        # an instance and its root, which a group shares; None where its reset failed
-        self._first: tuple[tuple[int, int], Node | None] | None = None
+        # an instance, and whether it is scored, and its root, which a group shares; None where its reset failed
+        self._first: tuple[tuple[int, int, bool], Node | None] | None = None
 
     def run(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Trajectory]:
         """One trajectory per task, in the order of the tasks. Adds to `costs`. No search may be lost."""
@@ -141,10 +141,9 @@ class Driver:
                     if finished_wave:
                         self._finish_wave(cohort, chosen)
                     while waiting and len(cohort.searches) < size:
-                        index, task = waiting.popleft()
-                        root = self.root(task)
-                        if root is not None:
-                            _advance(_ActiveSearch(index, task, root, task.strategy(root)), None, cohort, chosen)
+                        count = min(len(waiting), size - len(cohort.searches))
+                        for search in self._begin([waiting.popleft() for _ in range(count)]):
+                            _advance(search, None, cohort, chosen)
                     self.costs += self._guard.take_costs()
                     running = sum(len(each.searches) for each in cohorts)
                     ended = len(tasks) - len(waiting) - running
@@ -160,16 +159,23 @@ class Driver:
                         self._start_wave(cohort, executor)
         return chosen
 
+    def _begin(self, tasks: Sequence[tuple[int, SearchTask]]) -> list[_ActiveSearch]:
+        """Searches of tasks, given with their indices; none of those whose reset failed."""
+        roots = [(index, task, root) for index, task in tasks if (root := self.root(task)) is not None]
+        self._score([(task.strategy, [root]) for _, task, root in roots if task.strategy.scores_every_node])
+        return [_ActiveSearch(index, task, root, task.strategy(root)) for index, task, root in roots]
+
     def root(self, task: SearchTask) -> Node | None:
-        """The root of a search; None where the reset of its instance failed."""
-        if self._first is None or self._first[0] != (task.env, task.instance):
-            self._first = ((task.env, task.instance), self._initial(task))
+        """The root of a search, without a score; None where the reset of its instance failed."""
+        kind = (task.env, task.instance, task.strategy.scores_every_node)
+        if self._first is None or self._first[0] != kind:
+            self._first = (kind, self._initial(task))
         _, first = self._first
         return None if first is None else Node(first.snapshot, DriverState(task.key, first.driver.prompt, env=task.env))
 
     def _initial(self, task: SearchTask) -> Node | None:
         try:
-            return self._simulator.root(task.instance, task.key, task.env)
+            return self._simulator.root(task.instance, task.key, task.env, task.strategy.scores_every_node)
         except Lost:
             return None
 
@@ -208,45 +214,38 @@ class Driver:
         self.costs += Costs(seconds_environment=time.perf_counter() - started)
         wave, cohort.searches = [(search, self._answer(search, nodes)) for search in cohort.searches], []
         answered = [(search, answer) for search, answer in wave if answer is not None]
-        self._score(answered)
+        self._score([(search.task.strategy, _to_score(search, answer)) for search, answer in answered])
         for search, answer in answered:
             _advance(search, answer, cohort, chosen)
         self.costs += self.engine.take_costs()
 
     def _sample(self, wave: Sequence[Request]) -> list[list[Response]]:
-        """One engine call for every `Expand` of the wave: the responses to each of their nodes, in order."""
-        expands = [request for request in wave if isinstance(request, Expand)]
-        prompts = [self._prompt(node, expand.count) for expand in expands for node in expand.nodes]
-        one_by_one = [expand.without_replacement for expand in expands for _ in expand.nodes]
-        if not prompts:
-            return []
-        groups = self._generate(
-            [replace(p, seeds=p.seeds[:1]) if alone else p for p, alone in zip(prompts, one_by_one, strict=True)]
+        """The responses to each node of every `Expand` of the wave, in order, by one engine call, and another for each
+        further response without replacement."""
+        asked = [(node, request) for request in wave if isinstance(request, Expand) for node in request.nodes]
+        groups: list[list[Response]] = [[] for _ in asked]
+        while wanted := [i for i, (_, expand) in enumerate(asked) if len(groups[i]) < expand.count]:
+            started = time.perf_counter()
+            prompts = [self._prompt(*asked[i], len(groups[i])) for i in wanted]
+            sampled = self.engine.generate(prompts, self.temperature)
+            self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
+            for i, responses in zip(wanted, sampled, strict=True):
+                groups[i] += responses
+                node, expand = asked[i]
+                if expand.without_replacement:
+                    node.driver.excluded += tuple(responses)
+        return groups
+
+    def _prompt(self, node: Node, expand: Expand, sampled: int) -> Prompt:
+        """For the responses that follow those sampled: all others, or the next one, which differs from them."""
+        count = 1 if expand.without_replacement else expand.count
+        keys = [node.driver.key.fold_in(node.driver.children + sampled + i) for i in range(count)]
+        return Prompt(
+            self._simulator.prompt(node),
+            seeds=tuple(key.fold_in(Stream.POLICY).value for key in keys),
+            max_new_tokens=self._simulator.token_budget(node),
+            excluded=node.driver.excluded if expand.without_replacement else (),
         )
-        for place in range(1, max(len(prompt.seeds) for prompt in prompts)):
-            places = [i for i, alone in enumerate(one_by_one) if alone and place < len(prompts[i].seeds)]
-            further = self._generate(
-                [
-                    replace(prompts[i], seeds=prompts[i].seeds[place : place + 1], excluded=tuple(groups[i]))
-                    for i in places
-                ]
-            )
-            for i, [response] in zip(places, further, strict=True):
-                groups[i].append(response)
-        return groups
-
-    def _generate(self, prompts: Sequence[Prompt]) -> list[list[Response]]:
-        if not prompts:
-            return []
-        started = time.perf_counter()
-        groups = self.engine.generate(prompts, self.temperature)
-        self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
-        return groups
-
-    def _prompt(self, node: Node, count: int) -> Prompt:
-        keys = [node.driver.key.fold_in(node.driver.children + i) for i in range(count)]
-        seeds = tuple(key.fold_in(Stream.POLICY).value for key in keys)
-        return Prompt(self._simulator.prompt(node), seeds, self._simulator.token_budget(node))
 
     def _answer(self, search: _ActiveSearch, nodes: Iterator[Node | None]) -> Any:
         """The answer to a search's request, taken from the nodes of its wave; None where the search is lost."""
@@ -271,14 +270,14 @@ class Driver:
             if node.parent is not None:
                 node.parent.driver.candidates.append(node)
 
-    def _score(self, wave: Sequence[tuple[_ActiveSearch, Any]]) -> None:
-        """Sets the scores of all children of the wave, one call per scorer, so that a critic sees one batch."""
+    def _score(self, groups: Sequence[tuple[Strategy, Sequence[Node]]]) -> None:
+        """Sets the scores of the nodes of strategies, one call per scorer, so that a critic sees one batch."""
         batches: dict[int, tuple[Scorer, list[Node]]] = {}
-        for search, answer in wave:
-            scorer = search.task.strategy.scored_by
-            if isinstance(search.request, Expand) and scorer is not None:
+        for strategy, own in groups:
+            scorer = strategy.scored_by
+            if own and scorer is not None:
                 _, nodes = batches.setdefault(id(scorer), (scorer, []))
-                nodes.extend(child for children in answer for child in children)
+                nodes.extend(own)
         for scorer, nodes in batches.values():
             for node, score in zip(nodes, scorer(nodes, self._values), strict=True):
                 node.score = score
@@ -296,6 +295,17 @@ def _advance(search: _ActiveSearch, answer: Any, cohort: _Cohort, chosen: dict[i
         chosen[search.index] = stop.value
 
 
+def _to_score(search: _ActiveSearch, answer: Any) -> Sequence[Node]:
+    """The nodes of an answer that the strategy's scorer scores."""
+    match search.request:
+        case Expand():
+            return flat(answer)
+        case Commit() if search.task.strategy.scores_every_node:
+            return [answer]
+        case _:
+            return []
+
+
 def _steps(search: _ActiveSearch, responses: Iterator[Sequence[Response]]) -> list[EnvStep]:
     """The environment steps of a search's request; an `Expand` takes the responses to its nodes."""
     match search.request:
@@ -307,7 +317,8 @@ def _steps(search: _ActiveSearch, responses: Iterator[Sequence[Response]]) -> li
                 for response in next(responses)
             ]
         case Commit(node):
-            return [partial(TurnSimulator.commit, root=search.root, simulated=node)]
+            scored = search.task.strategy.scores_every_node
+            return [partial(TurnSimulator.commit, root=search.root, simulated=node, scored=scored)]
         case Demonstrate(node, noise):
             return [partial(TurnSimulator.expert_step, node=node, number=_next_child(node), noise=noise)]
 

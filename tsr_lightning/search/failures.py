@@ -52,5 +52,13 @@ class SearchFailures(Strategy):
         return self.strategy.scored_by
 
     @property
+    def scores_every_node(self) -> bool:
+        return self.strategy.scores_every_node
+
+    @property
     def without_replacement(self) -> bool:
         return self.strategy.without_replacement
+
+    @property
+    def siblings_are_samples(self) -> bool:
+        return self.strategy.siblings_are_samples

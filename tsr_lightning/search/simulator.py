@@ -63,11 +63,11 @@ class TurnSimulator:
     limits: TokenLimits
     guard: Guard = field(default_factory=Unguarded)
 
-    def root(self, instance: int, key: Key, index: int = 0) -> Node:
+    def root(self, instance: int, key: Key, index: int = 0, scored: bool = False) -> Node:
         """The initial state of an instance of the environment with this index."""
-        initial = self.guard(partial(_reset, self.envs[index], instance))
+        initial = self.guard(partial(_reset, self.envs[index], instance, scored))
         messages = to_messages(initial.observation, initial.instructions)
-        snapshot = Snapshot(initial.state, messages, initial.state_key, initial.remaining)
+        snapshot = Snapshot(initial.state, messages, initial.state_key, initial.remaining, env_score=initial.score)
         root: Node = Node(snapshot, DriverState(key, env=index))
         if self.token_budget(root) < 1:
             raise ConfigError(
@@ -97,14 +97,14 @@ class TurnSimulator:
         child.driver.generated_tokens += len(response.ids)
         return child
 
-    def commit(self, root: Node, simulated: Node) -> Node:
+    def commit(self, root: Node, simulated: Node, scored: bool = False) -> Node:
         """The outcome of the response that led to `simulated`, in the real episode that began at `root`."""
         turn, parent = simulated.turn, simulated.parent
         if turn is None or parent is None:
             raise ValueError("a root cannot be committed: it has no response to play")
         key = root.driver.key.fold_in(Stream.REAL, parent.depth)
         response = Response(turn.response, turn.behaviour_logprobs, turn.finished)
-        child = self._step(parent, response, turn.text, key.fold_in("path"), key)
+        child = self._step(parent, response, turn.text, key.fold_in("path"), key, scored)
         child.driver.generated_tokens = simulated.driver.generated_tokens
         child.driver.committed = simulated
         return child
@@ -185,12 +185,14 @@ class _Initial(NamedTuple):
     state: Any
     state_key: Hashable
     remaining: int
+    score: float | None  # None where it is not wanted
 
 
-def _reset(env: Branchable, instance: int) -> _Initial:
+def _reset(env: Branchable, instance: int, scored: bool) -> _Initial:
     observation, _ = env.reset(seed=instance)
     # the instructions after the reset: they may be the instance's own
-    return _Initial(observation, env.instructions, env.get_state(), env.state_key(), env.remaining())
+    score = env.score() if scored else None
+    return _Initial(observation, env.instructions, env.get_state(), env.state_key(), env.remaining(), score)
 
 
 class _Played(NamedTuple):

@@ -56,9 +56,19 @@ class Strategy(ABC, Generic[DataT]):
         return None
 
     @property
+    def scores_every_node(self) -> bool:
+        """Whether the scorer sets the score of the root and of committed turns too."""
+        return False
+
+    @property
     def without_replacement(self) -> bool:
         """Whether siblings are sampled without replacement, so that all but the first are no samples of the policy."""
         return False
+
+    @property
+    def siblings_are_samples(self) -> bool:
+        """Whether the responses to a state are independent samples of the policy, as tree credit takes them."""
+        return not self.without_replacement
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from tsr_lightning.engines.base import Response
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import Message, Turn
 
@@ -37,6 +38,7 @@ class DriverState:
     prompt: tuple[int, ...] | None = None  # [P] the context of the next response, once it has been built
     generated_tokens: int = 0  # of the path's responses, those sampled from the policy rather than demonstrated
     children: int = 0  # proposed so far; the next child's key is derived from this number
+    excluded: tuple[Response, ...] = ()  # sampled without replacement so far
     candidates: list["Node[Any]"] = field(default_factory=list)  # the children, where the driver keeps them
     committed: "Node[Any] | None" = None  # the simulated node whose response `Commit` played
     env: int = 0  # index of the environment
@@ -54,7 +56,7 @@ class Node(Generic[DataT]):
     depth: int = 0  # turns played
     episode_return: float = 0.0  # rewards so far
 
-    score: float = 0.0  # by the strategy's scorer; 0 at the root and after a commit
+    score: float = 0.0  # by the strategy's scorer; 0 at the root and after a commit, unless it scores every node
     tie: float = 0.0  # orders equals: a keyed draw, unless the strategy writes another figure
     data: DataT = field(init=False, repr=False)  # unset until the strategy sets it
 
@@ -106,7 +108,8 @@ class Expand:
     parent: fewer where the environment failed, and at least one of each.
 
     Without replacement the responses to a node all differ, one sampled after the other, as long as the policy gives
-    others any probability (`engines.base.Engine`); the first is a sample as any other.
+    others any probability (`engines.base.Engine`); the first is a sample as any other. They differ from those of
+    earlier requests without replacement too.
     """
 
     nodes: Sequence[Node[Any]]

@@ -44,12 +44,12 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
     )
     branches = any(strategy.branches for strategy in plan.strategies)
     require(branches or not objective.needs.tree, "model.objective.init_args.searched", "TreeCredit", remedy)
-    remedy = (
-        "siblings that are sampled without replacement are no samples of the policy, and tree credit compares samples; "
-        "set it to false, or use ImitateSuccesses"
-    )
-    differing = any(strategy.without_replacement for strategy in plan.strategies)
-    require(not (differing and objective.needs.tree), "Beam.without_replacement", True, remedy)
+    for strategy in plan.strategies if objective.needs.tree else ():
+        remedy = (
+            "its responses to a state are no independent samples of the policy, and tree credit compares such; use a "
+            "Beam with without_replacement false, or ImitateSuccesses"
+        )
+        require(strategy.siblings_are_samples, "data.plan", type(strategy).__name__, remedy)
     ends = file.epochs if file is not None and file.epochs is not None else 0
     for epoch in range(max(plan.constant_from, ends) + 1):
         require(
