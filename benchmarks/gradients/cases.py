@@ -22,7 +22,7 @@ from tsr_lightning.objectives import (
     TreeCredit,
 )
 from tsr_lightning.objectives.backups import Backup
-from tsr_lightning.search import Beam, BestOfN, Lookahead, Sample, Strategy, Vine
+from tsr_lightning.search import Beam, BestOfN, FirstImprovement, Lookahead, Sample, Strategy, Vine
 
 TASKS = {"no noise": Rules(goal=4, turns=3), "slip": Rules(goal=3, turns=2, slip=0.25)}
 PLAIN = 4  # trajectories of a group without trees
@@ -32,6 +32,7 @@ SEARCHES: Mapping[str, Strategy] = {
     "beam": Beam(width=2, candidates=2),
     "lookahead": Lookahead(candidates=2, depth=1, width=1),
     "best of 3": BestOfN(3),
+    "first improvement": FirstImprovement(candidates=2, without_replacement=False),
 }
 SUM = Constant(1)  # the sum over a trajectory's tokens, without a division by its length
 
@@ -79,11 +80,11 @@ CASES = [
     Case("successes alone (RAFT), summed", "plain samples", RAFT(aggregation=SUM, **FREE), "log P(success)"),
     *(
         Case("successes alone, summed", search, RAFT(aggregation=SUM, **FREE), "the likelihood of its successes")
-        for search in ("best of 3", "beam", "lookahead")
+        for search in ("best of 3", "beam", "lookahead", "first improvement")
     ),
     *(
         Case("`Unchanged` (the paper's), GRPO", search, GRPO(**FREE), "the likelihood of its trajectories, centred")
-        for search in ("best of 3", "beam", "lookahead")
+        for search in ("best of 3", "beam", "lookahead", "first improvement")
     ),
     _tree(MEAN, "vine", RETURN),
     Case(
