@@ -20,6 +20,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.contrast_beam import ContrastBeam
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.failures import SearchFailures
+from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.simulator import TokenLimits
@@ -42,6 +43,7 @@ RESPONSE, INSTANCES = 9, 3
         (SearchFailures(Beam(2, 4)), 5 + 36),
         (SuffixRestarts(Beam(2, 4), 3, 4), 36 + 4 * (1 + 2 + 3)),  # only after a success
         (ContrastBeam(2, 4, 1, 0), 4 + 4 * 3 * 4),
+        (FirstImprovement(4), 5 * 4),  # at most
         (Expert(), 0),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Strategy) else str(value),
