@@ -150,7 +150,8 @@ LEVELS = {"data.env_kwargs.min_solution", "data.env_kwargs.difficulty.look_alike
 
 
 @pytest.mark.parametrize(
-    ("task", "arm"), [("sokoban", "rare-ppo-imitate"), ("frozen_lake", "first-improvement"), ("webshop", "crowded-imitate")]
+    ("task", "arm"),
+    [("sokoban", "rare-ppo-imitate"), ("frozen_lake", "first-improvement"), ("webshop", "crowded-imitate")],
 )
 def test_tuned_settings_are_those_of_the_study(task: str, arm: str, empty_folder: Path):
     """So that a user's run learns as docs/results.md says, on whatever levels."""
