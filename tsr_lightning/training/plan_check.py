@@ -44,12 +44,13 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
     )
     branches = any(strategy.branches for strategy in plan.strategies)
     require(branches or not objective.needs.tree, "model.objective.init_args.searched", "TreeCredit", remedy)
-    for strategy in plan.strategies if objective.needs.tree else ():
-        remedy = (
-            "its responses to a state are no independent samples of the policy, and tree credit compares such; use a "
-            "Beam with without_replacement false, or ImitateSuccesses"
-        )
-        require(strategy.siblings_are_samples, "data.plan", type(strategy).__name__, remedy)
+    remedy = (
+        "its responses to a state are no independent samples of the policy, and tree credit compares such; use a "
+        "Beam with without_replacement false, or ImitateSuccesses"
+    )
+    for strategy in plan.strategies:
+        are_comparable = strategy.siblings_are_samples or not objective.needs.tree
+        require(are_comparable, "data.plan", type(strategy).__name__, remedy)
     ends = file.epochs if file is not None and file.epochs is not None else 0
     for epoch in range(max(plan.constant_from, ends) + 1):
         require(
