@@ -31,14 +31,17 @@ class ConversationLog(Callback):
         super().__init__()
         self.path = path
         self.successes_only = successes_only
-        self._began = False
+        self._began = self._resumes = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._began = False
+        self._began = self._resumes = False
         data = compat.datamodule(trainer)
         read = data.demonstrations if isinstance(data, RolloutDataModule) else None
         is_own = read is not None and Path(read.path).resolve() == Path(self.path).resolve()
         require(not is_own, "ConversationLog.path", self.path, "data.demonstrations reads this file, so give another")
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._resumes = True
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
         if trainer.is_global_zero:
@@ -52,7 +55,7 @@ class ConversationLog(Callback):
         path = Path(self.path)
         if not self._began:
             path.parent.mkdir(parents=True, exist_ok=True)
-            earlier = list(_lines_before(path, epoch))
+            earlier = list(_lines_before(path, epoch)) if self._resumes else []
             path.write_text("".join(earlier), encoding="utf-8")
             self._began = True
         with path.open("a", encoding="utf-8") as file:
@@ -77,7 +80,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
 
 def _lines_before(path: Path, epoch: int) -> Iterator[str]:
     """The lines of earlier epochs. It stops at an incomplete line, which a killed run leaves."""
-    if not path.is_file() or epoch == 0:
+    if not path.is_file():
         return
     with path.open(encoding="utf-8", newline="\n") as file:
         for line in file:

@@ -21,9 +21,10 @@ class InstanceFilter(Callback):
     in the paper. Returns are those that the baseline compares: after reward shaping, or successes where it looks at
     those alone; a KL penalty on the rewards is not known yet, and a format penalty apart from the return is not in
     them. A group is uniform, and ranks last, where it has no signal (`objectives/signal.py`): these returns are all
-    equal and no member is imitated. Ties are broken by the deviation of all returns, then by order. A group in which
-    nothing is compared (searched members alone, under `ImitateSuccesses`) is not ranked: it is kept where a member is
-    imitated, and uniform otherwise, however its returns differ. Under tree credit a group ranks by the state whose
+    equal and no member is imitated. Ties are broken by the deviation of all returns, then by order. A group that
+    teaches by imitation alone is not ranked, and is kept: a member is imitated (a searched success, under
+    `ImitateSuccesses`), and the compared returns are all equal, or there are none. Without a success a group in which
+    nothing is compared is uniform, however its returns differ. Under tree credit a group ranks by the state whose
     values vary most.
 
     It ranks by returns, never by a search's scores. All ranks get the groups of all, and choose alike.
@@ -62,7 +63,11 @@ class InstanceFilter(Callback):
         uniform = self._uniform(groups)
         std = [one.std for one in groups]
         overall = [pstdev(map(one.objective.return_of, one.group.trajectories)) for one in groups]
-        unranked = {i for i, one in enumerate(groups) if not one.is_compared}
+        unranked = {
+            i
+            for i, one in enumerate(groups)
+            if not one.is_compared or (one.is_imitated and one.std <= self.minimum_std)
+        }
         candidates = [i for i in range(len(groups)) if i not in unranked]
         quota = self.kept_at_most(len(candidates))
         ranked = sorted(candidates, key=lambda i: (uniform[i], -std[i], -overall[i], i))

@@ -154,5 +154,5 @@ def _success_by_env(outcomes: Mapping[Instance, tuple[int, int]], envs: Sequence
 
 
 def _ratio(part: float, whole: int) -> float:
-    """Episodes that ended before their first turn have no turns to divide by; 0 rather than NaN."""
+    """0 rather than NaN where all episodes were lost."""
     return part / whole if whole else 0.0

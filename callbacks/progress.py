@@ -13,7 +13,8 @@ from tsr_lightning.training.lightning_compat import epochs_at_rollout
 
 
 class RolloutProgressBar(Callback):
-    """On a terminal one live line per rollout; elsewhere one line per training rollout, with its cost."""
+    """On a terminal one live line per rollout; elsewhere one line per part of a training rollout, with the cost so far.
+    A rollout has several parts where failed groups are searched, or where dynamic sampling draws more instances."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -102,17 +102,15 @@ IMITATING = [GRPO(searched=ImitateSuccesses()), PPO(searched=ImitateSuccesses())
 
 @pytest.mark.parametrize("objective", IMITATING, ids=["GRPO", "PPO"])
 def test_the_deviation_of_compared_returns_ranks_first(objective):
-    """All have a deviation over all returns; by that alone, 0 and 2 would be kept and 1 dropped first."""
+    """All have a deviation over all returns; by that alone, 2 would be kept and 1 dropped first. What teaches by
+    imitation alone is no part of the share."""
     groups = [
         mixed(0, [0.0, 0.0], [10.0, 10.0]),  # compared 0, overall 5; its successes are imitated
         mixed(1, [0.0, 1.0], [1.0, 1.0]),  # compared 0.5, overall 0.43
         mixed(2, [0.0, 0.0], [-4.0, -8.0]),  # compared 0, and failures are left out: nothing to learn
         mixed(3, [1.0, 1.0], [2.0, 2.0]),  # compared 0, overall 0.5; imitated
     ]
-    assert kept(groups, objective, keep=0.25) == [1]
-    assert kept(groups, objective, keep=0.5) == [0, 1]
-    assert kept(groups, objective, keep=0.75) == [0, 1, 3]
-    assert kept(groups, objective, keep=1.0) == [0, 1, 3]
+    assert kept(groups, objective, keep=0.25) == kept(groups, objective, keep=1.0) == [0, 1, 3]
     assert kept(groups, objective, keep=1.0, drop_uniform=False) == [0, 1, 2, 3]
     assert kept(groups, GRPO(), keep=0.25) == [0]  # where all are compared, as in the paper: 5 is the largest deviation
     assert kept(groups, GRPO(), keep=1.0) == [0, 1, 2, 3]

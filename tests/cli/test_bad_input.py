@@ -146,6 +146,10 @@ CASES = {
     ),
     "negative clip": Case(("--model.objective.init_args.surrogate.init_args.low", "-0.2"), r"low is -0\.2.*use e\.g\."),
     "context longer than the model's": Case(("--data.context_tokens", "9000"), "context_tokens is 9000.*2048 or less"),
+    "no context": Case(("--data.context_tokens", "0"), r"data\.context_tokens is 0: give 1 or more, or null"),
+    "no tokens for an episode": Case(
+        ("--data.episode_tokens", "0"), r"data\.episode_tokens is 0: give 1 or more, or null"
+    ),
     "prompt longer than the context": Case(("--data.context_tokens", "20"), r"prompt has \d+ tokens.*20.*longer"),
     "context too short for the history": Case(
         (

@@ -19,12 +19,14 @@ from tsr_lightning.objectives import (
     RLOO,
     Credit,
     GiGPO,
+    ImitateSuccesses,
     K1Reward,
     MaxBackup,
     MaxRL,
     MeanBackup,
     Objective,
     ReturnAtEnd,
+    SearchedCredit,
     Supervised,
     TokenGAE,
     TreeCredit,
@@ -203,6 +205,15 @@ def test_a_critic_learns_from_states_of_equal_values_too():
     uniform = group_of((candidate_of("a", done=True), candidate_of("b", done=True)))
     assert GRPO(searched=TreeCredit()).comparisons(uniform) == []
     assert [len(state.trajectories) for state in PPO(searched=TreeCredit()).comparisons(uniform)] == [2]
+
+
+@pytest.mark.parametrize("searched", [TreeCredit(), ImitateSuccesses()], ids=repr)
+def test_a_mask_of_truncated_samples_leaves_the_critic_alone(searched: SearchedCredit):
+    cut = [trajectory_of([(2, 0.0)], out_of_tokens=number == 0) for number in range(2)]
+    groups, estimates = [Group(7, tuple(cut))], [[zero_estimates(each) for each in cut]]
+    [credits] = PPO(searched=searched, mask_truncated=True).credit(groups, estimates)
+    assert [credit.weights.tolist() for credit in credits] == [[0, 0], [1, 1]]
+    assert [credit.value_weights.tolist() for credit in credits] == [[1, 1], [1, 1]]
 
 
 @pytest.mark.parametrize(

@@ -342,12 +342,16 @@ def ranked(scorer: Scorer, points: list[Point]) -> list[Point]:
 
 
 def pruned(points: list[Point]) -> list[Point]:
-    """One point per place: the highest return, then the most turns left, then the first."""
+    """One point per place: the highest return, then the most turns left, then room for a response, then the first."""
+
+    def rank(point: Point) -> tuple[float, int, bool]:
+        return point.episode_return, point.remaining, not point.out_of_tokens
+
     kept: list[Point] = []
     for point in points:
         rivals = [other for other in kept if other.place == point.place]
         if not rivals:
             kept.append(point)
-        elif (point.episode_return, point.remaining) > (rivals[0].episode_return, rivals[0].remaining):
+        elif rank(point) > rank(rivals[0]):
             kept[kept.index(rivals[0])] = point
     return kept

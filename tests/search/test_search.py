@@ -165,6 +165,13 @@ def test_of_equal_situations_the_higher_return_wins_then_the_larger_budget_then_
     assert distinct([rich, poor, twin, long, short]) == [rich, twin]
 
 
+def test_of_equal_situations_one_that_a_token_limit_ended_goes() -> None:
+    going, cut, first = node(place=2, remaining=3), node(place=2, remaining=3), node(place=2, remaining=2)
+    cut.snapshot = replace(cut.snapshot, done=True, truncated=True, out_of_tokens=True)
+    assert distinct([cut, going]) == distinct([going, cut]) == [going]
+    assert distinct([first, cut]) == [cut]  # the larger budget of the environment counts for more
+
+
 @pytest.mark.parametrize("commit", ["keep", "resample"])
 @pytest.mark.parametrize("strategy", [Beam(2, 3), Lookahead(3, 9, 2)], ids=["beam", "lookahead"])
 def test_a_search_stops_at_its_first_success(strategy: Beam | Lookahead, commit: str) -> None:

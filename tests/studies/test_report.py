@@ -234,6 +234,17 @@ def test_an_instance_that_a_protocol_did_not_play_is_left_out(tmp_path: Path):
     assert curve.success.tolist() == [0, 1]
 
 
+def test_an_arm_that_lost_an_instance_is_compared_on_the_others(tmp_path: Path):
+    """The environment failed on all its episodes, in one evaluation of one run."""
+    first, *others = HISTORIES[Run("beam", 1)]["evaluations"]
+    lost = {**others[-1], "protocols": {"sampled": {"settings": {}, "episodes": [2, 0]}}}
+    histories = {**HISTORIES, Run("beam", 1): history(first, *others[:-1], lost)}
+    study = load_study(write_study(tmp_path, histories))
+    [group] = instance_sets(study)
+    _, beam = ends(study, group)
+    assert beam.against == mean_interval(np.array([[0], [-0.5]])).within(-1, 1)  # on the first instance alone
+
+
 class TestStarts:
     def test_a_start_that_another_run_measured_is_taken(self, tmp_path: Path):
         late = history(*HISTORIES[Run("plain", 2)]["evaluations"][1:])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_a_study_that_is_killed_holds_its_run_until_that_ends_and_goes_on(tmp_pa
         assert time.monotonic() < until
         time.sleep(0.01)
     assert outcome.finished == (Run("waits", 1),)
+
+
+def test_what_another_study_finishes_meanwhile_is_counted(tmp_path: Path):
+    go, printed = tmp_path / "go", io.StringIO()
+    arms: dict[str, dict[str, str]] = {"first": {"waits_for": str(go)}, "second": {}, "third": {}}
+    stand_in.run(tmp_path / "study", arms, only=["third"])  # which measures the start
+    console = Console(file=printed, width=200)
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(stand_in.run, tmp_path / "study", arms, console=console)
+        wait_for(tmp_path / "go.begun")
+        assert stand_in.run(tmp_path / "study", arms, only=["second"]).finished == (Run("second", 1),)
+        go.touch()
+        assert slow.result().finished == (Run("first", 1), Run("second", 1), Run("third", 1))
+    assert "[2/2] second seed 1 was finished by another study of this folder; none left" in printed.getvalue()
 
 
 def wait_for(path: Path) -> None:

@@ -64,11 +64,13 @@ def test_groups_without_a_success_get_further_members() -> None:
     def watched(done: int, total: int, costs: Costs) -> None:
         seen.append((done, total, costs.tokens_generated))
 
-    groups = roll_out(with_fallback, tasks, watched, Ranks(), fallback=fallback).groups
+    rollout = roll_out(with_fallback, tasks, watched, Ranks(), fallback=fallback)
+    groups = rollout.groups
     plain = roll_out(driver(), tasks, ignore, Ranks()).groups
     searched = run_groups(driver(), fallback, ignore)
     failed = [not any(t.succeeded for t in group.trajectories) for group in plain]
     assert 0 < sum(failed) < len(failed)
+    assert rollout.searches == 2 * 24 + sum(failed)
     for group, samples, search, without_success in zip(groups, plain, searched, failed, strict=True):
         assert group.instance == samples.instance
         assert group.trajectories == samples.trajectories + (search.trajectories if without_success else ())

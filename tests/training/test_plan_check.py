@@ -25,6 +25,8 @@ from tsr_lightning.objectives import (
     TreeCredit,
     Unchanged,
 )
+from tsr_lightning.search.failures import SearchFailures
+from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, SearchFailedGroups, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
 from tsr_lightning.search.vine import Vine
@@ -187,6 +189,8 @@ def test_tree_credit_takes_a_single_search(plan: Plan):
         (Uniform(Beam(1, 1), 8), "no strategy of data.plan proposes several"),
         (Uniform(Expert(), 8), "demonstrations of Expert"),
         (mixed(1, 1), "of which GRPO compares 1 in epoch 0"),  # the plain one has no other
+        (Uniform(FirstImprovement(), 1), "data.plan is 'FirstImprovement': its responses .* no independent samples"),
+        (Uniform(SearchFailures(), 1), "data.plan is 'SearchFailures': its responses .* no independent samples"),
     ],
     ids=repr,
 )

@@ -67,6 +67,9 @@ def _check_numbers(data: RolloutDataModule) -> None:
     }
     for key, count in counts.items():
         require(count >= 1, key, count, "give 1 or more")
+    limits = {"data.context_tokens": data.context_tokens, "data.episode_tokens": data.episode_tokens}
+    for key, limit in limits.items():
+        require(limit is None or limit >= 1, key, limit, "give 1 or more, or null for no limit of your own")
     remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
     require(data.env_workers >= 0, "data.env_workers", data.env_workers, remedy)
     data.faults.check_processes(data.env_processes)
@@ -93,7 +96,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
             )
         for entry, env in zip(data.mixture, data.envs, strict=True):
             if isinstance(strategy, Expert) and not isinstance(env, HasOracle):
-                raise ConfigError(f"data.plan uses Expert, but {entry.env} has no oracle: choose another strategy")
+                raise ConfigError(f"a strategy is Expert, but {entry.env} has no oracle: choose another strategy")
     check_plan(agent.objective, data.plan, data.demonstrations)
     check_updates(agent.objective, data.updates)
     if data.dynamic_sampling is not None:

@@ -11,9 +11,9 @@ from tsr_lightning.objectives.policy_gradient import PolicyGradient
 class GRPO(PolicyGradient):
     """GRPO (https://arxiv.org/abs/2402.03300): a trajectory's advantage is its return relative to its group.
 
-    These are the defaults of `PolicyGradient`. Departs from the paper: two clip widths (DAPO). `TokenMean` weights long
-    trajectories more; where failures are longer than successes, negative advantages then dominate a step and the policy
-    collapses (docs/log.md).
+    These are the defaults of `PolicyGradient`. Departs from the paper: two clip widths (DAPO), no KL term unless `kl`
+    is given, and an entropy bonus. `TokenMean` weights long trajectories more; where failures are longer than
+    successes, negative advantages then dominate a step and the policy collapses (docs/log.md).
     """
 
 

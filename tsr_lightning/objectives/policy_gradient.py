@@ -153,9 +153,10 @@ class PolicyGradient(Objective):
 
     def _finished(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """The credit with all that neither baseline nor whitening sees."""
-        override = LEFT_OUT if self.masks(trajectory) else self.searched.override(trajectory)
-        if self.searched.needs_tree and override is not None:
+        searched = self.searched.override(trajectory)
+        if self.searched.needs_tree and searched is not None:
             credit = without_critic(credit)  # it learns the values of responses, not the returns of selected successes
+        override = LEFT_OUT if self.masks(trajectory) else searched
         finished = penalise_format(apply_override(credit, override), trajectory, self.format_penalty)
         if self.supervised is None:
             return finished

@@ -31,6 +31,11 @@ class Compared(NamedTuple):
         return any(compared_returns(part, self.objective) for part in self.parts)
 
     @property
+    def is_imitated(self) -> bool:
+        """Whether a member is imitated."""
+        return any(self.objective.imitates(trajectory) for part in self.parts for trajectory in part.trajectories)
+
+    @property
     def std(self) -> float:
         """The population standard deviation of the compared returns: 0 where there are fewer than two. Under tree
         credit the largest of its states'."""

@@ -16,8 +16,9 @@ class SearchFailures(Strategy):
     An instance that the policy solves costs one plain trajectory instead of a search, so that the tokens of search go
     where they find something new: DeepSearch (arXiv 2509.25454) searches only what plain samples rarely solve. The
     samples are taken one after the other, because the first success makes the others unnecessary. They stay in the tree
-    as candidates of the root and of the states below it. A plain success is kept with the noise that it met, also where
-    the search commits by `resample`.
+    as candidates of the root and of the states below it, but tree credit refuses them: a state has further candidates
+    only where the plain sample failed, which would count against its response. A plain success is kept with the noise
+    that it met, also where the search commits by `resample`.
 
     Args:
         strategy: searches, from the root.
@@ -27,6 +28,7 @@ class SearchFailures(Strategy):
 
     strategy: Strategy = field(default_factory=Beam)
     samples: int = 1
+    siblings_are_samples = False  # whether one is drawn depends on those before it
 
     def __post_init__(self) -> None:
         require(self.samples >= 1, "SearchFailures.samples", self.samples, "give 1 or more")
@@ -58,7 +60,3 @@ class SearchFailures(Strategy):
     @property
     def without_replacement(self) -> bool:
         return self.strategy.without_replacement
-
-    @property
-    def siblings_are_samples(self) -> bool:
-        return self.strategy.siblings_are_samples

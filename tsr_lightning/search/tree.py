@@ -155,10 +155,11 @@ def ended(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
 
 
 def distinct(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
-    """One node per situation: the higher return wins, then the larger remaining budget, then the first."""
+    """One node per situation: the higher return wins, then the larger remaining budget, then the one that still has
+    room for a response, then the first."""
 
-    def rank(node: Node[DataT]) -> tuple[float, int]:
-        return node.episode_return, node.snapshot.remaining
+    def rank(node: Node[DataT]) -> tuple[float, int, bool]:
+        return node.episode_return, node.snapshot.remaining, not node.snapshot.out_of_tokens
 
     kept: dict[Hashable, Node[DataT]] = {}
     for node in nodes:

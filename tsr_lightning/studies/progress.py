@@ -92,6 +92,11 @@ class Progress:
             self._durations[run.arm].append(max(seconds, time.monotonic() - self._begun[run]))
             self._end(run, f"finished after {duration(seconds)}: {note}", "green")
 
+    def skip(self, run: Run, note: str) -> None:
+        """Ends a run that another process made."""
+        with self._mutex:
+            self._end(run, note, "green")
+
     def fail(self, run: Run, note: str, lines: Sequence[str]) -> None:
         with self._mutex:
             self._end(run, note, "bold red")

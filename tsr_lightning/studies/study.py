@@ -235,7 +235,9 @@ class _Worker:
         try:
             with locked(self.folder.lock(run)) as lock:
                 if self.folder.result(run).is_file():
-                    return "finished"  # by another study of this folder, since this one began
+                    self.progress.begin(run, "is there")
+                    self.progress.skip(run, "was finished by another study of this folder")
+                    return "finished"
                 return self._run(run, self.checked[run.arm], lock)
         except AlreadyRunning:
             self.progress.begin(run, "is left out")

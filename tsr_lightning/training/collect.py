@@ -38,6 +38,7 @@ class Rollout:
     skipped: int = 0  # draws of training instances that fell on a held-out state
     rounds: int = 1  # in which the instances were drawn
     with_signal: int = 0  # of the groups, where dynamic sampling counted them
+    searches: int = 0  # begun or lost, those of a fallback included
 
     def __add__(self, other: "Rollout") -> "Rollout":
         return Rollout(
@@ -46,6 +47,7 @@ class Rollout:
             self.skipped + other.skipped,
             self.rounds + other.rounds,
             self.with_signal + other.with_signal,
+            self.searches + other.searches,
         )
 
 
@@ -84,30 +86,34 @@ def roll_out(
     tasks: Sequence[Sequence[SearchTask]],
     progress: ProgressFn,
     ranks: Ranks,
-    max_lost: int | None = None,
+    max_lost: Callable[[int], int] = int,
     fallback: Sequence[Sequence[SearchTask]] = (),
 ) -> Rollout:
     """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`. Every rank has about as many of
     each environment, whose episodes may differ in length. A group of which all trajectories were lost is left out;
-    where a rank loses more than `max_lost`, it gives up the rest of its share. A group that lost none and has no
-    success gets the members by its list of `fallback`, where there are any."""
-    before = driver.costs
+    where a rank loses more than `max_lost` of all searches, it gives up the rest of its share. A group that lost none
+    and has no success gets the members by its list of `fallback`, where there are any."""
+    before, wanted = driver.costs, sum(map(len, tasks))
     shares = shares_by_kind([members[0].env for members in tasks], ranks.world_size)
     share = shares[ranks.rank]
-    own = run_groups(driver, [tasks[i] for i in share], progress, max_lost)
+    own = run_groups(driver, [tasks[i] for i in share], progress, max_lost(wanted))
+    further: list[Sequence[SearchTask]] = []
     if fallback:
         failed = [
             place
             for place, (i, group) in enumerate(zip(share, own, strict=True))
             if len(group.trajectories) == len(tasks[i]) and not any(t.succeeded for t in group.trajectories)
         ]
-        further = continued(progress, sum(len(group.trajectories) for group in own), driver.costs - before)
-        searched = run_groups(driver, [fallback[share[place]] for place in failed], further, max_lost)
+        further = [fallback[share[place]] for place in failed]
+        report = continued(progress, sum(len(group.trajectories) for group in own), driver.costs - before)
+        bearable = max_lost(wanted + sum(map(len, further))) - (driver.costs - before).trajectories_lost
+        searched = run_groups(driver, further, report, max(0, bearable))
         for place, group in zip(failed, searched, strict=True):
             own[place] = replace(own[place], trajectories=own[place].trajectories + group.trajectories)
     groups = ranks.gather(own, shares)
     costs = sum(ranks.gather([driver.costs - before]), Costs())
-    return Rollout([group for group in groups if group.trajectories], costs)
+    searches = wanted + sum(ranks.gather([sum(map(len, further))]))
+    return Rollout([group for group in groups if group.trajectories], costs, searches=searches)
 
 
 def continued(progress: ProgressFn, ended: int, costs: Costs) -> ProgressFn:

@@ -474,10 +474,10 @@ class RolloutDataModule(LightningDataModule):
             epoch_tasks(instances.instances, entries, self.key, epoch, number * count, first_member)
             for entries, first_member in ((self.plan.entries(epoch), 0), (self.plan.fallback(epoch), size))
         )
-        wanted, without_root = count * size, instances.instances.count(None) * size
-        max_lost = self.faults.max_lost(wanted)
-        rollout = roll_out(driver, tasks, start_round(), ranks, max_lost, fallback if any(fallback) else ())
-        costs = rollout.costs + Costs(trajectories_lost=without_root)
+        without_root = instances.instances.count(None) * size
+        followed_by = fallback if any(fallback) else ()
+        rollout = roll_out(driver, tasks, start_round(), ranks, self.faults.max_lost, followed_by)
+        costs, wanted = rollout.costs + Costs(trajectories_lost=without_root), rollout.searches + without_root
         self.faults.check(costs.trajectories_lost, wanted, f"epoch {epoch}", self._rollout_guard.last)
         return replace(rollout, costs=costs, skipped=instances.skipped)
 

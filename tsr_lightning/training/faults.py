@@ -48,16 +48,17 @@ class Faults:
         """Stops the run where too many were lost.
 
         Args:
-            lost: trajectories, of all ranks.
+            lost: trajectories, of all ranks; where a rank gave up, all that it had left are among them.
             trajectories: that there should have been.
             phase: in which, for the message.
             last: failure of the environment that this process saw; "" if it saw none.
         """
+        allowed, reason = self.max_lost(trajectories), f", the last being {last}" if last else ""
         remedy = (
-            f"{lost} of {trajectories} trajectories of {phase} were lost to failures of the environment"
-            f"{f', the last being {last}' if last else ''}; mend it (the log has the tracebacks), or allow more"
+            f"more than {allowed} of {trajectories} trajectories of {phase} were lost to failures of the environment"
+            f"{reason}; mend it (the log has the tracebacks), or allow more"
         )
-        require(lost <= self.max_lost(trajectories), "data.faults.max_share", self.max_share, remedy)
+        require(lost <= allowed, "data.faults.max_share", self.max_share, remedy)
 
 
 def describe_failures(costs: Costs) -> str:

@@ -98,7 +98,7 @@ def instance_sets(study: StudyResults) -> list[InstanceSet]:
         sets: dict[object, list[tuple[ArmResults, list[Curve]]]] = {}
         for arm in study.arms:
             if curves := arm.curves(protocol):
-                sets.setdefault(curves[0].instances, []).append((arm, curves))
+                sets.setdefault(arm.held_out, []).append((arm, curves))
         for number, members in enumerate(sets.values(), start=1):
             label = _label([arm for arm, _ in members], study.arms, number) if len(sets) > 1 else ""
             by_arm = {arm.arm: curves for arm, curves in members}

@@ -38,6 +38,12 @@ class ArmResults:
         return [one for one in found if one is not None]
 
     @property
+    def held_out(self) -> tuple[tuple[int, int], ...]:
+        """The instances of its evaluations, each as the place of its environment in `data.env` and its seed; those too
+        that an environment's failure left out of some."""
+        return tuple((env, seed) for env, seed in next(iter(self.results.values()))["instances"])
+
+    @property
     def environments(self) -> Mapping[int, str]:
         """The environments of a mixture by their place in `data.env`; empty where there is but one."""
         settings = next(iter(self.results.values()))["settings"]
