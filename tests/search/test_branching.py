@@ -214,6 +214,13 @@ def test_restarts_step_back_until_all_fail() -> None:
         assert restarted == leaf.path[-1 - points : -1]
 
 
+def test_restarts_leave_the_trajectory_as_it_is() -> None:
+    """So that without tree credit they teach what the search alone does, to the bit."""
+    for search in (Beam(2, 4), Beam(1, 2, commit="resample"), Sample()):
+        restarted, alone = (driver().run(tasks(strategy)) for strategy in (SuffixRestarts(search), search))
+        assert [trajectory.turns for trajectory in restarted] == [trajectory.turns for trajectory in alone]
+
+
 class Every(Scripted):
     """An engine that answers each prompt with all of some letters in turn."""
 
