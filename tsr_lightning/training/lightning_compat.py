@@ -69,9 +69,12 @@ class Position:
 
     @classmethod
     def in_checkpoint(cls, checkpoint: dict[str, Any]) -> "Position":
-        """Of the policy in a checkpoint, whose own "epoch" does not count the one that it was written in."""
-        begun = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["ready"]
-        return cls(epochs=begun, updates=checkpoint["global_step"])
+        """Of the policy in a checkpoint, whose own "epoch" does not count the one that it was written in. One that was
+        written at a rollout has begun an epoch without a batch, which does not count."""
+        loop = checkpoint["loops"]["fit_loop"]
+        has_batch = loop["epoch_loop.batch_progress"]["current"]["ready"] > 0
+        epochs = loop["epoch_progress"]["current"]["ready" if has_batch else "processed"]
+        return cls(epochs=epochs, updates=checkpoint["global_step"])
 
 
 def epochs_at_rollout(trainer: Trainer) -> int:
