@@ -64,9 +64,7 @@ class InstanceFilter(Callback):
         std = [one.std for one in groups]
         overall = [pstdev(map(one.objective.return_of, one.group.trajectories)) for one in groups]
         unranked = {
-            i
-            for i, one in enumerate(groups)
-            if not one.is_compared or (one.is_imitated and one.std <= self.minimum_std)
+            i for i, one in enumerate(groups) if not one.is_compared or (one.is_imitated and std[i] <= self.minimum_std)
         }
         candidates = [i for i in range(len(groups)) if i not in unranked]
         quota = self.kept_at_most(len(candidates))

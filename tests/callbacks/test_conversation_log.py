@@ -58,13 +58,13 @@ def test_failures_are_written_where_asked_for(empty_folder: Path):
 
 def test_a_run_from_the_start_replaces_the_file_whenever_its_first_rollout_is(empty_folder: Path):
     tsr(*ORACLE, *callbacks(successes_only=False))
-    Path("log.jsonl").rename("talks.jsonl")
+    Path("log.jsonl").rename("demonstrations.jsonl")
     Path("log.jsonl").write_text('{"epoch": 0}\n', encoding="utf-8")  # of an earlier run
     expert = {"class_path": "Uniform", "init_args": {"count": 1, "strategy": {"class_path": "Expert"}}}
     phases = {"class_path": "Phases", "init_args": {"epochs": [1], "plans": [{"class_path": "NoRollout"}, expert]}}
-    talks = {"path": "talks.jsonl", "count": 4, "epochs": 1}
-    second = ("--data.plan", json.dumps(phases), "--data.demonstrations", json.dumps(talks))
-    tsr(*ORACLE, *callbacks(successes_only=False), *second)
+    demonstrations = {"path": "demonstrations.jsonl", "count": 4, "epochs": 1}
+    flags = ("--data.plan", json.dumps(phases), "--data.demonstrations", json.dumps(demonstrations))
+    tsr(*ORACLE, *callbacks(successes_only=False), *flags)
     assert {record["epoch"] for record in records()} == {1}
 
 

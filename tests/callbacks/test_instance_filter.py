@@ -110,7 +110,11 @@ def test_the_deviation_of_compared_returns_ranks_first(objective):
         mixed(2, [0.0, 0.0], [-4.0, -8.0]),  # compared 0, and failures are left out: nothing to learn
         mixed(3, [1.0, 1.0], [2.0, 2.0]),  # compared 0, overall 0.5; imitated
     ]
-    assert kept(groups, objective, keep=0.25) == kept(groups, objective, keep=1.0) == [0, 1, 3]
+    for keep in (0.25, 0.5, 0.75, 1.0):
+        assert kept(groups, objective, keep=keep) == [0, 1, 3]
+    ranked = [*groups, mixed(4, [0.0, 0.2], [-4.0, -8.0])]  # compared 0.1, overall 3.4
+    assert kept(ranked, objective, keep=0.34) == [0, 1, 3]  # one of the three ranked, by what is compared
+    assert kept(ranked, objective, keep=0.67) == [0, 1, 3, 4]
     assert kept(groups, objective, keep=1.0, drop_uniform=False) == [0, 1, 2, 3]
     assert kept(groups, GRPO(), keep=0.25) == [0]  # where all are compared, as in the paper: 5 is the largest deviation
     assert kept(groups, GRPO(), keep=1.0) == [0, 1, 2, 3]

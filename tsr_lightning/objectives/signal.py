@@ -49,7 +49,7 @@ class Compared(NamedTuple):
         DAPO asks for 0 < successes < G. Where returns are 0 or 1 that is the same, and where rewards are dense, a group
         without a success can teach too. A critic and a format penalty may learn from groups without signal.
         """
-        return any(_has_signal(part, self.objective, minimum_std) for part in self.parts)
+        return self.is_imitated or any(_has_compared_signal(part, self.objective, minimum_std) for part in self.parts)
 
 
 def compared_std(group: Group, objective: Objective) -> float:
@@ -67,9 +67,7 @@ def _std(group: Group, objective: Objective) -> float:
     return pstdev(returns) if returns else 0.0
 
 
-def _has_signal(group: Group, objective: Objective, minimum_std: float) -> bool:
-    if any(objective.imitates(trajectory) for trajectory in group.trajectories):
-        return True
+def _has_compared_signal(group: Group, objective: Objective, minimum_std: float) -> bool:
     compared = [t for t in group.trajectories if objective.compares(t.origin)]
     if all(objective.masks(trajectory) for trajectory in compared):
         return False

@@ -235,7 +235,7 @@ class _Worker:
         try:
             with locked(self.folder.lock(run)) as lock:
                 if self.folder.result(run).is_file():
-                    self.progress.begin(run, "is there")
+                    self.progress.begin(run, "is left out")
                     self.progress.skip(run, "was finished by another study of this folder")
                     return "finished"
                 return self._run(run, self.checked[run.arm], lock)

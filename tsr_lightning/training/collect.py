@@ -86,7 +86,7 @@ def roll_out(
     tasks: Sequence[Sequence[SearchTask]],
     progress: ProgressFn,
     ranks: Ranks,
-    max_lost: Callable[[int], int] = int,
+    max_lost: Callable[[int], int] = int,  # of so many searches; all of them if not given
     fallback: Sequence[Sequence[SearchTask]] = (),
 ) -> Rollout:
     """Runs this rank's groups, and gathers those of all ranks, in the order of `tasks`. Every rank has about as many of
