@@ -34,7 +34,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
 	--durations=15 --durations-min=1
 
-.PHONY: help setup quickstart test test-all fast lint format types bench drawing wheel clean FORCE
+.PHONY: help setup quickstart test test-all fast lint format types bench docs wheel clean FORCE
 
 help: ## list the targets
 	@echo "TSR Lightning: make <target> [ARGS=…]"
@@ -90,8 +90,9 @@ bench: setup ## run the benchmarks, and write their tables and pictures
 	$(BIN)/tsr study configs/studies/short.yaml $(ARGS)
 	$(BIN)/tsr report runs/studies/short
 
-drawing: setup ## draw the rooms in docs/architecture.md from today's imports
+docs: setup ## make the drawing of docs/architecture.md and the tables of docs/results.md anew
 	@$(BIN)/python -m benchmarks.architecture
+	@$(BIN)/python -m benchmarks.results
 
 wheel: setup ## build the wheel into dist/
 	@rm -rf dist

@@ -1,0 +1,33 @@
+"""How figures are written in docs/results.md."""
+
+import math
+from collections.abc import Sequence
+
+from tsr_lightning.studies.report.intervals import Estimate
+
+
+def rate(value: float, *, bold: bool = False) -> str:
+    """0.4984 -> .498"""
+    text = f"{value:.3f}".removeprefix("0")
+    return f"**{text}**" if bold else text
+
+
+def rates(values: Sequence[float]) -> str:
+    """Those of the seeds, after their mean; nothing for one seed, which is its own mean."""
+    return f" ({' '.join(map(rate, values))})" if len(values) > 1 else ""
+
+
+def thousands(tokens: float) -> str:
+    """Nothing for none."""
+    return f"{tokens / 1000:.0f}k" if tokens else ""
+
+
+def points(value: float, sign: str = "") -> str:
+    """A difference of success rates in whole points; half a point goes away from zero, and what rounds to 0 from below
+    keeps its sign."""
+    whole = math.floor(abs(100 * value) + 0.5)
+    return f"{-whole if value < 0 else whole:{sign}d}" if whole or value >= 0 else "-0"
+
+
+def points_with_interval(estimate: Estimate) -> str:
+    return f"{points(estimate.value, '+')} [{points(estimate.low)}, {points(estimate.high)}]"

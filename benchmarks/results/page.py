@@ -1,0 +1,47 @@
+"""docs/results.md: its text is written by hand, its tables are made from the files of the studies beside it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.results.combinations import combinations_table
+from benchmarks.results.ends import ends_table
+from benchmarks.results.in_depth import in_depth_table
+from benchmarks.results.rows import COMBINATIONS, ENDS, IN_DEPTH, TASKS
+from benchmarks.results.verdict import verdict_table
+from tsr_lightning.studies.report.load import load_study
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results.md"
+_STUDIES = ("sokoban_search", "frozen_lake_search", "webshop_search", "combinations")
+_PLACE = re.compile(r"(<!-- made by python -m benchmarks\.results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def tables(root: Path) -> dict[str, str]:
+    """By the names of their places on the page.
+
+    Args:
+        root: the folder of the studies' folders.
+    """
+    studies = {name: load_study(root / name) for name in _STUDIES}
+    return {
+        "verdict": verdict_table(studies, TASKS),
+        **{name: ends_table(studies[study], blocks) for name, (study, blocks) in ENDS.items()},
+        "in_depth": in_depth_table(root / "sokoban_search" / "in_depth", IN_DEPTH),
+        "combinations": combinations_table(studies["combinations"], COMBINATIONS),
+    }
+
+
+def with_tables(text: str, made: Mapping[str, str]) -> str:
+    """The page with its tables made anew.
+
+    Args:
+        text: of the page.
+        made: the tables by the names of their places.
+
+    Raises:
+        ValueError: a table has no place, or a place no table.
+    """
+    places = [match[2] for match in _PLACE.finditer(text)]
+    if sorted(places) != sorted(made):
+        raise ValueError(f"the page has places for {', '.join(sorted(places))}, and not for {', '.join(sorted(made))}")
+    return _PLACE.sub(lambda match: f"{match[1]}\n{made[match[2]]}\n\n{match[3]}", text)

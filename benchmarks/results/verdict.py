@@ -1,0 +1,53 @@
+"""The table of searched recipes minus plain ones, in points of success."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.results.figures import points_with_interval
+from benchmarks.results.markdown import table
+from benchmarks.results.rows import PairRow, Task
+from tsr_lightning.studies.report.comparisons import Pair, instance_sets, pairs
+from tsr_lightning.studies.report.intervals import Estimate
+from tsr_lightning.studies.report.load import StudyResults
+
+_PROTOCOLS = ("sampled", "greedy")
+_FULL = 5  # seeds, which are said where there are fewer
+_HEADER = ("task, aim", "searched, under", "minus", "after all epochs", "at equal tokens", "at equal seconds")
+_NUMBERS = ("no", "one", "two", "three", "four")
+
+
+def verdict_table(studies: Mapping[str, StudyResults], tasks: Sequence[Task]) -> str:
+    """Bold where both protocols reach the aim and both intervals exclude zero, by the exact figures.
+
+    Args:
+        studies: by name.
+        tasks: in the order of their rows.
+    """
+    return table(_HEADER, (row for task in tasks for row in _rows(studies[task.study], task)))
+
+
+def _rows(study: StudyResults, task: Task) -> Iterator[Sequence[str]]:
+    asked = replace(study, pairs=tuple((row.arm, row.other) for row in task.pairs))
+    found = {(pair.arm, pair.other, pair.protocol): pair for pair in pairs(asked, instance_sets(asked))}
+    for number, row in enumerate(task.pairs):
+        both = [found[row.arm, row.other, protocol] for protocol in _PROTOCOLS]
+        seeds = both[0].seeds
+        fewer = f", {_NUMBERS[seeds]} seed{'s' if seeds > 1 else ''}" if seeds < _FULL else ""
+        yield ("" if number else task.name, row.under, row.minus + fewer, *_cells(both, row, task.aim))
+
+
+def _cells(both: Sequence[Pair], row: PairRow, aim: float) -> Iterator[str]:
+    yield verdict_cell([pair.end for pair in both], aim)
+    yield verdict_cell([pair.equal["tokens_generated"] for pair in both], aim)
+    yield verdict_cell([pair.equal["train_seconds"] for pair in both], aim) if row.one_day else "of other days"
+
+
+def verdict_cell(estimates: Sequence[Estimate], aim: float) -> str:
+    """Sampled and greedy.
+
+    Args:
+        estimates: of each protocol.
+        aim: success rate that each has to reach to be bold, with an interval above 0.
+    """
+    text = " / ".join(map(points_with_interval, estimates))
+    return f"**{text}**" if all(one.value >= aim and one.low > 0 for one in estimates) else text
