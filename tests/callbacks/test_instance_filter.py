@@ -19,7 +19,7 @@ from tsr_lightning.objectives import (
     ReinforceRej,
     TreeCredit,
 )
-from tsr_lightning.objectives.signal import compared_std
+from tsr_lightning.objectives.signal import Compared
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutWave
 from tsr_lightning.trajectory import Group, Origin
@@ -199,7 +199,7 @@ def test_under_tree_credit_the_groups_whose_states_vary_most_are_kept():
     objective = GRPO(searched=TreeCredit())
     searched = driver(keep_tree=True).run(tasks(Beam(2, 4), 16))
     groups = [Group(i, (one,)) for i, one in enumerate(searched)]
-    spread = [compared_std(group, objective) for group in groups]
+    spread = [Compared.of(group, objective).std for group in groups]
     assert len(set(spread)) > 4
     chosen = kept(groups, objective, keep=0.25)
     assert sorted(spread[i] for i in chosen) == sorted(spread)[-len(chosen) :]

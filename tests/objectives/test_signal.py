@@ -21,7 +21,7 @@ from tsr_lightning.objectives import (
     ReinforcePlusPlus,
     Supervised,
 )
-from tsr_lightning.objectives.signal import compared_returns, compared_std, has_signal
+from tsr_lightning.objectives.signal import Compared, compared_returns, has_signal
 from tsr_lightning.trajectory import Origin
 
 OBJECTIVES = [
@@ -54,7 +54,7 @@ def test_returns_are_compared_after_shaping():
     assert not has_signal(group, GRPO())
     shaped = GRPO(shaping=[OverlongPenalty(10, 4)])
     assert compared_returns(group, shaped) == [1.0, 0.25]
-    assert compared_std(group, shaped) == 0.375
+    assert Compared.of(group, shaped).std == 0.375
     assert has_signal(group, shaped)
 
     early, late = trajectory_of([(1, 1.0), (1, 0.0)]), trajectory_of([(1, 0.0), (1, 1.0)])

@@ -31,7 +31,7 @@ from tsr_lightning.objectives import (
     TokenGAE,
     TreeCredit,
 )
-from tsr_lightning.objectives.signal import compared_std, has_signal
+from tsr_lightning.objectives.signal import Compared, has_signal
 from tsr_lightning.trajectory import Candidate, Group, Origin, Trajectory
 
 Tree = tuple[Candidate, ...]
@@ -195,7 +195,7 @@ def test_a_group_has_signal_where_responses_of_a_state_differ_in_value():
     objective = GRPO(searched=TreeCredit())
     assert has_signal(group_of(varied), objective)
     assert not has_signal(group_of(uniform), objective)
-    assert (compared_std(group_of(varied), objective), compared_std(group_of(uniform), objective)) == (0.5, 0.0)
+    assert (Compared.of(group_of(varied), objective).std, Compared.of(group_of(uniform), objective).std) == (0.5, 0.0)
     assert not has_signal(group_of(uniform), PPO(searched=TreeCredit()))
     cut = tuple(replace(candidate, out_of_tokens=True) for candidate in varied)
     assert not has_signal(group_of(cut), DAPO(searched=TreeCredit()))

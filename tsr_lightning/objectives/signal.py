@@ -52,11 +52,6 @@ class Compared(NamedTuple):
         return self.is_imitated or any(_has_compared_signal(part, self.objective, minimum_std) for part in self.parts)
 
 
-def compared_std(group: Group, objective: Objective) -> float:
-    """See `Compared.std`."""
-    return Compared.of(group, objective).std
-
-
 def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_STD) -> bool:
     """See `Compared.has_signal`."""
     return Compared.of(group, objective).has_signal(minimum_std)
