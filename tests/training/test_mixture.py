@@ -13,10 +13,12 @@ from commands import QUICK, ROOT, TINY, in_folder, tsr
 from tsr_lightning.cli.app import TSRCLI
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.envs.make import make_env
+from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.training.instances import HeldOut, Instance, Instances
-from tsr_lightning.training.mixture import choose
+from tsr_lightning.training.mixture import MixtureEntry, choose, mixture_of
 
+REST = {"name": None, "first_epoch": 0, "last_epoch": None}  # of an entry that says nothing of them
 LAKE, SOKOBAN = make_env("tsr/FrozenLake-v0", size=3), make_env("tsr/Sokoban-v0")
 MIXTURE = (
     "[{env: tsr/FrozenLake-v0, env_kwargs: {prompt_style: bare, max_turns: 3}}, "
@@ -32,7 +34,7 @@ RUN = (
 
 
 def mixture(weights: tuple[float, ...] = (1, 3), held_out: int = 20) -> Instances:
-    return Instances([LAKE, SOKOBAN], Key(1), HeldOut(held_out), weights)
+    return Instances([LAKE, SOKOBAN], Key(1), HeldOut(held_out), lambda epoch: weights)
 
 
 def initial(instance: Instance) -> tuple[int, str]:
@@ -55,6 +57,30 @@ def test_an_environment_of_weight_zero_is_held_out_and_never_trained_on() -> Non
         drawn = mixture(weights)
         assert {env for env, _ in drawn.training(0, 100).instances} == {weights.index(1)}
         assert {env for env, _ in drawn.held_out} == {0, 1}
+
+
+def test_an_environment_is_trained_on_from_its_first_epoch_to_its_last() -> None:
+    entries = [MixtureEntry("a", last_epoch=2), MixtureEntry("b", weight=3.0, first_epoch=1)]
+    weights = [[entry.weight_in(epoch) for entry in entries] for epoch in range(5)]
+    assert weights == [[1.0, 0.0], [1.0, 3.0], [1.0, 3.0], [0.0, 3.0], [0.0, 3.0]]
+    growing = Instances([LAKE, SOKOBAN], Key(1), HeldOut(5), weights.__getitem__)
+    drawn = [{env for env, _ in growing.training(epoch, 30).instances} for epoch in range(4)]  # announces one ahead
+    assert drawn == [{0}, {0, 1}, {0, 1}, {1}]
+    assert {env for env, _ in growing.held_out} == {0, 1}
+
+
+def test_epochs_without_an_environment_to_train_on_are_refused() -> None:
+    for entries, epoch in [
+        ([MixtureEntry("a", first_epoch=1), MixtureEntry("b", weight=0.0)], 0),
+        ([MixtureEntry("a", last_epoch=3), MixtureEntry("b", first_epoch=5)], 4),
+        ([MixtureEntry("a", last_epoch=3), MixtureEntry("b", last_epoch=7)], 8),
+    ]:
+        with pytest.raises(ConfigError, match=rf"no entry with a weight is trained on in epoch {epoch};"):
+            mixture_of(entries, None)
+    with pytest.raises(ConfigError, match=r"data\.env\.last_epoch is 2: give null, or 3 \(first_epoch\) or more"):
+        MixtureEntry("a", first_epoch=3, last_epoch=2)
+    with pytest.raises(ConfigError, match=r"data\.env\.first_epoch is -1: give 0 or more"):
+        MixtureEntry("a", first_epoch=-1)
 
 
 def test_instances_are_a_pure_function_of_epoch_and_place() -> None:
@@ -109,6 +135,6 @@ def test_the_readmes_mixture_replaces_an_environment_and_its_arguments(empty_fol
         tsr(*RUN[:3], "--config", "mixture.yaml", "--print_config")
     data: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)["data"]
     sokoban, lake = data["env"]
-    assert sokoban == {"env": "tsr/Sokoban-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 2.0, "name": None}
-    assert lake == {"env": "tsr/FrozenLake-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 1.0, "name": None}
+    assert sokoban == {"env": "tsr/Sokoban-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 2.0, **REST}
+    assert lake == {"env": "tsr/FrozenLake-v0", "env_kwargs": {"prompt_style": "bare"}, "weight": 1.0, **REST}
     assert data["env_kwargs"] is None

@@ -16,6 +16,7 @@ from tsr_lightning.objectives import (
     GiGPO,
     ImitateSuccesses,
     MaxRL,
+    MeanBackup,
     Objective,
     PolicyGradient,
     ReinforcePlusPlus,
@@ -28,7 +29,9 @@ from tsr_lightning.objectives import (
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, SearchFailedGroups, Uniform
-from tsr_lightning.search.strategies import Beam, Expert, Sample
+from tsr_lightning.search.restarts import SuffixRestarts
+from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
+from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
 from tsr_lightning.search.vine import Vine
 from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.plan_check import check_plan
@@ -171,7 +174,6 @@ TREE = GRPO(searched=TreeCredit())
     "plan",
     [
         Uniform(Beam(), 1),  # one search is enough
-        Uniform(Vine(), 1),  # plain samples, whose states branch
         mixed(2, 1),
         Annealed(Beam(), count=4, epochs=8),
     ],
@@ -180,6 +182,29 @@ TREE = GRPO(searched=TreeCredit())
 def test_tree_credit_takes_a_single_search(plan: Plan):
     check_plan(TREE, plan)
     check_plan(PPO(searched=TreeCredit()), plan)
+    check_plan(GRPO(searched=TreeCredit(MeanBackup())), plan)
+
+
+@pytest.mark.parametrize("strategy", [Vine(), SuffixRestarts()], ids=repr)
+def test_what_measures_a_state_by_plain_samples_wants_their_mean(strategy: Strategy):
+    check_plan(GRPO(searched=TreeCredit(MeanBackup())), Uniform(strategy, 1))
+    message = r"backup is 'MaxBackup': \w+ plays plain samples on from a state .* use MeanBackup"
+    with pytest.raises(ConfigError, match=message):
+        check_plan(TREE, Uniform(strategy, 1))
+
+
+@pytest.mark.parametrize(
+    "scorer", [ReturnSoFar(), CriticValue(), WeightedSum([EnvironmentScore(), CriticValue()], [1.0, 0.5])], ids=repr
+)
+def test_means_refuse_a_score_that_counts_past_rewards(scorer: Scorer):
+    plan = Uniform(Beam(scorer=scorer), 1)
+    with pytest.raises(
+        ConfigError, match=rf"Beam.scorer is '{type(scorer).__name__}': under MeanBackup a score stands"
+    ):
+        check_plan(GRPO(searched=TreeCredit(MeanBackup())), plan)
+    check_plan(GRPO(searched=TreeCredit(MeanBackup(score_share=0.0))), plan)
+    check_plan(TREE, plan)
+    check_plan(IMITATING, plan)
 
 
 @pytest.mark.parametrize(

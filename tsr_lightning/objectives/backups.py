@@ -37,6 +37,16 @@ class Response(NamedTuple):
 class Backup(ABC):
     """The values of candidates."""
 
+    @property
+    def takes_best(self) -> bool:
+        """Whether the best outcome below a response stands for all of them."""
+        return False
+
+    @property
+    def takes_scores_for_returns(self) -> bool:
+        """Whether the score of a state stands for the return that is still to come there."""
+        return False
+
     @abstractmethod
     def __call__(self, trees: Sequence[Sequence[Candidate]]) -> list[list[float]]:
         """Of every candidate, indexed as `trees[i][j]`; equal responses in equal states have equal values.
@@ -62,6 +72,8 @@ class MaxBackup(Backup):
 
     discount: float = 0.9
     score_share: float = 0.5
+
+    takes_best = True
 
     def __post_init__(self) -> None:
         require_fraction("MaxBackup.discount", self.discount)
@@ -102,6 +114,10 @@ class MeanBackup(Backup):
     def __post_init__(self) -> None:
         require_fraction("MeanBackup.discount", self.discount)
         require_fraction("MeanBackup.score_share", self.score_share)
+
+    @property
+    def takes_scores_for_returns(self) -> bool:
+        return self.score_share > 0
 
     def __call__(self, trees: Sequence[Sequence[Candidate]]) -> list[list[float]]:
         def value(candidate: Candidate, below: float | None) -> float:

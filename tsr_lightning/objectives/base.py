@@ -22,6 +22,8 @@ class Needs:
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
         tree: all that each search proposed, in `Trajectory.tree`.
+        best_of_tree: the best outcome below a response stands for all of them.
+        scores_of_tree: the score of a state stands for the return that is still to come there.
         state_keys: the state that each turn was taken in, in `Trajectory.state_keys`.
     """
 
@@ -30,6 +32,8 @@ class Needs:
     final_values: bool = False
     reference: bool = False
     tree: bool = False
+    best_of_tree: bool = False
+    scores_of_tree: bool = False
     state_keys: bool = False
 
 

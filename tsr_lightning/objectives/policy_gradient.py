@@ -75,7 +75,7 @@ class PolicyGradient(Objective):
         require(needed == given, f"{name}.critic", self.critic, remedy)
         if not self.advantage.uses_rewards:
             self._require_nothing_in_the_rewards()
-        if self.searched.needs_tree:
+        if self.needs.tree:
             self._require_values_alone()
 
     def _require_nothing_in_the_rewards(self) -> None:
@@ -100,7 +100,7 @@ class PolicyGradient(Objective):
 
     @property
     def needs(self) -> Needs:
-        return replace(self.advantage.needs, reference=self.kl is not None, tree=self.searched.needs_tree)
+        return self.searched.needs_with(replace(self.advantage.needs, reference=self.kl is not None))
 
     @property
     def minimum_compared(self) -> int:
@@ -154,7 +154,7 @@ class PolicyGradient(Objective):
     def _finished(self, credit: Credit, trajectory: Trajectory) -> Credit:
         """The credit with all that neither baseline nor whitening sees."""
         searched = self.searched.override(trajectory)
-        if self.searched.needs_tree and searched is not None:
+        if self.needs.tree and searched is not None:
             credit = without_critic(credit)  # it learns the values of responses, not the returns of selected successes
         override = LEFT_OUT if self.masks(trajectory) else searched
         finished = penalise_format(apply_override(credit, override), trajectory, self.format_penalty)

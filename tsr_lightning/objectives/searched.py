@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsr_lightning.errors import require
+from tsr_lightning.objectives.base import Needs
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
@@ -30,10 +31,13 @@ class SearchedCredit(ABC):
     def override(self, trajectory: Trajectory) -> CreditOverride | None:
         """None where `compares` holds for the trajectory's origin."""
 
-    @property
-    def needs_tree(self) -> bool:
-        """Whether `Trajectory.tree` is recorded."""
-        return False
+    def needs_with(self, needs: Needs) -> Needs:
+        """What an objective needs that credits searched trajectories so.
+
+        Args:
+            needs: what it needs for all else.
+        """
+        return needs
 
     def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
         """See `Objective.comparisons` and `Objective.minimum_compared`."""

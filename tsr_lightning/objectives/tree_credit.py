@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.backups import Backup, MaxBackup, State, found_success, proposed_in
+from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit
 from tsr_lightning.objectives.signal import MINIMUM_STD
@@ -47,12 +48,14 @@ class TreeCredit(SearchedCredit):
     size_power: float = 1.0
     drop_uniform: bool = True
 
-    needs_tree = True
-
     def __post_init__(self) -> None:
         require_coefficient("TreeCredit.imitation", self.imitation)
         remedy = "1 makes instances equal, 0 makes expansions equal; use a number from 0 to 1"
         require(0 <= self.size_power <= 1, "TreeCredit.size_power", self.size_power, remedy)
+
+    def needs_with(self, needs: Needs) -> Needs:
+        takes_best, takes_scores = self.backup.takes_best, self.backup.takes_scores_for_returns
+        return replace(needs, tree=True, best_of_tree=takes_best, scores_of_tree=takes_scores)
 
     def compares(self, origin: Origin) -> bool:
         return origin is Origin.SAMPLED

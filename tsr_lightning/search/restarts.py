@@ -30,6 +30,7 @@ class SuffixRestarts(Strategy):
     points: int = 3
     rollouts: int = 4
     branches = True
+    measures_states = True
 
     def __post_init__(self) -> None:
         require(self.points >= 1, "SuffixRestarts.points", self.points, "give 1 or more")

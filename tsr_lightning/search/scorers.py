@@ -21,6 +21,11 @@ class Scorer(ABC):
     def needs_critic(self) -> bool:
         return False
 
+    @property
+    def includes_rewards(self) -> bool:
+        """Whether the rewards up to a node are in its score."""
+        return False
+
 
 @dataclass(frozen=True)
 class EnvironmentScore(Scorer):
@@ -34,6 +39,8 @@ class EnvironmentScore(Scorer):
 class ReturnSoFar(Scorer):
     """The rewards so far; the paper's released code scores by rewards."""
 
+    includes_rewards = True
+
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         return [node.episode_return for node in nodes]
 
@@ -43,6 +50,7 @@ class CriticValue(Scorer):
     """The return so far plus, where the episode goes on, the critic's value."""
 
     needs_critic = True
+    includes_rewards = True
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         open_nodes = [node for node in nodes if not node.done]
@@ -76,3 +84,7 @@ class WeightedSum(Scorer):
     @property
     def needs_critic(self) -> bool:
         return any(scorer.needs_critic for scorer in self.scorers)
+
+    @property
+    def includes_rewards(self) -> bool:
+        return any(scorer.includes_rewards for scorer in self.scorers)

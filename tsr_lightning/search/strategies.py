@@ -70,6 +70,11 @@ class Strategy(ABC, Generic[DataT]):
         """Whether the responses to a state are independent samples of the policy, as tree credit takes them."""
         return not self.without_replacement
 
+    @property
+    def measures_states(self) -> bool:
+        """Whether it plays plain samples on from a state so that their mean tells what the policy reaches there."""
+        return False
+
 
 @dataclass(frozen=True)
 class Sample(Strategy):

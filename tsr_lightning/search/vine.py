@@ -31,6 +31,7 @@ class Vine(Strategy):
     rollouts: int = 1
     origin = Origin.SAMPLED
     branches = True
+    measures_states = True
 
     def __post_init__(self) -> None:
         require(self.candidates >= 2, "Vine.candidates", self.candidates, "give 2 or more; for 1 use Sample")

@@ -235,8 +235,10 @@ class RolloutDataModule(LightningDataModule):
 
     @cached_property
     def instances(self) -> Instances:
-        weights = [entry.weight for entry in self.mixture]
-        return Instances(self._make_envs(), self.key, self.held_out, weights, self._rollout_guard)
+        return Instances(self._make_envs(), self.key, self.held_out, self._env_weights, self._rollout_guard)
+
+    def _env_weights(self, epoch: int) -> list[float]:
+        return [entry.weight_in(epoch) for entry in self.mixture]
 
     def texts(self) -> Iterator[str]:
         """Text of the tasks, for the vocabulary of a new model."""

@@ -5,7 +5,7 @@ do not suffice (most random 4x4 lakes recur). Both streams are pure functions of
 position in the training stream. An instance is a pair: the index of its environment in the mixture, and a seed.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -51,7 +51,8 @@ class Instances:
         envs: any objects of the environments.
         key: the run's.
         held_out: what is kept from training.
-        weights: the environments' chances of a training instance, up to a common factor; null for equal ones.
+        weights: the environments' chances of a training instance in an epoch, up to a common factor; null for equal
+            ones.
         guard: what becomes of an environment that fails.
     """
 
@@ -60,12 +61,12 @@ class Instances:
         envs: Sequence[Branchable],
         key: Key,
         held_out: HeldOut,
-        weights: Sequence[float] | None = None,
+        weights: Callable[[int], Sequence[float]] | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._envs = envs
         self._guard = Unguarded() if guard is None else guard
-        self._weights = weights or [1.0] * len(envs)
+        self._weights = weights
         self._key = key
         self._spec = held_out
         self._trained: dict[State, int] = {}  # how often each initial state was drawn for training
@@ -110,7 +111,8 @@ class Instances:
 
     def _env(self, epoch: int, place: int) -> int:
         """The environment of a training instance."""
-        return choose(self._weights, self._key.fold_in(Stream.INSTANCE, epoch, place, "environment"))
+        weights = [1.0] * len(self._envs) if self._weights is None else self._weights(epoch)
+        return choose(weights, self._key.fold_in(Stream.INSTANCE, epoch, place, "environment"))
 
     def _announce_training(self, epoch: int, places: Iterable[int]) -> None:
         self._announce(

@@ -1,4 +1,4 @@
-"""Which environments a run trains on: one, or a mixture of several."""
+"""Which environments a run trains on: one, or a mixture of several, which may change with the epoch."""
 
 from bisect import bisect
 from collections.abc import Sequence
@@ -23,16 +23,29 @@ class MixtureEntry:
         weight: its chance of each training instance, relative to those of the other entries. With 0 the policy is
             evaluated on it and never trained.
         name: what its own figures of evaluation are called; null for its id. Entries of one name share their figures.
+        first_epoch: from which on it is trained on; before, its weight counts as 0. With `last_epoch` of another
+            entry, difficulty grows (curriculum learning, https://doi.org/10.1145/1553374.1553380).
+        last_epoch: up to and with which it is trained on; null: to the end of the run.
     """
 
     env: str
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     weight: float = 1.0
     name: str | None = None
+    first_epoch: int = 0
+    last_epoch: int | None = None
 
     def __post_init__(self) -> None:
         remedy = "give a finite number, of 0 or above"
         require(0 <= self.weight < float("inf"), "data.env.weight", self.weight, remedy)
+        require(self.first_epoch >= 0, "data.env.first_epoch", self.first_epoch, "give 0 or more")
+        last, remedy = self.last_epoch, f"give null, or {self.first_epoch} (first_epoch) or more"
+        require(last is None or last >= self.first_epoch, "data.env.last_epoch", last, remedy)
+
+    def weight_in(self, epoch: int) -> float:
+        """Its weight among the training instances of an epoch."""
+        lasts = self.last_epoch is None or epoch <= self.last_epoch
+        return self.weight if self.first_epoch <= epoch and lasts else 0.0
 
     @property
     def label(self) -> str:
@@ -58,7 +71,16 @@ def mixture_of(env: str | Sequence[MixtureEntry], env_kwargs: dict[str, Any] | N
     require(not env_kwargs, "data.env_kwargs", env_kwargs, "data.env is a mixture: give each entry its own env_kwargs")
     weights = [entry.weight for entry in env]
     require(any(weights), "data.env.weight", weights, "give at least one entry a weight above 0, to train on")
+    for epoch in sorted({0} | {entry.last_epoch + 1 for entry in env if entry.last_epoch is not None}):
+        remedy = f"no entry with a weight is trained on in epoch {epoch}; let one begin earlier, or last longer"
+        require(any(entry.weight_in(epoch) for entry in env), "data.env.last_epoch", _spans(env), remedy)
     return list(env)
+
+
+def _spans(env: Sequence[MixtureEntry]) -> str:
+    return ", ".join(
+        f"{one.label}: {one.first_epoch} to {'the end' if one.last_epoch is None else one.last_epoch}" for one in env
+    )
 
 
 def choose(weights: Sequence[float], key: Key) -> int:

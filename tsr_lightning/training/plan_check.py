@@ -3,6 +3,7 @@
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.search.plan import Plan
+from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.trajectory import Origin
 
@@ -51,6 +52,7 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
     for strategy in plan.strategies:
         are_comparable = strategy.siblings_are_samples or not objective.needs.tree
         require(are_comparable, "data.plan", type(strategy).__name__, remedy)
+        _check_backup(objective, strategy)
     ends = file.epochs if file is not None and file.epochs is not None else 0
     for epoch in range(max(plan.constant_from, ends) + 1):
         require(
@@ -73,3 +75,21 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
             f"without others there is no baseline, so let it compare at least {least}, or none (searched ones need "
             "no group under ImitateSuccesses or TreeCredit), or use PPO",
         )
+
+
+def _check_backup(objective: Objective, strategy: Strategy) -> None:
+    """Refuses values of responses that mean something else in the trees of a strategy."""
+    name = type(strategy).__name__
+    remedy = (
+        f"{name} plays plain samples on from a state to measure what the policy reaches there, and the best of them is "
+        "luck; use MeanBackup (--config credit/tree_mean.yaml)"
+    )
+    takes_best = objective.needs.best_of_tree and strategy.measures_states
+    require(not takes_best, "model.objective.init_args.searched.init_args.backup", "MaxBackup", remedy)
+    scorer = strategy.scored_by
+    remedy = (
+        "under MeanBackup a score stands for the return that is still to come, and this one counts the rewards before "
+        "it too; use EnvironmentScore, MaxBackup, or MeanBackup with score_share 0"
+    )
+    counts_twice = objective.needs.scores_of_tree and scorer is not None and scorer.includes_rewards
+    require(not counts_twice, f"{name}.scorer", type(scorer).__name__, remedy)
