@@ -95,11 +95,11 @@ def _room(game: Game, state: State) -> str:
 def conversation(game: Game, settings: Mapping[str, Any]) -> list[Message]:
     """A walkthrough in the prompts of an environment with these arguments."""
     style = COMMAND_PROMPT_STYLES[settings["prompt_style"]]
-    told = [{"role": "system", "content": instructions(style, game.objective, (), settings["max_turns"])}]
+    messages = [{"role": "system", "content": instructions(style, game.objective, (), settings["max_turns"])}]
     for answer, command in zip(answers(game), game.walkthrough, strict=True):
-        told.append({"role": "user", "content": style.turn.format(state=answer)})
-        told.append({"role": "assistant", "content": command})
-    return told
+        messages.append({"role": "user", "content": style.turn.format(state=answer)})
+        messages.append({"role": "assistant", "content": command})
+    return messages
 
 
 def main() -> None:

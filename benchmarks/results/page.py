@@ -4,15 +4,20 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.results.ceiling import ceiling_table
 from benchmarks.results.combinations import combinations_table
 from benchmarks.results.ends import ends_table
 from benchmarks.results.in_depth import in_depth_table
-from benchmarks.results.rows import COMBINATIONS, ENDS, IN_DEPTH, TASKS
+from benchmarks.results.rows import COMBINATIONS, ENDS, IN_DEPTH, TASKS, TRIED
+from benchmarks.results.tried import tried_table
 from benchmarks.results.verdict import verdict_table
 from tsr_lightning.studies.report.load import load_study
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results.md"
-_STUDIES = ("sokoban_search", "frozen_lake_search", "webshop_search", "combinations")
+_STUDIES = (
+    *("sokoban_search", "frozen_lake_search", "webshop_search"),
+    *("sokoban_tuning", "frozen_lake_tuning", "webshop_tuning", "combinations"),
+)
 _PLACE = re.compile(r"(<!-- made by python -m benchmarks\.results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -26,6 +31,8 @@ def tables(root: Path) -> dict[str, str]:
     return {
         "verdict": verdict_table(studies, TASKS),
         **{name: ends_table(studies[study], blocks) for name, (study, blocks) in ENDS.items()},
+        "ceiling": ceiling_table(studies, [(study, block) for study, blocks in ENDS.values() for block in blocks]),
+        "tried": tried_table(studies, TRIED),
         "in_depth": in_depth_table(root / "sokoban_search" / "in_depth", IN_DEPTH),
         "combinations": combinations_table(studies["combinations"], COMBINATIONS),
     }

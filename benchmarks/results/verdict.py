@@ -3,20 +3,21 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.results.figures import points_with_interval
+from benchmarks.results.ends import starts_of
+from benchmarks.results.figures import points, points_with_interval, rate
 from benchmarks.results.markdown import table
-from benchmarks.results.rows import PairRow, Task
+from benchmarks.results.rows import PairRow, VerdictTask
 from tsr_lightning.studies.report.comparisons import Pair, instance_sets, pairs
 from tsr_lightning.studies.report.intervals import Estimate
 from tsr_lightning.studies.report.load import StudyResults
 
 _PROTOCOLS = ("sampled", "greedy")
 _FULL = 5  # seeds, which are said where there are fewer
-_HEADER = ("task, aim", "searched, under", "minus", "after all epochs", "at equal tokens", "at equal seconds")
+_HEADER = ("task, start, aim", "searched, under", "minus", "after all epochs", "at equal tokens", "at equal seconds")
 _NUMBERS = ("no", "one", "two", "three", "four")
 
 
-def verdict_table(studies: Mapping[str, StudyResults], tasks: Sequence[Task]) -> str:
+def verdict_table(studies: Mapping[str, StudyResults], tasks: Sequence[VerdictTask]) -> str:
     """Bold where both protocols reach the aim and both intervals exclude zero, by the exact figures.
 
     Args:
@@ -26,14 +27,20 @@ def verdict_table(studies: Mapping[str, StudyResults], tasks: Sequence[Task]) ->
     return table(_HEADER, (row for task in tasks for row in _rows(studies[task.study], task)))
 
 
-def _rows(study: StudyResults, task: Task) -> Iterator[Sequence[str]]:
+def _rows(study: StudyResults, task: VerdictTask) -> Iterator[Sequence[str]]:
     asked = replace(study, pairs=tuple((row.arm, row.other) for row in task.pairs))
     found = {(pair.arm, pair.other, pair.protocol): pair for pair in pairs(asked, instance_sets(asked))}
     for number, row in enumerate(task.pairs):
         both = [found[row.arm, row.other, protocol] for protocol in _PROTOCOLS]
         seeds = both[0].seeds
         fewer = f", {_NUMBERS[seeds]} seed{'s' if seeds > 1 else ''}" if seeds < _FULL else ""
-        yield ("" if number else task.name, row.under, row.minus + fewer, *_cells(both, row, task.aim))
+        yield ("" if number else _named(task, study), row.under, row.minus + fewer, *_cells(both, row, task.aim))
+
+
+def _named(task: VerdictTask, study: StudyResults) -> str:
+    """With the start, sampled and greedy."""
+    starts = ", ".join(map(rate, starts_of(study, task.pairs[0].arm)))
+    return f"{task.name}; {starts}; {points(task.aim)} points"
 
 
 def _cells(both: Sequence[Pair], row: PairRow, aim: float) -> Iterator[str]:

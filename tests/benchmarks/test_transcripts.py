@@ -24,8 +24,8 @@ def test_the_tokens_of_responses_are_theirs_and_the_ends_alone() -> None:
     batch = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
     header = torch.tensor(tokenizer.encode("<|im_start|>assistant\n"))
     marked = response_tokens(batch, header, tokenizer.eos_token_id)
-    told = [tokenizer.decode(row[mask].tolist()) for row, mask in zip(batch, marked, strict=True)]
-    assert told == ["go east<|im_end|>open box<|im_end|>", "take the old key from the box<|im_end|>"]
+    trained = [tokenizer.decode(row[mask].tolist()) for row, mask in zip(batch, marked, strict=True)]
+    assert trained == ["go east<|im_end|>open box<|im_end|>", "take the old key from the box<|im_end|>"]
 
 
 def test_the_share_of_noise_takes_the_place_of_the_configurations() -> None:

@@ -1,0 +1,36 @@
+"""The table of what was tried in tuning: plain recipes and ideas, each by the best of its trials."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from benchmarks.results.ends import PROTOCOLS, last_rates
+from benchmarks.results.figures import rate
+from benchmarks.results.markdown import table
+from benchmarks.results.rows import Idea
+from tsr_lightning.studies.report.load import StudyResults
+
+_HEADER = ("instances", "rollouts", "recipe", "trials", "best of them", "seeds", *PROTOCOLS)
+
+
+def tried_table(studies: Mapping[str, StudyResults], tried: Sequence[tuple[str, str, Sequence[Idea]]]) -> str:
+    """The best of the trials of an idea is that with the highest mean of both protocols.
+
+    Args:
+        studies: by name.
+        tried: the study, its instances, and the ideas.
+    """
+    return table(_HEADER, [row for study, name, ideas in tried for row in _rows(studies[study], name, ideas)])
+
+
+def _rows(study: StudyResults, name: str, ideas: Sequence[Idea]) -> Iterator[Sequence[str]]:
+    arms = {arm.arm: arm for arm in study.arms}
+    for idea in ideas:
+        ends = {
+            arm: [fmean(last_rates(arms[arm].curves(protocol))) for protocol in PROTOCOLS]
+            for arm in idea.arms
+            if arm in arms
+        }
+        if ends:
+            best = max(ends, key=lambda arm: fmean(ends[arm]))
+            seeds = str(len(arms[best].results))
+            yield (name, idea.kind, idea.name, str(len(ends)), f"`{best}`", seeds, *map(rate, ends[best]))
