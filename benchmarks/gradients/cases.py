@@ -22,7 +22,17 @@ from tsr_lightning.objectives import (
     TreeCredit,
 )
 from tsr_lightning.objectives.backups import Backup
-from tsr_lightning.search import Beam, BestOfN, FirstImprovement, Lookahead, Sample, Strategy, Vine
+from tsr_lightning.search import (
+    Beam,
+    BestOfN,
+    ContrastBeam,
+    FirstImprovement,
+    Lookahead,
+    Sample,
+    Strategy,
+    SuffixRestarts,
+    Vine,
+)
 
 TASKS = {"no noise": Rules(goal=4, turns=3), "slip": Rules(goal=3, turns=2, slip=0.25)}
 PLAIN = 4  # trajectories of a group without trees
@@ -30,6 +40,8 @@ SEARCHES: Mapping[str, Strategy] = {
     "plain samples": Sample(),
     "vine": Vine(candidates=2),
     "beam": Beam(width=2, candidates=2),
+    "contrast beam": ContrastBeam(width=1, candidates=2, contrast=1, rollouts=4),  # all that are pruned
+    "beam, suffix restarts": SuffixRestarts(Beam(width=2, candidates=2), points=1, rollouts=2),
     "lookahead": Lookahead(candidates=2, depth=1, width=1),
     "best of 3": BestOfN(3),
     "first improvement": FirstImprovement(candidates=2, without_replacement=False),
@@ -122,6 +134,10 @@ CASES = [
         "the best return that was found",
         tree=True,
     ),
+    _tree(MEAN, "contrast beam", "the return, half guessed by the score"),
+    _tree(MAX, "contrast beam", "the best return that was found"),
+    _tree(MEAN, "beam, suffix restarts", "the return, half guessed by the score"),
+    _tree(MAX, "beam, suffix restarts", "the best return that was found"),
     _tree(MEAN, "lookahead", "the return, half guessed by the score"),
     _tree(MAX, "lookahead", "the best return that was found"),
     _tree(MEAN, "best of 3", PART),
