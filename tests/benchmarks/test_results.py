@@ -48,6 +48,13 @@ def test_every_pair_of_the_verdict_is_also_in_its_studys_report():
             assert f"| {pair.arm} − {pair.other} | sampled |" in report
 
 
+@pytest.mark.parametrize("study", sorted(path.parent.name for path in RESULTS.glob("*/report")))
+def test_a_studys_report_is_of_all_its_results(study):
+    finished = len(list((RESULTS / study / "results").glob("*/seed*.json")))
+    report = (RESULTS / study / "report" / "report.md").read_text(encoding="utf-8")
+    assert report.startswith(f"{study}: {finished} of "), f"make it anew with tsr report docs/results/{study}"
+
+
 @pytest.mark.parametrize(
     ("estimates", "bold"),
     [
