@@ -38,8 +38,8 @@ turns; with slip it is the third in two, and a move goes one step further with p
 
 - Rollouts: groups of four plain samples, or of four searched trajectories; under tree credit one search. Beam,
   lookahead and first improvement have two candidates (beam width 2, lookahead one turn deep), a vine two in every
-  state. A contrast beam keeps the best and the worst prefix and plays all that it prunes out; suffix restarts are two plain
-  samples from the last state of a success.
+  state. A contrast beam keeps the best and the worst prefix and plays all that it prunes out; suffix restarts are two
+  plain samples from the last state of a success.
 - The gradient is that of a step of many groups with importance ratios of 1, without an entropy bonus. Tree credit has
   leave-one-out baselines and `size_power` 0 unless the row says otherwise.
 - *cosine*: with the exact gradient of the expected return. *bias*: what is left of the expected gradient after the best
