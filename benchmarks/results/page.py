@@ -4,11 +4,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.results.ceiling import ceiling_table
 from benchmarks.results.combinations import combinations_table
 from benchmarks.results.ends import ends_table
 from benchmarks.results.in_depth import in_depth_table
-from benchmarks.results.rows import COMBINATIONS, ENDS, IN_DEPTH, TASKS, TRIED
+from benchmarks.results.pairs import TASKS
+from benchmarks.results.pupil import pupil_table
+from benchmarks.results.recipes import ENDS
+from benchmarks.results.trials import TRIED
 from benchmarks.results.tried import tried_table
 from benchmarks.results.verdict import verdict_table
 from tsr_lightning.studies.report.load import load_study
@@ -18,6 +20,14 @@ _STUDIES = (
     *("sokoban_search", "frozen_lake_search", "webshop_search"),
     *("sokoban_tuning", "frozen_lake_tuning", "webshop_tuning", "combinations"),
 )
+_IN_DEPTH = {  # folders of sokoban_search/in_depth
+    "rare-raft": "RAFT",
+    "rare-imitate": "GRPO, successes of a beam 1 of 2",
+    "rare-ppo-imitate": "PPO, the same",
+    "rare-grpo": "GRPO on plain samples",
+    "rare-ppo": "PPO on plain samples",
+}
+_COMBINATIONS = {"sokoban": "Sokoban", "frozen_lake": "FrozenLake", "webshop": "WebShop"}  # by the axis `task`
 _PLACE = re.compile(r"(<!-- made by python -m benchmarks\.results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -31,10 +41,10 @@ def tables(root: Path) -> dict[str, str]:
     return {
         "verdict": verdict_table(studies, TASKS),
         **{name: ends_table(studies[study], blocks) for name, (study, blocks) in ENDS.items()},
-        "ceiling": ceiling_table(studies, [(study, block) for study, blocks in ENDS.values() for block in blocks]),
+        "pupil": pupil_table(studies, [(study, block) for study, blocks in ENDS.values() for block in blocks]),
         "tried": tried_table(studies, TRIED),
-        "in_depth": in_depth_table(root / "sokoban_search" / "in_depth", IN_DEPTH),
-        "combinations": combinations_table(studies["combinations"], COMBINATIONS),
+        "in_depth": in_depth_table(root / "sokoban_search" / "in_depth", _IN_DEPTH),
+        "combinations": combinations_table(studies["combinations"], _COMBINATIONS),
     }
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from benchmarks.results.ends import PROTOCOLS, last_rates
 from benchmarks.results.figures import rate
+from benchmarks.results.finished import PROTOCOLS, last_rates
 from benchmarks.results.markdown import table
-from benchmarks.results.rows import Idea
+from benchmarks.results.trials import Idea
 from tsr_lightning.studies.report.load import StudyResults
 
 _HEADER = ("instances", "rollouts", "recipe", "trials", "best of them", "seeds", *PROTOCOLS)

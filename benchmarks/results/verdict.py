@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.results.ends import starts_of
 from benchmarks.results.figures import points, points_with_interval, rate
+from benchmarks.results.finished import PROTOCOLS, starts_of
 from benchmarks.results.markdown import table
-from benchmarks.results.rows import PairRow, VerdictTask
+from benchmarks.results.pairs import PairRow, VerdictTask
 from tsr_lightning.studies.report.comparisons import Pair, instance_sets, pairs
 from tsr_lightning.studies.report.intervals import Estimate
 from tsr_lightning.studies.report.load import StudyResults
 
-_PROTOCOLS = ("sampled", "greedy")
 _FULL = 5  # seeds, which are said where there are fewer
 _HEADER = ("task, start, aim", "searched, under", "minus", "after all epochs", "at equal tokens", "at equal seconds")
 _NUMBERS = ("no", "one", "two", "three", "four")
@@ -31,7 +30,7 @@ def _rows(study: StudyResults, task: VerdictTask) -> Iterator[Sequence[str]]:
     asked = replace(study, pairs=tuple((row.arm, row.other) for row in task.pairs))
     found = {(pair.arm, pair.other, pair.protocol): pair for pair in pairs(asked, instance_sets(asked))}
     for number, row in enumerate(task.pairs):
-        both = [found[row.arm, row.other, protocol] for protocol in _PROTOCOLS]
+        both = [found[row.arm, row.other, protocol] for protocol in PROTOCOLS]
         seeds = both[0].seeds
         fewer = f", {_NUMBERS[seeds]} seed{'s' if seeds > 1 else ''}" if seeds < _FULL else ""
         yield ("" if number else _named(task, study), row.under, row.minus + fewer, *_cells(both, row, task.aim))

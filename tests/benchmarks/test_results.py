@@ -8,7 +8,8 @@ import pytest
 from benchmarks.results.figures import points, points_with_interval, rate, rates, thousands
 from benchmarks.results.markdown import table
 from benchmarks.results.page import PAGE, tables, with_tables
-from benchmarks.results.rows import ENDS, TASKS
+from benchmarks.results.pairs import TASKS
+from benchmarks.results.recipes import ENDS
 from benchmarks.results.verdict import verdict_cell
 from tsr_lightning.studies.report.intervals import Estimate
 

@@ -73,7 +73,7 @@ def mixture_of(env: str | Sequence[MixtureEntry], env_kwargs: dict[str, Any] | N
     require(any(weights), "data.env.weight", weights, "give at least one entry a weight above 0, to train on")
     for epoch in sorted({0} | {entry.last_epoch + 1 for entry in env if entry.last_epoch is not None}):
         remedy = f"no entry with a weight is trained on in epoch {epoch}; let one begin earlier, or last longer"
-        require(any(entry.weight_in(epoch) for entry in env), "data.env.last_epoch", _spans(env), remedy)
+        require(any(entry.weight_in(epoch) for entry in env), "data.env", _spans(env), remedy)
     return list(env)
 
 

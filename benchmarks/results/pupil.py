@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.results.ends import PROTOCOLS, Finished, best_of, finished, starts_of
 from benchmarks.results.figures import rate
+from benchmarks.results.finished import PROTOCOLS, Finished, best_of, finished, starts_of
 from benchmarks.results.markdown import table
-from benchmarks.results.rows import Block, Kind
+from benchmarks.results.recipes import Block, Kind
 from tsr_lightning.studies.report.load import StudyResults
 
 _HEADER = (
@@ -20,7 +20,7 @@ _HEADER = (
 )
 
 
-def ceiling_table(studies: Mapping[str, StudyResults], blocks: Sequence[tuple[str, Block]]) -> str:
+def pupil_table(studies: Mapping[str, StudyResults], blocks: Sequence[tuple[str, Block]]) -> str:
     """A row per block and protocol.
 
     Args:

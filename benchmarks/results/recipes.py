@@ -1,0 +1,132 @@
+"""The recipes of the studies, by their instances. No figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["plain", "searched", "solver"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row of a table of ends.
+
+    Args:
+        arm: of the study.
+        name: what it does.
+        kind: what its rollouts are: samples, searches, or demonstrations of the solver.
+        one_day: whether its seconds were measured under like conditions as most; else they get a star.
+    """
+
+    arm: str
+    name: str
+    kind: Kind = "searched"
+    one_day: bool = True
+
+
+@dataclass(frozen=True)
+class Block:
+    """Recipes on the same instances.
+
+    Args:
+        name: which instances.
+        recipes: its rows; those without a finished run are left out.
+    """
+
+    name: str
+    recipes: Sequence[Recipe]
+
+
+_SOKOBAN_RECIPES = {
+    "raft": "RAFT: successes of plain samples",
+    "imitate": "GRPO, successes of a beam 1 of 2",
+    "imitate-distinct": "GRPO, the same with responses that differ (`without_replacement`)",
+    "ppo-imitate": "PPO, successes of a beam 1 of 2",
+    "grpo": "GRPO on plain samples",
+    "ppo": "PPO on plain samples",
+    "tree": "GRPO, tree credit, beam 1 of 4",
+    "best-of-4": "successes of best of 4",
+    "imitate-of-4": "successes of a beam 1 of 4, four updates",
+    "search-first": "beam 1 of 2 for 15 epochs, then plain samples",
+    "expert": "supervised by the solver, 320 x 1",
+    "paper": "the paper's: GRPO on groups of eight beams 1 of 4, as if they were samples",
+}
+
+
+_SOKOBAN_KINDS: Mapping[str, Kind] = {"raft": "plain", "grpo": "plain", "ppo": "plain", "expert": "solver"}
+
+
+def _sokoban_block(levels: str, name: str) -> Block:
+    return Block(
+        name,
+        [
+            Recipe(f"{levels}-{recipe}", words, _SOKOBAN_KINDS.get(recipe, "searched"))
+            for recipe, words in _SOKOBAN_RECIPES.items()
+        ],
+    )
+
+
+ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and its blocks
+    "sokoban": (
+        "sokoban_search",
+        [
+            _sokoban_block("longest", "Sokoban, 8 to 10 moves"),
+            _sokoban_block("rare", "Sokoban, 6 to 10 moves"),
+            _sokoban_block("hard", "Sokoban, 4 to 10 moves"),
+            _sokoban_block("default", "Sokoban, 2 to 10 moves"),
+        ],
+    ),
+    "frozen_lake": (
+        "frozen_lake_search",
+        [
+            Block(
+                "FrozenLake, slippery",
+                [
+                    Recipe("first-improvement", "GRPO, successes of first improvement of 8, 200 x 1"),
+                    Recipe("ppo-first-improvement", "PPO, the same"),
+                    Recipe(
+                        "imitate-keep",
+                        "GRPO, successes of a beam 1 of 4 with the luck of the search (`keep`), 184 x 1",
+                        one_day=False,
+                    ),
+                    Recipe("ppo-imitate-keep", "PPO, the same"),
+                    Recipe("tree", "GRPO, tree credit by means, beam 1 of 4, four updates, 184 x 1", one_day=False),
+                    Recipe("ppo-tree-4-updates", "PPO, the same", one_day=False),
+                    Recipe("ppo-tree", "PPO, the same with two updates", one_day=False),
+                    Recipe("grpo", "GRPO on plain samples, 72 x 8, four updates", "plain"),
+                    Recipe("ppo-8-updates", "PPO on plain samples, 72 x 8, eight updates", "plain"),
+                    Recipe("ppo-4-updates", "PPO on plain samples, 72 x 8, four updates", "plain"),
+                    Recipe("ppo", "PPO on plain samples, 72 x 8, two updates of half the size", "plain", one_day=False),
+                    Recipe("raft", "RAFT: successes of plain samples, 576 x 1", "plain", one_day=False),
+                    Recipe(
+                        "imitate",
+                        "GRPO, successes of a beam 1 of 2 played again (`resample`), 140 x 1",
+                        one_day=False,
+                    ),
+                    Recipe(
+                        "paper",
+                        "the paper's: GRPO on groups of eight beams 1 of 4, as if they were samples",
+                        one_day=False,
+                    ),
+                    Recipe("expert", "supervised by the solver, 184 x 1", "solver", one_day=False),
+                ],
+            )
+        ],
+    ),
+    "webshop": (
+        "webshop_search",
+        [
+            Block(
+                "WebShop, crowded",
+                [
+                    Recipe("crowded-raft", "RAFT: successes of plain samples, 160 x 1", "plain"),
+                    Recipe("crowded-imitate", "GRPO, successes of a beam 1 of 2, 80 x 1"),
+                    Recipe("crowded-ppo-imitate", "PPO, the same", one_day=False),
+                    Recipe("crowded-ppo", "PPO on plain samples, 20 x 8", "plain", one_day=False),
+                    Recipe("crowded-grpo", "GRPO on plain samples, 20 x 8", "plain", one_day=False),
+                    Recipe("crowded-expert", "supervised by the solver, 160 x 1", "solver", one_day=False),
+                ],
+            )
+        ],
+    ),
+}

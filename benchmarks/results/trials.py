@@ -1,0 +1,132 @@
+"""What was tried in tuning, by idea. No figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.results.recipes import Kind
+
+
+@dataclass(frozen=True)
+class Idea:
+    """A row of the table of what was tried, on one tuning study.
+
+    Args:
+        name: the idea.
+        arms: its trials.
+        kind: "plain" for the rows to compare it with.
+    """
+
+    name: str
+    arms: Sequence[str]
+    kind: Kind = "searched"
+
+
+TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances, and what was tried on them
+    (
+        "sokoban_tuning",
+        "Sokoban, 6 to 10 moves",
+        [
+            Idea("GRPO", ["grpo-1e-3", "grpo-5e-4", "grpo-2.5e-4", "grpo-4-updates", "grpo-groups-of-32"], "plain"),
+            Idea("PPO", ["ppo-1e-3", "ppo-5e-4", "ppo-2.5e-4", "ppo-4-updates"], "plain"),
+            Idea(
+                "RAFT",
+                [
+                    *("raft-1e-3", "raft-5e-4", "raft-2.5e-4", "raft-4-updates", "raft-8-updates", "raft-groups-of-8"),
+                    *("raft-4-updates-temperature-1.5", "raft-4-updates-entropy"),
+                ],
+                "plain",
+            ),
+            Idea(
+                "successes of a beam, of two, four or eight candidates",
+                [
+                    *("imitate-1e-3", "imitate-5e-4", "imitate-4-updates", "imitate-8-updates", "imitate-beam-2"),
+                    *("imitate-beam-1-of-2", "imitate-beam-1-of-2-4-updates", "imitate-beam-1-of-8"),
+                ],
+            ),
+            Idea("the same under PPO", ["ppo-imitate-1e-3", "ppo-imitate-5e-4"]),
+            Idea("eight searches of an instance instead of one", ["imitate-groups-of-8"]),
+            Idea(
+                "more entropy, by temperature or a bonus",
+                ["imitate-beam-1-of-2-temperature-1.5", "imitate-beam-1-of-2-entropy"],
+            ),
+            Idea("search first, samples later", ["raft-search-first"]),
+            Idea("search of what samples failed", ["imitate-failures", "failed-groups", "failed-groups-of-2"]),
+            Idea("successes of best of 4", ["best-of-4"]),
+            Idea("tree credit, GRPO", ["tree-1e-3", "tree-5e-4", "tree-2.5e-4"]),
+            Idea("tree credit, PPO", ["ppo-tree-1e-3", "ppo-tree-5e-4"]),
+            Idea("tree credit with imitation beside it", ["tree-and-imitate"]),
+            Idea("tree credit, pruned candidates played out", ["tree-rollouts"]),
+        ],
+    ),
+    (
+        "sokoban_tuning",
+        "Sokoban, 8 to 10 moves",
+        [
+            Idea("RAFT", ["longest-raft-4-updates", "longest-raft-2-updates", "longest-raft-2.5e-4"], "plain"),
+            Idea("successes of a beam", ["longest-imitate-4-updates", "longest-imitate-beam-1-of-2"]),
+            Idea("successes of first improvement", ["longest-first-improvement-of-8"]),
+            Idea("tree credit, GRPO", ["longest-tree-5e-4", "longest-tree-2.5e-4"]),
+        ],
+    ),
+    (
+        "frozen_lake_tuning",
+        "FrozenLake, slippery",
+        [
+            Idea(
+                "GRPO",
+                [
+                    *("grpo-5e-4", "grpo-2.5e-4", "grpo-4-updates", "grpo-wide-4-updates", "grpo-wide-8-updates"),
+                    "grpo-wide-groups-of-4",
+                ],
+                "plain",
+            ),
+            Idea(
+                "PPO",
+                [
+                    *("ppo-5e-4", "ppo-2.5e-4", "ppo-4-updates", "ppo-wide", "ppo-wide-5e-4", "ppo-wide-4-updates"),
+                    "ppo-wide-8-updates",
+                ],
+                "plain",
+            ),
+            Idea("RAFT", ["raft-5e-4", "raft-4-updates", "raft-wide"], "plain"),
+            Idea(
+                "successes of a beam, with the luck of the search",
+                ["imitate-keep", "imitate-keep-wide", "imitate-keep-wide-4-updates", "imitate-keep-wide-1-of-2"],
+            ),
+            Idea(
+                "successes of a beam, played again",
+                [
+                    *("imitate-resample", "imitate-resample-1-of-2", "imitate-resample-4-updates"),
+                    "ppo-imitate-resample",
+                ],
+            ),
+            Idea("successes of first improvement", ["first-improvement", "first-improvement-alike"]),
+            Idea(
+                "tree credit by means",
+                ["tree-mean", "ppo-tree-mean", "tree-wide-4-updates", "ppo-tree-wide-4-updates"],
+            ),
+            Idea("tree credit by means, every candidate played out", ["tree-vine"]),
+        ],
+    ),
+    (
+        "webshop_tuning",
+        "WebShop, default shops",
+        [
+            Idea("GRPO", ["grpo-2.5e-4"], "plain"),
+            Idea("PPO", ["ppo-2.5e-4"], "plain"),
+            Idea("RAFT", ["raft-4-updates", "raft-2e-4"], "plain"),
+            Idea("successes of a beam", ["imitate-1-of-2", "imitate-1-of-2-2e-4"]),
+            Idea("the same under PPO", ["ppo-imitate-1-of-2-2e-4"]),
+            Idea("tree credit", ["tree-2e-4"]),
+        ],
+    ),
+    (
+        "webshop_tuning",
+        "WebShop, crowded",
+        [
+            Idea("GRPO", ["crowded-grpo-2.5e-4", "crowded-grpo-1.25e-4"], "plain"),
+            Idea("RAFT", ["crowded-raft-2e-4"], "plain"),
+            Idea("successes of a beam", ["crowded-imitate-2e-4"]),
+        ],
+    ),
+]
