@@ -5,8 +5,8 @@ from statistics import fmean
 
 from benchmarks.results.figures import rate
 from benchmarks.results.finished import PROTOCOLS, last_rates
+from benchmarks.results.ideas import Idea
 from benchmarks.results.markdown import table
-from benchmarks.results.trials import Idea
 from tsr_lightning.studies.report.load import StudyResults
 
 _HEADER = ("instances", "rollouts", "recipe", "trials", "best of them", "seeds", *PROTOCOLS)
