@@ -99,10 +99,29 @@ class TestMixtures:
         assert other_beam.against == mean_interval(np.array([[1], [0.5]])).within(-1, 1)
 
     def test_the_page_and_the_table_have_them(self, tmp_path: Path):
-        text = markdown_of(write_study(tmp_path / "known", PLAYED, MIXTURE))
-        assert text.index("**Start and end**") < text.index("**Start and end on easy**")
-        table = pd.read_csv(tmp_path / "known" / "report" / "ends.csv").set_index(["arm", "environment"])
+        text = markdown_of(write_study(tmp_path / "known", PLAYED, MIXTURE, pairs=[["beam", "plain"]]))
+        assert text.index("## known, sampled") < text.index("## known, on easy, sampled")
+        assert "![known-on-easy-sampled.png](known-on-easy-sampled.png)" in text
+        assert text.index("**The first minus the second**") < text.index("**The first minus the second, on easy**")
+        report = tmp_path / "known" / "report"
+        assert (report / "known-on-easy-sampled.png").is_file()
+        table = pd.read_csv(report / "ends.csv").set_index(["arm", "environment"])
         assert table.loc[("beam", "easy"), "end"] == 0.75
+
+    def test_each_environment_has_its_own_pairs_and_budgets(self, tmp_path: Path):
+        study = load_study(write_study(tmp_path, PLAYED, MIXTURE, pairs=[["beam", "plain"]]))
+        [group] = instance_sets(study)
+        easy, _ = by_environment(group)
+        [pair] = pairs(study, [easy])
+        assert pair.environment == "easy"
+        # half way to the evaluation after 200 tokens: 1 / 2 and 1 / 2, minus 1 and 1
+        assert pair.equal["tokens_generated"] == mean_interval(np.array([[-0.5], [-0.5]])).within(-1, 1)
+        [tokens] = [row for row in at_budgets(study, easy) if (row.arm, row.budget) == ("beam", "tokens_generated")]
+        assert (tokens.environment, tokens.common, tokens.success) == ("easy", 100, 0.5)
+
+    def test_the_first_lines_count_an_arm_once(self, tmp_path: Path):
+        text = markdown_of(write_study(tmp_path, PLAYED, MIXTURE))
+        assert "0 of 2 arms and protocols end below their start" in text
 
     def test_one_environment_is_none(self, tmp_path: Path):
         [group] = instance_sets(load_study(write_study(tmp_path)))

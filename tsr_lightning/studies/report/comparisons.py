@@ -34,6 +34,7 @@ class AtBudget:
     study: str
     arm: str
     protocol: str
+    environment: str  # of a mixture, whose instances alone are counted; empty: all instances
     budget: str  # a key of BUDGETS
     common: float  # the least that any run of its set spent in all
     success: float  # at `common`
@@ -49,6 +50,7 @@ class Reached:
     study: str
     arm: str
     protocol: str
+    environment: str  # of a mixture, whose instances alone are counted; empty: all instances
     threshold: float
     seeds: int
     reached: int  # of the seeds
@@ -63,6 +65,7 @@ class Pair:
     arm: str
     other: str
     protocol: str
+    environment: str  # of a mixture, whose instances alone are counted; empty: all instances
     seeds: int  # that both have
     end: Estimate  # paired by seed and instance
     equal: Mapping[str, Estimate]  # by budget, where both spend it and were evaluated before
@@ -170,6 +173,7 @@ def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
                 study=study.name,
                 arm=arm,
                 protocol=group.protocol,
+                environment=group.environment,
                 budget=budget,
                 common=common,
                 success=fmean(float(one.at(budget, common).mean()) for one in curves),
@@ -193,7 +197,7 @@ def pairs(study: StudyResults, groups: Sequence[InstanceSet]) -> Iterator[Pair]:
             if amount > 0 and found is not None and _reaches_back([*curves, *others], budget, amount):
                 spent[budget], equal[budget] = amount, found
         seeds = len(paired(curves, others)[0])
-        yield Pair(study.name, arm, other, group.protocol, seeds, end, equal, spent)
+        yield Pair(study.name, arm, other, group.protocol, group.environment, seeds, end, equal, spent)
 
 
 def reached(study: StudyResults, group: InstanceSet) -> Iterator[Reached]:
@@ -205,6 +209,7 @@ def reached(study: StudyResults, group: InstanceSet) -> Iterator[Reached]:
                 study=study.name,
                 arm=arm,
                 protocol=group.protocol,
+                environment=group.environment,
                 threshold=threshold,
                 seeds=len(curves),
                 reached=sum(epochs != float("inf") for epochs in by_epoch),

@@ -86,7 +86,8 @@ def _png(figure: Figure) -> bytes:
 
 
 def title(group: InstanceSet) -> str:
-    parts = [group.study, group.label, group.protocol]
+    environment = f"on {group.environment}" if group.environment else ""
+    parts = [group.study, group.label, environment, group.protocol]
     return ", ".join(part for part in parts if part)
 
 

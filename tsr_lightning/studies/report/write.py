@@ -1,13 +1,20 @@
 """Writes a report: tables as CSV and Parquet, pictures, a page and a Markdown fragment."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, pairs, reached
+from tsr_lightning.studies.report.comparisons import (
+    Pair,
+    at_budgets,
+    by_environment,
+    ends,
+    instance_sets,
+    pairs,
+    reached,
+)
 from tsr_lightning.studies.report.load import StudyResults, load_study
 from tsr_lightning.studies.report.page import Report, Section, html, markdown
 from tsr_lightning.studies.report.pictures import draw, title
@@ -44,25 +51,23 @@ def write_report(
     sections, lines, all_ends, all_budgets, all_pairs, all_reached = [], [], [], [], [], []
     for study in studies:
         study_ends = []
-        groups = instance_sets(study)
+        groups = [one for group in instance_sets(study) for one in (group, *by_environment(group))]
         if found := list(pairs(study, groups)):
-            sections.append(Section(f"{study.name}, in pairs", (), (pairs_table(found, "The first minus the second"),)))
+            sections.append(Section(f"{study.name}, in pairs", (), tuple(_pairs_tables(found))))
             all_pairs += found
         for group in groups:
             picture = f"{_file_name(title(group))}.png"
             group_ends, budgets = list(ends(study, group)), list(at_budgets(study, group))
             pictures[picture] = draw(group, group_ends)
             times = list(reached(study, group))
-            env_ends = [list(ends(study, one)) for one in by_environment(group)]
             tables: list[Table] = [
                 ends_table(group_ends, "Start and end"),
-                *(ends_table(rows, f"Start and end on {rows[0].environment}") for rows in env_ends),
                 budgets_table([row for row in budgets if row.budget != "epochs"], "At equal budgets"),
                 *([reached_table(times, "Spent until a success rate was reached")] if times else []),
             ]
             sections.append(Section(title(group), (picture,), tuple(tables)))
-            study_ends += group_ends
-            all_ends += [*group_ends, *chain.from_iterable(env_ends)]
+            study_ends += [] if group.environment else group_ends
+            all_ends += group_ends
             all_budgets += budgets
             all_reached += times
         lines += list(verdict(study, study_ends))
@@ -85,6 +90,13 @@ def write_report(
     (output / "report.md").write_text(markdown(report), encoding="utf-8")
     written = ["report.html", "report.md", "evaluations.parquet", *(f"{name}.csv" for name in frames), *pictures]
     return [output / name for name in written]
+
+
+def _pairs_tables(found: Sequence[Pair]) -> Iterator[Table]:
+    """Of all instances, then of each environment of a mixture."""
+    for environment in dict.fromkeys(pair.environment for pair in found):
+        own = [pair for pair in found if pair.environment == environment]
+        yield pairs_table(own, "The first minus the second" + (f", on {environment}" if environment else ""))
 
 
 def _adjusted(study: StudyResults, baseline: str | None, thresholds: Mapping[str, Sequence[float]]) -> StudyResults:
