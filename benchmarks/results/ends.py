@@ -22,7 +22,7 @@ def ends_table(study: StudyResults, blocks: Sequence[Block]) -> str:
         return table(header, _rows(study, blocks[0]))
     rows: list[Sequence[str]] = []
     for block in blocks:
-        first = (block.name, "start " + ", ".join(map(rate, starts_of(study, block.recipes[0].arm))))
+        first = (block.name, "start " + ", ".join(map(rate, starts_of(study, block.recipes[0].arm, block.environment))))
         rows += [(first[i] if i < len(first) else "", *row) for i, row in enumerate(_rows(study, block))]
     return table(("levels", *header), rows)
 

@@ -32,12 +32,14 @@ class VerdictTask:
         name: of the task.
         aim: success rate ahead of the plain recipe, set before the runs.
         pairs: its rows.
+        environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
     """
 
     study: str
     name: str
     aim: float
     pairs: Sequence[PairRow]
+    environment: str = ""
 
 
 def _sokoban_pairs(levels: str, raft_of_one_day: bool, plain_of_one_day: bool) -> list[PairRow]:

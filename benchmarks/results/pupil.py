@@ -35,7 +35,7 @@ def _rows(study: StudyResults, block: Block) -> list[Sequence[str]]:
     pupils = _of_kind(found, "solver")
     rows = []
     for place, protocol in enumerate(PROTOCOLS):
-        start = starts_of(study, found[0].recipe.arm)[place]
+        start = starts_of(study, found[0].recipe.arm, block.environment)[place]
         plain, searched = (best_of(_of_kind(found, kind), place) for kind in ("plain", "searched"))
         if not pupils or plain is None or searched is None:
             continue

@@ -31,10 +31,12 @@ class Block:
     Args:
         name: which instances.
         recipes: its rows; those without a finished run are left out.
+        environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
     """
 
     name: str
     recipes: Sequence[Recipe]
+    environment: str = ""
 
 
 _SOKOBAN_RECIPES = {
