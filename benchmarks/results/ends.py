@@ -41,5 +41,5 @@ def _rows(study: StudyResults, block: Block) -> Iterator[Sequence[str]]:
             sampled + rates(last_rates(runs)),
             greedy,
             thousands(tokens),
-            f"{seconds:.0f}" + ("" if one.recipe.one_day else "*"),
+            f"{seconds:.0f}" + ("" if one.recipe.alike else "*"),
         )

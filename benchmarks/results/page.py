@@ -17,7 +17,7 @@ from tsr_lightning.studies.report.load import load_study
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results.md"
 _STUDIES = (
-    *("sokoban_search", "frozen_lake_search", "webshop_search"),
+    *("sokoban_search", "sokoban_curriculum", "frozen_lake_search", "webshop_search"),
     *("sokoban_tuning", "frozen_lake_tuning", "webshop_tuning", "combinations"),
 )
 _IN_DEPTH = {  # folders of sokoban_search/in_depth

@@ -13,14 +13,14 @@ class PairRow:
         other: the plain one.
         under: the objective of the first.
         minus: what the second is called.
-        one_day: whether their seconds were measured under like conditions; else they are not compared.
+        alike: whether their seconds were measured under like conditions; else they are not compared.
     """
 
     arm: str
     other: str
     under: str
     minus: str
-    one_day: bool = True
+    alike: bool = True
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class VerdictTask:
     environment: str = ""
 
 
-def _sokoban_pairs(levels: str, raft_of_one_day: bool, plain_of_one_day: bool) -> list[PairRow]:
+def _sokoban_pairs(levels: str, raft_alike: bool, plain_alike: bool) -> list[PairRow]:
     return [
-        PairRow(f"{levels}-imitate", f"{levels}-raft", "GRPO", "RAFT", raft_of_one_day),
-        PairRow(f"{levels}-ppo-imitate", f"{levels}-raft", "PPO", "RAFT", raft_of_one_day),
-        PairRow(f"{levels}-imitate", f"{levels}-grpo", "GRPO", "plain GRPO", plain_of_one_day),
-        PairRow(f"{levels}-ppo-imitate", f"{levels}-ppo", "PPO", "plain PPO", plain_of_one_day),
+        PairRow(f"{levels}-imitate", f"{levels}-raft", "GRPO", "RAFT", raft_alike),
+        PairRow(f"{levels}-ppo-imitate", f"{levels}-raft", "PPO", "RAFT", raft_alike),
+        PairRow(f"{levels}-imitate", f"{levels}-grpo", "GRPO", "plain GRPO", plain_alike),
+        PairRow(f"{levels}-ppo-imitate", f"{levels}-ppo", "PPO", "plain PPO", plain_alike),
     ]
 
 
@@ -57,13 +57,35 @@ TASKS = [
         "Sokoban, 8 to 10 moves",
         0.08,
         [
-            PairRow("longest-imitate-distinct", "longest-raft", "GRPO, responses that differ", "RAFT", one_day=False),
-            *_sokoban_pairs("longest", raft_of_one_day=False, plain_of_one_day=False),
+            PairRow("longest-imitate-distinct", "longest-raft", "GRPO, responses that differ", "RAFT", alike=False),
+            *_sokoban_pairs("longest", raft_alike=False, plain_alike=False),
         ],
     ),
     VerdictTask("sokoban_search", "Sokoban, 6 to 10 moves", 0.08, _sokoban_pairs("rare", False, False)),
     VerdictTask("sokoban_search", "Sokoban, 4 to 10 moves", 0.08, _sokoban_pairs("hard", True, False)),
     VerdictTask("sokoban_search", "Sokoban, 2 to 10 moves", 0.08, _sokoban_pairs("default", True, True)),
+    VerdictTask(
+        "sokoban_curriculum",
+        "Sokoban, 8 to 10 moves, other levels",
+        0.08,
+        [
+            PairRow("longest-imitate", "longest-raft", "GRPO", "RAFT"),
+            PairRow("longest-tree", "longest-raft", "GRPO, tree credit", "RAFT", alike=False),
+        ],
+        environment="longest",
+    ),
+    VerdictTask(
+        "sokoban_curriculum",
+        "Sokoban, 8 to 10 moves, after a curriculum",
+        0.08,
+        [
+            PairRow("curriculum-imitate", "curriculum-raft", "GRPO", "RAFT"),
+            PairRow("curriculum-ppo-imitate", "curriculum-raft", "PPO", "RAFT", alike=False),
+            PairRow("curriculum-imitate", "curriculum-grpo", "GRPO", "plain GRPO", alike=False),
+            PairRow("curriculum-ppo-imitate", "curriculum-ppo", "PPO", "plain PPO", alike=False),
+        ],
+        environment="longest",
+    ),
     VerdictTask(
         "frozen_lake_search",
         "FrozenLake, slippery",
@@ -73,7 +95,7 @@ TASKS = [
             PairRow("first-improvement", "ppo-4-updates", "GRPO", "plain PPO, four updates"),
             PairRow("ppo-first-improvement", "ppo-4-updates", "PPO", "plain PPO, four updates"),
             PairRow("ppo-first-improvement", "ppo-8-updates", "PPO", "plain PPO, eight updates"),
-            PairRow("imitate-keep", "grpo", "GRPO, beam 1 of 4", "plain GRPO", one_day=False),
+            PairRow("imitate-keep", "grpo", "GRPO, beam 1 of 4", "plain GRPO", alike=False),
             PairRow("ppo-imitate-keep", "ppo-4-updates", "PPO, beam 1 of 4", "plain PPO, four updates"),
         ],
     ),
@@ -83,9 +105,9 @@ TASKS = [
         0.15,
         [
             PairRow("crowded-imitate", "crowded-raft", "GRPO", "RAFT"),
-            PairRow("crowded-ppo-imitate", "crowded-raft", "PPO", "RAFT", one_day=False),
-            PairRow("crowded-imitate", "crowded-grpo", "GRPO", "plain GRPO", one_day=False),
-            PairRow("crowded-ppo-imitate", "crowded-ppo", "PPO", "plain PPO", one_day=False),
+            PairRow("crowded-ppo-imitate", "crowded-raft", "PPO", "RAFT", alike=False),
+            PairRow("crowded-imitate", "crowded-grpo", "GRPO", "plain GRPO", alike=False),
+            PairRow("crowded-ppo-imitate", "crowded-ppo", "PPO", "plain PPO", alike=False),
         ],
     ),
 ]

@@ -15,13 +15,13 @@ class Recipe:
         arm: of the study.
         name: what it does.
         kind: what its rollouts are: samples, searches, or demonstrations of the solver.
-        one_day: whether its seconds were measured under like conditions as most; else they get a star.
+        alike: whether its seconds were measured under like conditions as most; else they get a star.
     """
 
     arm: str
     name: str
     kind: Kind = "searched"
-    one_day: bool = True
+    alike: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,21 @@ _SOKOBAN_RECIPES = {
 
 _SOKOBAN_KINDS: Mapping[str, Kind] = {"raft": "plain", "grpo": "plain", "ppo": "plain", "expert": "solver"}
 
+_CURRICULUM_RECIPES = ("raft", "grpo", "ppo", "imitate", "ppo-imitate", "tree")
+
+
+def _curriculum_block(levels: str, name: str) -> Block:
+    recipes = [
+        Recipe(
+            f"{levels}-{recipe}",
+            _SOKOBAN_RECIPES[recipe],
+            _SOKOBAN_KINDS.get(recipe, "searched"),
+            alike=recipe in ("raft", "imitate"),  # the others ran when the machine was twice as fast
+        )
+        for recipe in _CURRICULUM_RECIPES
+    ]
+    return Block(name, recipes, environment="longest")
+
 
 def _sokoban_block(levels: str, name: str) -> Block:
     return Block(
@@ -78,6 +93,13 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
             _sokoban_block("default", "Sokoban, 2 to 10 moves"),
         ],
     ),
+    "curriculum": (
+        "sokoban_curriculum",
+        [
+            _curriculum_block("longest", "8 to 10 moves from the start"),
+            _curriculum_block("curriculum", "2 to 10 moves for 20 epochs, then 8 to 10"),
+        ],
+    ),
     "frozen_lake": (
         "frozen_lake_search",
         [
@@ -89,28 +111,28 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                     Recipe(
                         "imitate-keep",
                         "GRPO, successes of a beam 1 of 4 with the luck of the search (`keep`), 184 x 1",
-                        one_day=False,
+                        alike=False,
                     ),
                     Recipe("ppo-imitate-keep", "PPO, the same"),
-                    Recipe("tree", "GRPO, tree credit by means, beam 1 of 4, four updates, 184 x 1", one_day=False),
-                    Recipe("ppo-tree-4-updates", "PPO, the same", one_day=False),
-                    Recipe("ppo-tree", "PPO, the same with two updates", one_day=False),
+                    Recipe("tree", "GRPO, tree credit by means, beam 1 of 4, four updates, 184 x 1", alike=False),
+                    Recipe("ppo-tree-4-updates", "PPO, the same", alike=False),
+                    Recipe("ppo-tree", "PPO, the same with two updates", alike=False),
                     Recipe("grpo", "GRPO on plain samples, 72 x 8, four updates", "plain"),
                     Recipe("ppo-8-updates", "PPO on plain samples, 72 x 8, eight updates", "plain"),
                     Recipe("ppo-4-updates", "PPO on plain samples, 72 x 8, four updates", "plain"),
-                    Recipe("ppo", "PPO on plain samples, 72 x 8, two updates of half the size", "plain", one_day=False),
-                    Recipe("raft", "RAFT: successes of plain samples, 576 x 1", "plain", one_day=False),
+                    Recipe("ppo", "PPO on plain samples, 72 x 8, two updates of half the size", "plain", alike=False),
+                    Recipe("raft", "RAFT: successes of plain samples, 576 x 1", "plain", alike=False),
                     Recipe(
                         "imitate",
                         "GRPO, successes of a beam 1 of 2 played again (`resample`), 140 x 1",
-                        one_day=False,
+                        alike=False,
                     ),
                     Recipe(
                         "paper",
                         "the paper's: GRPO on groups of eight beams 1 of 4, as if they were samples",
-                        one_day=False,
+                        alike=False,
                     ),
-                    Recipe("expert", "supervised by the solver, 184 x 1", "solver", one_day=False),
+                    Recipe("expert", "supervised by the solver, 184 x 1", "solver", alike=False),
                 ],
             )
         ],
@@ -123,10 +145,10 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                 [
                     Recipe("crowded-raft", "RAFT: successes of plain samples, 160 x 1", "plain"),
                     Recipe("crowded-imitate", "GRPO, successes of a beam 1 of 2, 80 x 1"),
-                    Recipe("crowded-ppo-imitate", "PPO, the same", one_day=False),
-                    Recipe("crowded-ppo", "PPO on plain samples, 20 x 8", "plain", one_day=False),
-                    Recipe("crowded-grpo", "GRPO on plain samples, 20 x 8", "plain", one_day=False),
-                    Recipe("crowded-expert", "supervised by the solver, 160 x 1", "solver", one_day=False),
+                    Recipe("crowded-ppo-imitate", "PPO, the same", alike=False),
+                    Recipe("crowded-ppo", "PPO on plain samples, 20 x 8", "plain", alike=False),
+                    Recipe("crowded-grpo", "GRPO on plain samples, 20 x 8", "plain", alike=False),
+                    Recipe("crowded-expert", "supervised by the solver, 160 x 1", "solver", alike=False),
                 ],
             )
         ],

@@ -50,7 +50,7 @@ def _named(task: VerdictTask, study: StudyResults) -> str:
 def _cells(both: Sequence[Pair], row: PairRow, aim: float) -> Iterator[str]:
     yield verdict_cell([pair.end for pair in both], aim)
     yield verdict_cell([pair.equal["tokens_generated"] for pair in both], aim)
-    yield verdict_cell([pair.equal["train_seconds"] for pair in both], aim) if row.one_day else "of other days"
+    yield verdict_cell([pair.equal["train_seconds"] for pair in both], aim) if row.alike else "conditions differ"
 
 
 def verdict_cell(estimates: Sequence[Estimate], aim: float) -> str:

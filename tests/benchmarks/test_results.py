@@ -29,17 +29,27 @@ def test_the_tables_of_the_page_are_those_of_the_result_files(made):
 @pytest.mark.parametrize("name", ENDS)
 def test_ends_are_the_successes_in_the_result_files(made, name):
     study, blocks = ENDS[name]
-    recipes = [recipe for block in blocks for recipe in block.recipes]
-    files = {one: sorted((RESULTS / study / "results" / one.arm).glob("seed*.json")) for one in recipes}
+    recipes = [(recipe, block.environment) for block in blocks for recipe in block.recipes]
+    files = {one.arm: sorted((RESULTS / study / "results" / one.arm).glob("seed*.json")) for one, _ in recipes}
     rows = iter(made[name].splitlines()[2:])
-    for recipe in (one for one in recipes if files[one]):
-        ends = [json.loads(path.read_text(encoding="utf-8"))["evaluations"][-1]["successes"] for path in files[recipe]]
-        sampled = fmean(fmean(end["sampled"]) / 2 for end in ends)  # of two episodes an instance
-        greedy = fmean(fmean(end["greedy"]) for end in ends)
+    for recipe, environment in (one for one in recipes if files[one[0].arm]):
+        runs = [json.loads(path.read_text(encoding="utf-8")) for path in files[recipe.arm]]
+        sampled = fmean(end_on(environment, run, "sampled") / 2 for run in runs)  # of two episodes an instance
+        greedy = fmean(end_on(environment, run, "greedy") for run in runs)
         row = next(rows).replace("**", "")
-        assert f"| {recipe.name} | {len(ends)} | {rate(sampled)}" in row
+        assert f"| {recipe.name} | {len(runs)} | {rate(sampled)}" in row
         assert f"| {rate(greedy)} |" in row
     assert list(rows) == []
+
+
+def end_on(environment, run, protocol):
+    """Mean successes of an instance at the end, of all or of those of one environment of a mixture."""
+    successes = run["evaluations"][-1]["successes"][protocol]
+    if not environment:
+        return fmean(successes)
+    names = {place: run["settings"][f"data.env.{place}.name"] for place in (0, 1)}
+    played = zip(run["instances"], successes, strict=True)
+    return fmean(count for (env, _), count in played if names[env] == environment)
 
 
 def test_every_pair_of_the_verdict_is_also_in_its_studys_report():
