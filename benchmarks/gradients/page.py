@@ -91,7 +91,8 @@ def measured(cases: Sequence[Case] = CASES) -> list[Measured]:
 
 
 def write_page(out: Path) -> None:
-    """Writes gradients.md into a folder."""
+    """Writes gradients.md into a folder, which is made if it is missing."""
+    out.mkdir(parents=True, exist_ok=True)  # before the enumeration, which takes minutes
     rows = measured()
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *map(_line, rows)]
     page = _PREFACE.format(verdict=_verdict(rows)) + "\n".join(lines) + "\n" + _REASONS
