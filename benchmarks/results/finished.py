@@ -6,7 +6,7 @@ from statistics import fmean
 
 from benchmarks.results.recipes import Block, Recipe
 from tsr_lightning.studies.report.curves import Curve
-from tsr_lightning.studies.report.load import ArmResults, StudyResults
+from tsr_lightning.studies.report.load import StudyResults
 
 PROTOCOLS = ("sampled", "greedy")
 _ENOUGH = 3  # seeds of a recipe that may be the best
@@ -29,25 +29,10 @@ def finished(study: StudyResults, block: Block) -> list[Finished]:
     """The recipes that have a finished run."""
     arms = {arm.arm: arm for arm in study.arms}
     return [
-        Finished(recipe, tuple(curves_on(block.environment, arms[recipe.arm], protocol) for protocol in PROTOCOLS))
+        Finished(recipe, tuple(arms[recipe.arm].curves(protocol, block.environment) for protocol in PROTOCOLS))
         for recipe in block.recipes
         if recipe.arm in arms
     ]
-
-
-def curves_on(environment: str, arm: ArmResults, protocol: str) -> list[Curve]:
-    """The runs of an arm.
-
-    Args:
-        environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
-        arm: whose runs.
-        protocol: of evaluation.
-    """
-    curves = arm.curves(protocol)
-    if not environment:
-        return curves
-    [place] = [place for place, name in arm.environments.items() if name == environment]
-    return [one.within(place) for one in curves]
 
 
 def best_of(found: Sequence[Finished], protocol: int) -> Finished | None:
@@ -60,7 +45,7 @@ def best_of(found: Sequence[Finished], protocol: int) -> Finished | None:
 def starts_of(study: StudyResults, arm: str, environment: str) -> list[float]:
     """The success at the start of the instances that an arm plays, or those of one environment, by protocol."""
     [found] = [one for one in study.arms if one.arm == arm]
-    return [float(curves_on(environment, found, protocol)[0].success[0]) for protocol in PROTOCOLS]
+    return [float(found.curves(protocol, environment)[0].success[0]) for protocol in PROTOCOLS]
 
 
 def last_rates(curves: Sequence[Curve]) -> list[float]:

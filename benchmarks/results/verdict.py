@@ -7,7 +7,7 @@ from benchmarks.results.figures import points, points_with_interval, rate
 from benchmarks.results.finished import PROTOCOLS, starts_of
 from benchmarks.results.markdown import table
 from benchmarks.results.pairs import PairRow, VerdictTask
-from tsr_lightning.studies.report.comparisons import Pair, by_environment, instance_sets, pairs
+from tsr_lightning.studies.report.comparisons import Pair, all_sets, pairs
 from tsr_lightning.studies.report.intervals import Estimate
 from tsr_lightning.studies.report.load import StudyResults
 
@@ -28,10 +28,9 @@ def verdict_table(studies: Mapping[str, StudyResults], tasks: Sequence[VerdictTa
 
 def _rows(study: StudyResults, task: VerdictTask) -> Iterator[Sequence[str]]:
     asked = replace(study, pairs=tuple((row.arm, row.other) for row in task.pairs))
-    groups = [one for group in instance_sets(asked) for one in (group, *by_environment(group))]
     found = {
         (pair.arm, pair.other, pair.protocol): pair
-        for pair in pairs(asked, groups)
+        for pair in pairs(asked, all_sets(asked))
         if pair.environment == task.environment
     }
     for number, row in enumerate(task.pairs):

@@ -18,7 +18,15 @@ from tsr_lightning.cli.app import main
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.folder import StudyFolder, write_json
 from tsr_lightning.studies.grid import Run
-from tsr_lightning.studies.report.comparisons import at_budgets, by_environment, ends, instance_sets, pairs, reached
+from tsr_lightning.studies.report.comparisons import (
+    all_sets,
+    at_budgets,
+    by_environment,
+    ends,
+    instance_sets,
+    pairs,
+    reached,
+)
 from tsr_lightning.studies.report.curves import Curve, matrix
 from tsr_lightning.studies.report.intervals import mean_interval
 from tsr_lightning.studies.report.load import curve, load_study, with_start
@@ -118,6 +126,12 @@ class TestMixtures:
         assert pair.equal["tokens_generated"] == mean_interval(np.array([[-0.5], [-0.5]])).within(-1, 1)
         [tokens] = [row for row in at_budgets(study, easy) if (row.arm, row.budget) == ("beam", "tokens_generated")]
         assert (tokens.environment, tokens.common, tokens.success) == ("easy", 100, 0.5)
+
+    def test_entries_of_one_name_are_one(self, tmp_path: Path):
+        study = load_study(write_study(tmp_path, PLAYED, {**MIXTURE, "data.env.1.name": "easy"}))
+        [whole, easy] = all_sets(study)
+        assert easy.environment == "easy"
+        assert [row.end for row in ends(study, easy)] == [row.end for row in ends(study, whole)]
 
     def test_the_first_lines_count_an_arm_once(self, tmp_path: Path):
         text = markdown_of(write_study(tmp_path, PLAYED, MIXTURE))

@@ -110,11 +110,17 @@ def instance_sets(study: StudyResults) -> list[InstanceSet]:
 
 
 def by_environment(group: InstanceSet) -> Iterator[InstanceSet]:
-    """One per environment of a mixture that is evaluated."""
-    for place, name in group.environments.items():
-        curves = {arm: [one.within(place) for one in own] for arm, own in group.curves.items()}
+    """One per environment of a mixture that is evaluated; entries of one name are one, as in the figures of a run."""
+    for name in dict.fromkeys(group.environments.values()):
+        places = [place for place, other in group.environments.items() if other == name]
+        curves = {arm: [one.within(places) for one in own] for arm, own in group.curves.items()}
         if all(one.instances for own in curves.values() for one in own):
             yield replace(group, environment=name, curves=curves)
+
+
+def all_sets(study: StudyResults) -> list[InstanceSet]:
+    """The sets of a study, each followed by those of its environments."""
+    return [one for group in instance_sets(study) for one in (group, *by_environment(group))]
 
 
 def _label(members: Sequence[ArmResults], arms: Sequence[ArmResults], number: int) -> str:

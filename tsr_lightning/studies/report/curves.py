@@ -1,6 +1,6 @@
 """The curve of a run: success by instance against what the run had cost. Arithmetic alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,13 +38,13 @@ class Curve:
         """[E] success rates, every instance counted the same."""
         return np.asarray(self.rates.mean(axis=1))
 
-    def within(self, environment: int) -> "Curve":
-        """The same run on the instances of one environment of a mixture alone.
+    def within(self, environments: Collection[int]) -> "Curve":
+        """The same run on the instances of some environments of a mixture alone.
 
         Args:
-            environment: its place in `data.env`.
+            environments: their places in `data.env`.
         """
-        own = [place for place, (env, _) in enumerate(self.instances) if env == environment]
+        own = [place for place, (env, _) in enumerate(self.instances) if env in environments]
         return replace(self, instances=tuple(self.instances[place] for place in own), rates=self.rates[:, own])
 
     def at(self, budget: str, amount: float) -> Floats:

@@ -32,10 +32,19 @@ class ArmResults:
     points: Mapping[str, str]
     results: Mapping[int, Mapping[str, Any]]
 
-    def curves(self, protocol: str) -> list[Curve]:
-        """One per seed that was evaluated by this protocol."""
+    def curves(self, protocol: str, environment: str = "") -> list[Curve]:
+        """One per seed that was evaluated by this protocol.
+
+        Args:
+            protocol: of evaluation.
+            environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
+        """
         found = (curve(seed, result, protocol) for seed, result in self.results.items())
-        return [one for one in found if one is not None]
+        curves = [one for one in found if one is not None]
+        if not environment:
+            return curves
+        places = [place for place, name in self.environments.items() if name == environment]
+        return [one.within(places) for one in curves]
 
     @property
     def held_out(self) -> tuple[tuple[int, int], ...]:

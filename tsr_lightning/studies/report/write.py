@@ -6,15 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.report.comparisons import (
-    Pair,
-    at_budgets,
-    by_environment,
-    ends,
-    instance_sets,
-    pairs,
-    reached,
-)
+from tsr_lightning.studies.report.comparisons import Pair, all_sets, at_budgets, ends, pairs, reached
 from tsr_lightning.studies.report.load import StudyResults, load_study
 from tsr_lightning.studies.report.page import Report, Section, html, markdown
 from tsr_lightning.studies.report.pictures import draw, title
@@ -51,7 +43,7 @@ def write_report(
     sections, lines, all_ends, all_budgets, all_pairs, all_reached = [], [], [], [], [], []
     for study in studies:
         study_ends = []
-        groups = [one for group in instance_sets(study) for one in (group, *by_environment(group))]
+        groups = all_sets(study)
         if found := list(pairs(study, groups)):
             sections.append(Section(f"{study.name}, in pairs", (), tuple(_pairs_tables(found))))
             all_pairs += found
