@@ -1,8 +1,30 @@
-"""The error that bad input raises: one sentence that names the key, the value and the remedy."""
+"""Errors by who can mend them: the user's input, the run, or an environment that may work at the next try."""
 
 
 class ConfigError(ValueError):
     """Bad input, explained in one sentence; `tsr` prints it without a traceback."""
+
+
+class RunError(RuntimeError):
+    """What broke at run time, explained in one sentence; `tsr` prints it and ends with status 1.
+
+    Args:
+        sentence: what broke, where, and what to do about it.
+        details: lines that are printed before it, such as the traceback of a user's own code.
+    """
+
+    def __init__(self, sentence: str, details: str = "") -> None:
+        super().__init__(sentence, details)
+        self.sentence = sentence
+        self.details = details
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class EnvFault(Exception):
+    """A failure of what an environment depends on, such as a page that does not load. Environments may raise it: the
+    call is tried again with the same draws, and counted."""
 
 
 def require(valid: bool, key: str, value: object, remedy: str) -> None:

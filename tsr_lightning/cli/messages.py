@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.cli.shipped_configs import config_folder
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 
 _PACKAGES = ("tsr_lightning", "callbacks")
 _WORDS = {"NoneType": "null", "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
@@ -40,9 +40,14 @@ def config_error_sentence(error: BaseException) -> str | None:
 
 @contextmanager
 def one_sentence_errors(program: str) -> Iterator[None]:
-    """Ends the program with one sentence and status 2 where the user is mistaken; other errors pass."""
+    """Ends the program with one sentence: with status 2 for bad input, with status 1 for a run that broke. Other errors
+    pass."""
     try:
         yield
+    except RunError as error:
+        print(f"{error.details.rstrip()}\n" if error.details else "", end="", file=sys.stderr)
+        print(f"{program}: error: {one_line(error.sentence)}", file=sys.stderr)
+        sys.exit(1)
     except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # a ConfigError is a ValueError
         sentence = config_error_sentence(error)
         if sentence is None:
