@@ -22,7 +22,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "batching": (*COMMON, "modeling"),
     "policy": (*COMMON, "modeling", "batching"),
     "engines": (*COMMON, "modeling"),
-    "search": (*COMMON, "envs.base", "engines.base"),
+    "search": (*COMMON, "envs.base", "envs.boundary", "envs.faults", "envs.outcome", "engines.base"),
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
     "estimate": (*COMMON, "envs.base", "batching", "policy", "engines", "search"),

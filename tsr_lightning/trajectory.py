@@ -20,12 +20,16 @@ def to_messages(observation: str | Sequence[Message], instructions: str = "") ->
     """An observation as messages: a text is a user message. Instructions, if any, come first, in a system message.
 
     Raises:
-        TypeError: where it is neither a text nor a sequence of Messages.
+        TypeError: where it is neither a text nor a sequence of Messages, or a content is no text.
     """
+    if not isinstance(observation, str | Sequence):
+        raise TypeError(f"an observation is a text or a sequence of trajectory.Message, and this is {observation!r}")
     answered = (Message("user", observation),) if isinstance(observation, str) else tuple(observation)
     for message in answered:
         if not isinstance(message, Message):
             raise TypeError(f"an observation is a text or a sequence of trajectory.Message, and this holds {message!r}")
+        if not isinstance(message.content, str):
+            raise TypeError(f"the content of the {message.role} message is {message.content!r}; give one string")
     return (Message("system", instructions), *answered) if instructions else answered
 
 

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from tsr_lightning.errors import EnvFault
 from tsr_lightning.rng import Key
 from tsr_lightning.trajectory import Message
 
@@ -90,16 +91,32 @@ class HasOracle(Protocol):
         random legal one instead, drawn from `key`."""
 
 
-class EnvRaised(Exception):
-    """An environment in a process of its own raised; the message is the error's."""
+class EnvRaised(EnvFault):
+    """An environment in a process of its own raised what may be tried again; the message is the error's."""
 
 
-class EnvTimedOut(Exception):
+class EnvTimedOut(EnvFault):
     """A call of an environment took longer than allowed; its process was ended."""
 
 
-class EnvDied(Exception):
+class EnvDied(EnvFault):
     """The process of an environment ended by itself."""
+
+
+class EnvBroken(Exception):
+    """An environment in a process of its own raised an error that is a mistake in its program.
+
+    Args:
+        description: the error, with file and line.
+        traceback: in that process.
+    """
+
+    def __init__(self, description: str, traceback: str) -> None:
+        super().__init__(description, traceback)
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def fingerprint(state_key: Hashable) -> str:

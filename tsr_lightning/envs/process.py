@@ -16,10 +16,9 @@ from typing import Any
 
 from gymnasium.envs.registration import load_env_creator
 
-from tsr_lightning.envs.base import EnvDied, EnvRaised, EnvTimedOut, HasOracle, Observation
+from tsr_lightning.envs.base import EnvBroken, EnvDied, EnvTimedOut, HasOracle, Observation
 from tsr_lightning.envs.make import find_spec, make_env
 from tsr_lightning.envs.worker import Answer, Call, View
-from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
 _START = (
@@ -43,6 +42,7 @@ class ProcessEnv:
 
     def __init__(self, id: str, kwargs: dict[str, Any], timeout: float | None = None) -> None:
         self.env_class = class_of(id, kwargs)
+        self.id = id
         self._spec = (id, kwargs)
         self._timeout = timeout
         self._worker: _Worker | None = None
@@ -97,7 +97,8 @@ class ProcessEnv:
         """The result of a method, after what is pending.
 
         Raises:
-            EnvRaised: it raised. The environment is made anew.
+            EnvRaised: it raised what may be tried again. The environment is made anew.
+            EnvBroken: it raised another error.
             EnvTimedOut: it took too long.
             EnvDied: its process ended.
             ConfigError: it raised that.
@@ -156,10 +157,10 @@ class _Worker:
         except (EOFError, ConnectionError) as error:
             self._connection.close()
             raise EnvDied(f"its process ended with exit status {self._process.wait()}") from error
-        if answer.is_config_error:
-            raise ConfigError(answer.error)
-        if answer.error:
-            raised = EnvRaised(answer.error)
+        if answer.raised is EnvBroken:
+            raise EnvBroken(answer.error, answer.traceback)
+        if answer.raised is not None:
+            raised = answer.raised(answer.error)
             raised.add_note(answer.traceback)
             raise raised
         return answer

@@ -12,7 +12,8 @@ from collections.abc import Hashable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.base import Branchable, EnvBroken, EnvRaised
+from tsr_lightning.envs.faults import FAULTS, describe
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError
 
@@ -35,9 +36,9 @@ class Answer(NamedTuple):
 
     result: Any = None  # of the last call
     view: View | None = None  # of the state after it
-    error: str = ""  # "Class: message" of what was raised, with which the sequence ended
+    raised: type[Exception] | None = None  # the sequence ended with an error: ConfigError, EnvRaised or EnvBroken
+    error: str = ""  # its message, for the others than a ConfigError with class, file and line
     traceback: str = ""
-    is_config_error: bool = False
 
 
 def main(fileno: int) -> None:
@@ -53,10 +54,9 @@ def main(fileno: int) -> None:
             if env is None:
                 env = make_env(id, **kwargs)
             answer = _answer(env, calls)
-        except Exception as error:
+        except BaseException as error:  # SystemExit too, which is no way to end an episode
             env = None  # it may be in any state: the next call gets a new one
-            text = f"{type(error).__name__}: {error}" if not isinstance(error, ConfigError) else str(error)
-            answer = Answer(None, None, text, traceback.format_exc(), isinstance(error, ConfigError))
+            answer = _failed(error)
         try:
             connection.send(answer)
             calls = connection.recv()
@@ -71,6 +71,13 @@ def _answer(env: Branchable, calls: Sequence[Call]) -> Answer:
     for name, args, kwargs in calls:
         result = getattr(env, name)(*args, **kwargs)
     return Answer(result, View(env.get_state(), env.state_key(), env.remaining(), env.instructions))
+
+
+def _failed(error: BaseException) -> Answer:
+    if isinstance(error, ConfigError):
+        return Answer(None, None, ConfigError, str(error))
+    raised = EnvRaised if isinstance(error, FAULTS) else EnvBroken
+    return Answer(None, None, raised, describe(error), traceback.format_exc())
 
 
 def _end_with_parent(parent: int) -> None:

@@ -171,7 +171,11 @@ class Driver:
         if self._first is None or self._first[0] != kind:
             self._first = (kind, self._initial(task))
         _, first = self._first
-        return None if first is None else Node(first.snapshot, DriverState(task.key, first.driver.prompt, env=task.env))
+        return (
+            None
+            if first is None
+            else Node(first.snapshot, DriverState(task.key, first.driver.prompt, env=task.env, instance=task.instance))
+        )
 
     def _initial(self, task: SearchTask) -> Node | None:
         try:

@@ -7,8 +7,8 @@ from threading import Lock
 from typing import Protocol, TypeVar
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.envs.base import EnvDied, EnvTimedOut
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.envs.base import EnvDied, EnvRaised, EnvTimedOut
+from tsr_lightning.envs.faults import FAULTS, describe
 
 ResultT = TypeVar("ResultT")
 
@@ -44,7 +44,8 @@ class Unguarded:
 
 
 class Retrying:
-    """Repeats what failed, with the same draws. An error that is a mistake in the configuration is let through.
+    """Repeats calls that failed, with the same draws. Mistakes in a program or in the configuration are let through
+    (`envs.boundary`).
 
     The traceback of a failure is logged once per error and place. Threads may share one.
 
@@ -63,9 +64,7 @@ class Retrying:
         for retry in range(self._retries + 1):
             try:
                 return act()
-            except ConfigError:
-                raise
-            except Exception as error:
+            except FAULTS as error:
                 self._record(error)
                 if retry == self._retries:
                     raise Lost from error
@@ -80,7 +79,7 @@ class Retrying:
         text = "".join(traceback.format_exception(error))
         with self._lock:
             self._costs += _count(error)
-            self.last = f"{type(error).__name__}: {error}"
+            self.last = str(error) if isinstance(error, EnvRaised) else describe(error)  # of its own process
             is_new = _kind(error) not in self._logged
             self._logged.add(_kind(error))
         if is_new:

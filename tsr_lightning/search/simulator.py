@@ -4,18 +4,22 @@ Every draw is keyed by the node and the number of the child, so it makes no diff
 when.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tsr_lightning.engines.base import Response, Sampling
-from tsr_lightning.envs.base import Branchable, HasOracle, Observation
+from tsr_lightning.envs.base import Branchable, HasOracle
+from tsr_lightning.envs.boundary import Call, bounded
+from tsr_lightning.envs.outcome import Demonstrator, InvalidOutcome, play, reset
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.faults import Guard, Unguarded
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
-from tsr_lightning.trajectory import Message, Turn, to_messages
+from tsr_lightning.trajectory import Message, Turn
+
+ResultT = TypeVar("ResultT")
 
 _TEMPLATE_TOKENS = 64  # the most that a chat template is assumed to put around one message
 
@@ -65,10 +69,12 @@ class TurnSimulator:
 
     def root(self, instance: int, key: Key, index: int = 0, scored: bool = False) -> Node:
         """The initial state of an instance of the environment with this index."""
-        initial = self.guard(partial(_reset, self.envs[index], instance, scored))
-        messages = to_messages(initial.observation, initial.instructions)
-        snapshot = Snapshot(initial.state, messages, initial.state_key, initial.remaining, env_score=initial.score)
-        root: Node = Node(snapshot, DriverState(key, env=index))
+        env = self.envs[index]
+        initial = self._called(Call(env, "reset", instance), partial(reset, env, instance, scored))
+        snapshot = Snapshot(
+            initial.state, initial.messages, initial.state_key, initial.remaining, env_score=initial.score
+        )
+        root: Node = Node(snapshot, DriverState(key, env=index, instance=instance))
         if self.token_budget(root) < 1:
             raise ConfigError(
                 f"the first prompt has {len(self.prompt(root))} tokens, which leaves no room for a response within "
@@ -115,7 +121,8 @@ class TurnSimulator:
         if not isinstance(env, HasOracle):
             raise ConfigError(f"the strategy Expert needs an oracle, and {type(env).__name__} has none")
         key = node.driver.key.fold_in(number)
-        text = self.guard(partial(_demonstrate, env, node.snapshot.state, noise, key.fold_in(Stream.ORACLE)))
+        call = Call(env, "oracle", node.driver.instance)
+        text = self._called(call, partial(_demonstrate, env, node.snapshot.state, noise, key.fold_in(Stream.ORACLE)))
         ids = self.chat_format.write(text)
         return self._step(node, Response(ids, (0.0,) * len(ids), True), text, key, key.fold_in(Stream.BRANCH))
 
@@ -128,7 +135,11 @@ class TurnSimulator:
         return prompt if len(prompt) <= (self.limits.model or self.limits.context) else ()
 
     def _step(self, node: Node, response: Response, text: str, key: Key, noise: Key, scored: bool = False) -> Node:
-        after = self.guard(partial(_play, self.envs[node.driver.env], node.snapshot.state, noise, text, scored))
+        env = self.envs[node.driver.env]
+        after = self._called(
+            Call(env, "step", node.driver.instance, text),
+            partial(play, env, node.snapshot.state, noise, text, scored),
+        )
         turn = Turn(
             prompt=self.prompt(node),
             response=response.ids,
@@ -137,22 +148,27 @@ class TurnSimulator:
             messages=node.snapshot.messages,
             text=text,
             reward=after.reward,
-            valid=bool(after.info["action_is_valid"]),
-            effective=bool(after.info["action_is_effective"]),
+            valid=after.valid,
+            effective=after.effective,
         )
         snapshot = Snapshot(
             state=after.state,
-            messages=to_messages(after.observation),
+            messages=after.messages,
             state_key=after.state_key,
             remaining=after.remaining,
             done=after.terminated or after.truncated,
-            succeeded=bool(after.info["success"]),
+            succeeded=after.succeeded,
             truncated=after.truncated and not after.terminated,
             env_score=after.score,
         )
         child: Node = Node(
             snapshot,
-            DriverState(key, generated_tokens=node.driver.generated_tokens, env=node.driver.env),
+            DriverState(
+                key,
+                generated_tokens=node.driver.generated_tokens,
+                env=node.driver.env,
+                instance=node.driver.instance,
+            ),
             parent=node,
             turn=turn,
             depth=node.depth + 1,
@@ -162,6 +178,10 @@ class TurnSimulator:
         if not child.done and not self._has_room(node, turn, child):
             child.snapshot = replace(snapshot, done=True, truncated=True, out_of_tokens=True)
         return child
+
+    def _called(self, call: Call, act: Callable[[], ResultT]) -> ResultT:
+        """The result of a call, tried again where the guard does so."""
+        return self.guard(partial(bounded, call, act))
 
     def _has_room(self, parent: Node, turn: Turn, child: Node) -> bool:
         """Whether another response fits.
@@ -177,59 +197,9 @@ class TurnSimulator:
         return self.token_budget(child) >= 1
 
 
-class _Initial(NamedTuple):
-    """What an environment says after a reset."""
-
-    observation: Observation
-    instructions: str
-    state: Any
-    state_key: Hashable
-    remaining: int
-    score: float | None  # None where it is not wanted
-
-
-def _reset(env: Branchable, instance: int, scored: bool) -> _Initial:
-    observation, _ = env.reset(seed=instance)
-    # the instructions after the reset: they may be the instance's own
-    score = env.score() if scored else None
-    return _Initial(observation, env.instructions, env.get_state(), env.state_key(), env.remaining(), score)
-
-
-class _Played(NamedTuple):
-    """What an environment says after a step."""
-
-    observation: Observation
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    state: Any
-    state_key: Hashable
-    remaining: int
-    score: float | None  # None where it is not wanted
-
-
-def _play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> _Played:
+def _demonstrate(env: Demonstrator, state: Any, noise: float, key: Key) -> str:
     env.set_state(state)
-    env.reseed(noise)
-    observation, reward, terminated, truncated, info = env.step(text)
-    return _Played(
-        observation=observation,
-        reward=float(reward),
-        terminated=terminated,
-        truncated=truncated,
-        info=info,
-        state=env.get_state(),
-        state_key=env.state_key(),
-        remaining=env.remaining(),
-        score=env.score() if scored else None,
-    )
-
-
-class _Demonstrator(Branchable, HasOracle, Protocol):
-    """An environment with an oracle."""
-
-
-def _demonstrate(env: _Demonstrator, state: Any, noise: float, key: Key) -> str:
-    env.set_state(state)
-    return env.oracle(noise, key)
+    text = env.oracle(noise, key)
+    if not isinstance(text, str):
+        raise InvalidOutcome(f"oracle() is {text!r}; give a response as one string")
+    return text

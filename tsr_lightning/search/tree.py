@@ -42,6 +42,7 @@ class DriverState:
     candidates: list["Node[Any]"] = field(default_factory=list)  # the children, where the driver keeps them
     committed: "Node[Any] | None" = None  # the simulated node whose response `Commit` played
     env: int = 0  # index of the environment
+    instance: int = 0  # the seed of the initial state
 
 
 @dataclass(eq=False, slots=True)

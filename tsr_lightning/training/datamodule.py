@@ -113,7 +113,7 @@ class RolloutDataModule(LightningDataModule):
             the searches: for environments that wait, such as for a page, a tool or a program; 0 steps in turn.
         env_processes: whether every environment runs in a process of its own, which can be ended where it hangs; with
             `env_workers`, environments that compute in Python then step in parallel. Changes no draw.
-        faults: what a run bears of an environment that raises, hangs or dies.
+        faults: limits for an environment that hangs, dies, or raises EnvFault or OSError.
         demonstrations: those of a file, trained on beside the rollout; null for none.
         seed: names every draw of the run; set by `seed_everything`.
     """

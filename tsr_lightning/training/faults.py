@@ -1,18 +1,19 @@
-"""Failures of environments: how many a run bears, and what they cost it."""
+"""Failures of environments: how many a run tolerates, and what they cost it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.errors import require
+from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.trajectory import Group
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What a run bears of an environment that raises, hangs or dies. None of it is a failure of the policy: what was
-    lost is left out of training and of evaluation, and is not counted as a return of 0.
+    """Limits for an environment that hangs, dies, or raises EnvFault or OSError. None of that is a failure of the
+    policy: what was lost is left out of training and of evaluation, and is not counted as a return of 0. Any other
+    error is a mistake in the environment's program and ends the run at once.
 
     Args:
         step_timeout: seconds that a step or a reset may take; needs `data.env_processes`, since only a process can be
@@ -53,12 +54,13 @@ class Faults:
             phase: in which, for the message.
             last: failure of the environment that this process saw; "" if it saw none.
         """
-        allowed, reason = self.max_lost(trajectories), f", the last being {last}" if last else ""
-        remedy = (
-            f"more than {allowed} of {trajectories} trajectories of {phase} were lost to failures of the environment"
-            f"{reason}; mend it (the log has the tracebacks), or allow more"
-        )
-        require(lost <= allowed, "data.faults.max_share", self.max_share, remedy)
+        allowed = self.max_lost(trajectories)
+        if lost > allowed:
+            reason = f": {last}" if last else ""
+            raise RunError(
+                f"{lost} of {trajectories} rollouts failed in {phase} (limit {allowed}){reason}. Fix the environment "
+                f"(the log has the tracebacks), or raise data.faults.max_share, which is {self.max_share:g}."
+            )
 
 
 def describe_failures(costs: Costs) -> str:

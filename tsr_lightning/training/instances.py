@@ -11,8 +11,10 @@ from functools import cached_property, partial
 from itertools import product
 
 from tsr_lightning.envs.base import Branchable, PreparesInstances, fingerprint
+from tsr_lightning.envs.boundary import Call, bounded, final, name_of
+from tsr_lightning.envs.faults import describe
 from tsr_lightning.envs.process import ProcessEnv
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.faults import Guard, Lost, Unguarded
 from tsr_lightning.training.mixture import choose
@@ -124,7 +126,8 @@ class Instances:
         instances = list(instances)
         for number, env in enumerate(self._envs):
             if isinstance(env, PreparesInstances):
-                env.prepare([seed for index, seed in instances if index == number])
+                seeds = [seed for index, seed in instances if index == number]
+                final(Call(env, "prepare"), partial(env.prepare, seeds))
 
     @cached_property
     def _held_out_of(self) -> list[set[State]]:
@@ -147,9 +150,10 @@ class Instances:
             try:
                 seed, initial, _ = self._draw(env, seeds, problem, key, place)
             except Lost as error:
-                raise ConfigError(
-                    f"data.env cannot be reset for held-out instance {place}: {error.__cause__!r}; mend the "
-                    "environment, or raise data.faults.retries"
+                cause = error.__cause__ or error
+                raise RunError(
+                    f"reset of {name_of(self._envs[env])} failed for held-out instance {place}: {describe(cause)}; fix "
+                    "the environment, or raise data.faults.retries"
                 ) from error
             seeds[initial] = seed
         return seeds
@@ -160,7 +164,8 @@ class Instances:
         """An instance whose initial state is not taken: its seed, that state and the seeds skipped before it."""
         for attempt in range(_ATTEMPTS):
             seed = _seed(key, *parts, attempt)
-            initial = env, self._guard(partial(_initial_state, self._envs[env], seed))
+            call = Call(self._envs[env], "reset", seed)
+            initial = env, self._guard(partial(bounded, call, partial(_initial_state, self._envs[env], seed)))
             if initial not in taken:
                 return seed, initial, attempt
         raise ConfigError(

@@ -1,0 +1,130 @@
+"""What an environment reports of a reset or a step, checked when it is reported: numbers are finite, flags are flags,
+messages are text. NumPy's scalars are taken."""
+
+import math
+from collections.abc import Hashable, Mapping
+from numbers import Real
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tsr_lightning.envs.base import Branchable, HasOracle
+from tsr_lightning.rng import Key
+from tsr_lightning.trajectory import Message, to_messages
+
+
+class InvalidOutcome(Exception):
+    """What an environment reported breaks the contract; the message says what and the remedy."""
+
+
+class Initial(NamedTuple):
+    """What an environment reports of a reset."""
+
+    messages: tuple[Message, ...]  # the instructions first, if there are any
+    state: Any
+    state_key: Hashable
+    remaining: int
+    score: float | None  # None where it is not wanted
+
+
+class Outcome(NamedTuple):
+    """What an environment reports of a step."""
+
+    messages: tuple[Message, ...]
+    reward: float
+    terminated: bool
+    truncated: bool
+    succeeded: bool
+    valid: bool
+    effective: bool
+    state: Any
+    state_key: Hashable
+    remaining: int
+    score: float | None  # None where it is not wanted
+
+
+class Demonstrator(Branchable, HasOracle, Protocol):
+    """An environment with an oracle."""
+
+
+def reset(env: Branchable, instance: int, scored: bool) -> Initial:
+    """Begins an episode and reads its first state."""
+    observation, _ = env.reset(seed=instance)
+    score = finite("score()", env.score()) if scored else None
+    messages = texts(observation, env.instructions)  # read after the reset: they may be the instance's own
+    return Initial(messages, env.get_state(), hashable(env.state_key()), env.remaining(), score)
+
+
+def play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> Outcome:
+    """Plays a response from a state and reads the next one."""
+    env.set_state(state)
+    env.reseed(noise)
+    observation, reward, terminated, truncated, info = env.step(text)
+    return Outcome(
+        messages=texts(observation),
+        reward=finite("the reward", reward),
+        terminated=flag("terminated", terminated),
+        truncated=flag("truncated", truncated),
+        succeeded=_of_info(info, "success"),
+        valid=_of_info(info, "action_is_valid"),
+        effective=_of_info(info, "action_is_effective"),
+        state=env.get_state(),
+        state_key=hashable(env.state_key()),
+        remaining=env.remaining(),
+        score=finite("score()", env.score()) if scored else None,
+    )
+
+
+def finite(name: str, value: object) -> float:
+    """A reported number as a float.
+
+    Raises:
+        InvalidOutcome: it is no single number, or NaN or infinite.
+    """
+    if not isinstance(value, Real | np.bool_) or not math.isfinite(value):
+        raise InvalidOutcome(f"{name} is {value!r}; give a finite number")
+    return float(value)
+
+
+def flag(name: str, value: object) -> bool:
+    """A reported flag as a bool.
+
+    Raises:
+        InvalidOutcome: it is none.
+    """
+    if not isinstance(value, bool | np.bool_ | int):
+        raise InvalidOutcome(f"{name} is {value!r}; give True or False")
+    return bool(value)
+
+
+def texts(observation: Any, instructions: Any = "") -> tuple[Message, ...]:
+    """An observation and the instructions before it as messages.
+
+    Raises:
+        InvalidOutcome: one of them is no text.
+    """
+    if not isinstance(instructions, str | None):
+        raise InvalidOutcome(f"instructions are {instructions!r}; give one string, empty for none")
+    try:
+        return to_messages(observation, instructions or "")
+    except TypeError as error:
+        raise InvalidOutcome(str(error)) from error
+
+
+def hashable(state_key: Any) -> Hashable:
+    """A state key.
+
+    Raises:
+        InvalidOutcome: it has no hash.
+    """
+    try:
+        hash(state_key)
+    except TypeError as error:
+        raise InvalidOutcome(f"state_key() is {state_key!r}; make it of numbers, strings and tuples alone") from error
+    return state_key
+
+
+def _of_info(info: Mapping[str, Any], name: str) -> bool:
+    if name not in info:
+        raise InvalidOutcome(f"info has no {name!r}, only {', '.join(map(repr, info)) or 'nothing'}; let step give it")
+    return flag(f"info[{name!r}]", info[name])
