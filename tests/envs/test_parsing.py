@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsr_lightning.envs.command_prompts import COMMAND_PROMPT_STYLES, parse_command
-from tsr_lightning.envs.text import PROMPT_STYLES, find_answer
+from tsr_lightning.envs.text import PROMPT_STYLES, PromptStyle
 from tsr_lightning.envs.webshop.pages import verb_and_argument
 from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_PROMPT_STYLES, parse_action
 from tsr_lightning.envs.webshop.tokens import words
@@ -32,6 +32,10 @@ CHARACTERS = ("search", "click", "[", "]", "A", "\n")
 SECONDS = 60  # of this process; it takes milliseconds, and the patterns above take minutes to hours
 
 
+def found(text: str, prompt_style: PromptStyle) -> str | None:
+    return prompt_style.reader.find(text, prompt_style.marks)
+
+
 def by_pattern(text: str, name: str) -> str | None:
     found = BY_PATTERN[name].findall(text)
     return found[-1] if found else None
@@ -47,15 +51,15 @@ def test_every_short_response_is_parsed_as_by_the_pattern(name: str) -> None:
     for length in range(6):
         for pieces in itertools.product(PIECES, repeat=length):
             text = "".join(pieces)
-            assert find_answer(text, PROMPT_STYLES[name]) == by_pattern(text, name), text
+            assert found(text, PROMPT_STYLES[name]) == by_pattern(text, name), text
 
 
 @given(st.lists(st.sampled_from([*PIECES, "<", ">", "/", "think", "answer", "||", "\u2003", "\x1c"]), max_size=40))
 def test_longer_responses_are_parsed_as_by_the_pattern(pieces: list[str]) -> None:
     text = "".join(pieces)
     for name in BY_PATTERN:
-        assert find_answer(text, PROMPT_STYLES[name]) == by_pattern(text, name)
-    assert find_answer(text, ORIGINAL) == text
+        assert found(text, PROMPT_STYLES[name]) == by_pattern(text, name)
+    assert found(text, ORIGINAL) == text
 
 
 def test_every_short_action_is_parsed_as_by_the_pattern() -> None:

@@ -183,7 +183,7 @@ def test_rendering() -> None:
         ({"max_turns": 0}, "Guess.max_turns is 0: give a whole number of at least 1."),
         ({"actions_per_turn": 1.5}, "Guess.actions_per_turn is 1.5: give a whole number"),
         ({"max_actions": True}, "Guess.max_actions is True: give a whole number"),
-        ({"prompt_style": "loud"}, "Guess.prompt_style is 'loud': take one of paper, brief, bare."),
+        ({"prompt_style": "loud"}, "Guess.prompt_style is 'loud': take one of paper, instruct, brief, bare."),
         ({"render_mode": "human"}, "Guess.render_mode is 'human': take one of ansi."),
         ({"format_penalty": 0.1}, "Guess.format_penalty is 0.1: it is a reward, so give 0 or less"),
         ({"format_penalty": float("nan")}, "Guess.format_penalty is nan"),

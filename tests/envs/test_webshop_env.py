@@ -334,7 +334,10 @@ def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
         ({"max_turns": 0}, "WebShopEnv.max_turns is 0: give a whole number of at least 1."),
         ({"reward": "dense"}, "WebShopEnv.reward is 'dense': take one of raw, binary."),
         ({"observation": "html"}, "WebShopEnv.observation is 'html': take one of text, actions, compact."),
-        ({"prompt_style": "loud"}, "WebShopEnv.prompt_style is 'loud': take one of paper, brief, bare, original."),
+        (
+            {"prompt_style": "loud"},
+            "WebShopEnv.prompt_style is 'loud': take one of paper, instruct, brief, bare, original.",
+        ),
         ({"nouns": "all"}, "WebShopEnv.nouns is 'all': take one of rule, alphabetic, spacy, auto."),
         ({"format_penalty": 0.1}, "WebShopEnv.format_penalty is 0.1: it is a reward, so give 0 or less, such as -0.1."),
         ({"render_mode": "human"}, "WebShopEnv.render_mode is 'human': take one of ansi."),

@@ -17,7 +17,8 @@ from tsr_lightning.envs.command_prompts import (
     parse_command,
     show_turn,
 )
-from tsr_lightning.envs.text import Answer, PromptStyle, format_answer
+from tsr_lightning.envs.reading import Answer, ReaderName
+from tsr_lightning.envs.text import PromptStyle, format_answer
 from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
 from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
 from tsr_lightning.rng import Key
@@ -55,8 +56,8 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     """A game of one command a turn, until it is won or lost.
 
     Args:
-        max_turns, prompt_style, format_penalty, render_mode: as in `TextEnv`; the prompt style may also be "guide" (the
-            Guide's prompt) or "game" (the game's text alone, and the response is the command).
+        max_turns, prompt_style, reader, format_penalty, render_mode: as in `TextEnv`; the prompt style may also be
+            "guide" (the Guide's prompt) or "game" (the game's text alone, and the response is the command).
         reward: "sparse" is 1 for winning; "dense" pays each turn the progress beyond the most so far, as a share of
             what was open at the start, so that it sums to 1 in a game that is won and to less in one that is not.
         score: what search ranks by: "progress", or "oracle", 1 / (1 + commands left of the oracle's plan).
@@ -67,12 +68,15 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
 
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = COMMAND_PROMPT_STYLES
     verbs: ClassVar[Sequence[str]]  # forms of the game's commands, for prompt styles that list actions
+    example: ClassVar[str] = "open door"  # a command, for prompt styles that show one
+    asked = "Answer with one command, such as: open door"
 
     def __init__(
         self,
         *,
         max_turns: int,
         prompt_style: str,
+        reader: ReaderName | None = None,
         reward: RewardName,
         score: ScoreName,
         history: int | None,
@@ -81,7 +85,11 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
         render_mode: str | None,
     ) -> None:
         super().__init__(
-            max_turns=max_turns, prompt_style=prompt_style, format_penalty=format_penalty, render_mode=render_mode
+            max_turns=max_turns,
+            prompt_style=prompt_style,
+            reader=reader,
+            format_penalty=format_penalty,
+            render_mode=render_mode,
         )
         name = type(self).__name__
         one_of(f"{name}.reward", reward, get_args(RewardName))
@@ -129,7 +137,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         begun = super().reset(seed=seed, options=options)
         goal = self.goal(self.state.game)
-        self.instructions = instructions(self.prompt_style, goal, self.verbs, self.max_turns)
+        self.instructions = instructions(self.prompt_style, goal, self.verbs, self.max_turns, self.example)
         return begun
 
     def initial_state(self, seed: int) -> CommandState[GameT]:
@@ -138,7 +146,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
         return CommandState(game, text, (), progress, progress)
 
     def read(self, response: str, limit: int) -> Answer:
-        return parse_command(response, self.prompt_style)
+        return parse_command(response, self.prompt_style, self.verbs)
 
     def play(
         self, state: CommandState[GameT], actions: tuple[str, ...], noise: Draws

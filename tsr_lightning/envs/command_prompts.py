@@ -9,9 +9,10 @@ of the first user message; and of a response of several lines the last is the co
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from tsr_lightning.envs.text import PROMPT_STYLES, SEPARATOR, Answer, PromptStyle, find_answer
+from tsr_lightning.envs.reading import Answer
+from tsr_lightning.envs.text import PROMPT_STYLES, PromptStyle, format_rules
 
-CommandPromptStyleName = Literal["guide", "game", "paper", "brief", "bare"]
+CommandPromptStyleName = Literal["guide", "game", "paper", "instruct", "brief", "bare"]
 
 GUIDE = PromptStyle(
     system=(
@@ -41,16 +42,21 @@ class Exchange(NamedTuple):
     command: str
 
 
-def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], turns: int) -> str:
+def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], turns: int, example: str) -> str:
     """The system message of an instance.
 
     Args:
         goal: what to reach, as the game says it.
         verbs: forms of the game's commands, such as "open <thing>".
         turns: the most that an episode has.
+        example: a command.
     """
+    if prompt_style is GUIDE:
+        return GUIDE.system.format(goal=goal)
     rules = f"You play a text game, one command a turn. Your goal: {goal}"
-    return prompt_style.system.format(rules=rules, goal=goal, symbols="", actions=", ".join(verbs), limit=turns)
+    if not prompt_style.marks:
+        rules += f"\nCommands look like this: {', '.join(verbs)}."
+    return format_rules(prompt_style, rules=rules, symbols="", actions=verbs, limit=turns, example=[example])
 
 
 def show_turn(goal: str, history: Sequence[Exchange], answer: str, commands: Sequence[str]) -> str:
@@ -67,16 +73,16 @@ def show_turn(goal: str, history: Sequence[Exchange], answer: str, commands: Seq
     return "\n".join([*([goal] if goal else []), *past, answer, *listed])
 
 
-def parse_command(response: str, prompt_style: PromptStyle) -> Answer:
+def parse_command(response: str, prompt_style: PromptStyle, verbs: Sequence[str] = ()) -> Answer:
     """The command of a response, stripped; any text but the empty and the overlong is one.
 
-    Of several commands in a line, RAGEN's form, the first is played.
+    Args:
+        verbs: forms of the game's commands, such as "open <thing>", by which a lenient reader knows a command.
     """
-    answer = find_answer(response, prompt_style)
+    answer = prompt_style.reader.find(response, prompt_style.marks)
     if answer is None:
         return Answer((), f"no {prompt_style.form} in the response")
-    last_line = answer.strip().rpartition("\n")[2]
-    command = last_line.partition(SEPARATOR)[0].strip()
+    command = prompt_style.reader.command(answer, tuple(form.split()[0] for form in verbs))
     if not command:
         return Answer((), "the command is empty")
     if len(command) > LONGEST_COMMAND:

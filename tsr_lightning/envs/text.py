@@ -1,7 +1,8 @@
 """Text of environments: prompts out, actions in.
 
 `PAPER` is RAGEN's prompt (github.com/mll-lab-nu/RAGEN, ctx_manager.py), which the paper uses; `BRIEF` says the same in
-a fraction of the tokens, and `BARE` leaves the rules out too, for the embedded policies.
+a fraction of the tokens, and `BARE` leaves the rules out too, for the embedded policies. `INSTRUCT` is for pretrained
+instruct models: plain words, no tags, and an example of an answer.
 """
 
 import re
@@ -10,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-PromptStyleName = Literal["paper", "brief", "bare"]
+from tsr_lightning.envs.reading import LENIENT, SEPARATOR, STRICT, Answer, Reader
+
+PromptStyleName = Literal["paper", "instruct", "brief", "bare"]
 ObservationName = Literal["grid", "coordinates", "both"]  # how a task on a grid shows its state
 
-SEPARATOR = "||"
 # gymnasium's default charset lacks the symbols of the grids and the newline
 CHARSET = frozenset(string.printable + "√")
 
@@ -22,13 +24,15 @@ CHARSET = frozenset(string.printable + "√")
 class PromptStyle:
     """Templates of rules, turns and answers. Fields in braces are filled in."""
 
-    system: str  # {rules} {symbols} {actions} {limit}
-    turn: str  # {reward} {warning} {turn}, from 1, {state} {left}, the actions
+    system: str  # {rules} {symbols} {actions} {limit} {example}, an answer
+    turn: str  # {reward} {warning} {turn}, from 1, {state} {left}, the actions, {asked}, how to answer
     reward: str  # {reward}: of the last turn; "" leaves it out
-    marks: tuple[re.Pattern[str], ...]  # the tags around an answer: see `find_answer`
-    reply: str  # {actions}: an answer that `find_answer` finds
+    marks: tuple[re.Pattern[str], ...]  # the tags around an answer; none where the whole response is one
+    reply: str  # {actions}: a response that `reader` reads
     form: str  # what an answer must look like, for a warning
     terse: bool  # rules and states in as few tokens as possible
+    reader: Reader = STRICT  # unless the environment is given another
+    separator: str = f" {SEPARATOR} "  # between the actions of a reply
 
 
 PAPER = PromptStyle(
@@ -49,7 +53,7 @@ PAPER = PromptStyle(
 )
 
 BRIEF = PromptStyle(
-    system="{rules}",
+    system="{rules} Answer in this form: {example}",
     turn="{warning}{state}\n{left} left",
     reward="",
     marks=(re.compile("<answer>"), re.compile("</answer>")),
@@ -60,60 +64,65 @@ BRIEF = PromptStyle(
 
 BARE = replace(BRIEF, system="")  # for a policy that was trained on the task and needs no rules
 
-PROMPT_STYLES: dict[str, PromptStyle] = {"paper": PAPER, "brief": BRIEF, "bare": BARE}
+INSTRUCT = PromptStyle(
+    system="{rules}\n{symbols}",
+    turn="{warning}{left} actions left.\n{state}\n{asked}",
+    reward="",
+    marks=(),
+    reply="{actions}",
+    form="an action alone",
+    terse=False,
+    reader=LENIENT,
+    separator=", ",
+)
 
-
-@dataclass(frozen=True)
-class Answer:
-    """A response as actions; `problem` says why there are none."""
-
-    actions: tuple[str, ...]
-    problem: str = ""
-
-
-def find_answer(text: str, prompt_style: PromptStyle) -> str | None:
-    """The text between the last two marks of the last place where all marks follow each other; None without one.
-
-    Without marks the whole response is the answer. With marks A, B and C it is the group of the last match of
-    `A.*?B(.*?)C`, found in linear time: that pattern searches B and C again after every A, but where one of them is
-    missing after the first A, it is missing after the later ones too.
-    """
-    if not prompt_style.marks:
-        return text
-    answer, end = None, 0
-    while True:
-        start = stop = end
-        for mark in prompt_style.marks:
-            found = mark.search(text, end)
-            if found is None:
-                return answer
-            start, stop, end = end, found.start(), found.end()
-        answer = text[start:stop]
+PROMPT_STYLES: dict[str, PromptStyle] = {"paper": PAPER, "instruct": INSTRUCT, "brief": BRIEF, "bare": BARE}
 
 
 def parse_answer(text: str, prompt_style: PromptStyle, actions: Sequence[str], limit: int) -> Answer:
-    """The actions of a response: the first `limit` of its last answer, in any case, spelt as in `actions`.
-
-    A single unknown action makes the whole turn invalid. Actions past `limit` are not played and not punished (RAGEN).
-    """
-    answer = find_answer(text, prompt_style)
+    """The actions of a response: the first `limit` of its last answer, in any case, spelt as in `actions`."""
+    answer = prompt_style.reader.find(text, prompt_style.marks)
     if answer is None:
         return Answer((), f"no {prompt_style.form} in the response")
-    given = [part.strip() for part in answer.split(SEPARATOR)]
-    if given == [""]:
-        return Answer((), "the answer is empty")
-    known = {action.lower(): action for action in actions}
-    for part in given[:limit]:
-        if part.lower() not in known:
-            return Answer((), f"{part[:20]!a} is no action")
-    return Answer(tuple(known[part.lower()] for part in given[:limit]))
+    return prompt_style.reader.actions(answer, actions, limit)
 
 
 def format_answer(prompt_style: PromptStyle, actions: Sequence[str]) -> str:
     """A response that plays `actions`."""
-    return prompt_style.reply.format(actions=f" {SEPARATOR} ".join(actions))
+    return prompt_style.reply.format(actions=prompt_style.separator.join(actions))
 
 
-def format_rules(prompt_style: PromptStyle, *, rules: str, symbols: str, actions: Sequence[str], limit: int) -> str:
-    """The system message."""
-    return prompt_style.system.format(rules=rules, symbols=symbols, actions=", ".join(actions), limit=limit)
+def format_rules(
+    prompt_style: PromptStyle,
+    *,
+    rules: str,
+    symbols: str,
+    actions: Sequence[str],
+    limit: int,
+    example: Sequence[str],
+) -> str:
+    """The system message.
+
+    Args:
+        rules: of the task, in a sentence or a few.
+        symbols: what the symbols of the observation mean; "" where it has none.
+        actions: all that there are, or their forms.
+        limit: the most actions of an episode.
+        example: the actions of an answer that is shown.
+    """
+    return prompt_style.system.format(
+        rules=rules,
+        symbols=symbols,
+        actions=", ".join(actions),
+        limit=limit,
+        example=format_answer(prompt_style, example),
+    ).rstrip()
+
+
+def ask_for_words(words: Sequence[str], per_turn: int) -> str:
+    """How to answer, for a task whose actions are a few words."""
+    *others, last = words
+    listed = f"{', '.join(others)} or {last}"
+    if per_turn == 1:
+        return f"Answer with one word: {listed}."
+    return f"Answer with up to {per_turn} words, each of them {listed}, such as: {', '.join(words[:per_turn])}."

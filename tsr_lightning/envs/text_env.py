@@ -6,14 +6,15 @@ also `noise_key`, `state_key`, `extra_info` and `render_state`, and the optional
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, Answer, PromptStyle
+from tsr_lightning.envs.reading import READERS, Answer, ReaderName
+from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, PromptStyle
 from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
@@ -79,8 +80,10 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         max_turns: turns before the episode is truncated; an unreadable response uses one up.
         actions_per_turn: actions that a turn plays; further ones in the response are ignored.
         max_actions: actions before the episode is truncated; None for all that the turns allow.
-        prompt_style: "paper" (RAGEN's prompt), "brief" (the same in few tokens) or "bare" (brief without the rules);
-            see `text.py`.
+        prompt_style: "paper" (RAGEN's prompt), "instruct" (plain words and an example, for pretrained instruct models),
+            "brief" (few tokens) or "bare" (brief without the rules); see `text.py`.
+        reader: "strict" (RAGEN's rule) or "lenient" (what instruct models say, where it names one answer); None: the
+            prompt style's own, which is lenient for "instruct" alone; see `reading.py`.
         format_penalty: reward of a turn whose response cannot be read, at most 0.
         render_mode: "ansi" for the state as text, or None.
     """
@@ -88,6 +91,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
     metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012, gymnasium's own form
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = PROMPT_STYLES
     instructions: str  # the system message, see `text.format_rules`
+    asked: str = "Answer with your action alone."  # how to answer, with which the prompt style "instruct" ends a turn
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         actions_per_turn: int = 1,
         max_actions: int | None = None,
         prompt_style: str = "brief",
+        reader: ReaderName | None = None,
         format_penalty: float = -0.1,
         render_mode: str | None = None,
     ) -> None:
@@ -105,6 +110,8 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         if max_actions is not None:
             whole(f"{name}.max_actions", max_actions)
         one_of(f"{name}.prompt_style", prompt_style, tuple(self.prompt_styles))
+        if reader is not None:
+            one_of(f"{name}.reader", reader, tuple(READERS))
         if render_mode is not None:
             one_of(f"{name}.render_mode", render_mode, self.metadata["render_modes"])
         valid = isinstance(format_penalty, int | float) and format_penalty <= 0
@@ -112,7 +119,8 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         self.max_turns, self.actions_per_turn = max_turns, actions_per_turn
         within_turns = max_turns * actions_per_turn
         self.max_actions = within_turns if max_actions is None else min(max_actions, within_turns)
-        self.prompt_style = self.prompt_styles[prompt_style]
+        style = self.prompt_styles[prompt_style]
+        self.prompt_style = style if reader is None else replace(style, reader=READERS[reader])
         self.format_penalty = float(format_penalty)
         self.render_mode = render_mode
         self.observation_space = AnyText(_LONGEST_OBSERVATION, min_length=0, charset=CHARSET)
@@ -228,6 +236,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
             turn=turns + 1,
             state=self.show(result.state),
             left=self.remaining(),
+            asked=self.asked,
         )
         return observation, {
             "success": result.success,

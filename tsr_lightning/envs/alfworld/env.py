@@ -22,6 +22,7 @@ from tsr_lightning.envs.alfworld.text import opening
 from tsr_lightning.envs.command_env import LONG_TRIAL, CommandEnv, CommandState, Reply, RewardName, ScoreName
 from tsr_lightning.envs.command_prompts import CommandPromptStyleName
 from tsr_lightning.envs.panels import load_panel
+from tsr_lightning.envs.reading import ReaderName
 from tsr_lightning.envs.validate import one_of
 from tsr_lightning.errors import require
 
@@ -47,9 +48,12 @@ class ALFWorldEnv(CommandEnv[Game]):
         rooms: of generated scenes, the kinds of rooms; None for all four.
         receptacles: of generated scenes, the fewest and the most.
         things: of generated scenes, the fewest and the most, lamps left out.
-        max_turns, prompt_style, reward, score, history, admissible, format_penalty, render_mode: as in `CommandEnv`.
+        max_turns, prompt_style, reader, reward, score, history, admissible, format_penalty, render_mode: as in
+            `CommandEnv`.
     """
 
+    example = "go to desk 1"
+    asked = "Answer with one command, such as: go to desk 1"
     verbs: ClassVar[Sequence[str]] = (
         "look",
         "inventory",
@@ -77,6 +81,7 @@ class ALFWorldEnv(CommandEnv[Game]):
         things: tuple[int, int] = (4, 12),
         max_turns: int = LONG_TRIAL,
         prompt_style: CommandPromptStyleName = "guide",
+        reader: ReaderName | None = None,
         reward: RewardName = "sparse",
         score: ScoreName = "progress",
         history: int | None = None,
@@ -87,6 +92,7 @@ class ALFWorldEnv(CommandEnv[Game]):
         super().__init__(
             max_turns=max_turns,
             prompt_style=prompt_style,
+            reader=reader,
             reward=reward,
             score=score,
             history=history,

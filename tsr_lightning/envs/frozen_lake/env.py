@@ -15,7 +15,15 @@ from gymnasium.utils import seeding
 from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import ENDS, GOAL, Rows, given_lake, random_lake, start_cell
 from tsr_lightning.envs.frozen_lake.render import LEGEND, grid, rules, show
-from tsr_lightning.envs.text import Answer, ObservationName, PromptStyleName, format_answer, format_rules, parse_answer
+from tsr_lightning.envs.reading import Answer, ReaderName
+from tsr_lightning.envs.text import (
+    ObservationName,
+    PromptStyleName,
+    ask_for_words,
+    format_answer,
+    format_rules,
+    parse_answer,
+)
 from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
 from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
 from tsr_lightning.rng import Key
@@ -37,7 +45,7 @@ class TextFrozenLake(TextEnv[LakeState]):
         size: cells a side of a random lake.
         frozen: probability that one of its cells is no hole.
         success_rate: probability of moving as intended; both perpendicular moves share the rest equally. 1: no slip.
-        max_turns, actions_per_turn, max_actions, prompt_style, format_penalty, render_mode: as in `TextEnv`.
+        max_turns, actions_per_turn, max_actions, prompt_style, reader, format_penalty, render_mode: as in `TextEnv`.
         observation: the state as a symbol "grid", as "coordinates", or as "both".
         desc: a fixed lake in gymnasium's letters (S, F, H, G); `size` and `frozen` then have no effect.
     """
@@ -52,6 +60,7 @@ class TextFrozenLake(TextEnv[LakeState]):
         max_actions: int = 10,
         observation: ObservationName = "both",
         prompt_style: PromptStyleName = "paper",
+        reader: ReaderName | None = None,
         format_penalty: float = -0.1,
         desc: list[str] | None = None,
         render_mode: Literal["ansi"] | None = None,
@@ -61,6 +70,7 @@ class TextFrozenLake(TextEnv[LakeState]):
             actions_per_turn=actions_per_turn,
             max_actions=max_actions,
             prompt_style=prompt_style,
+            reader=reader,
             format_penalty=format_penalty,
             render_mode=render_mode,
         )
@@ -78,7 +88,9 @@ class TextFrozenLake(TextEnv[LakeState]):
             symbols="" if observation == "coordinates" else LEGEND,
             actions=ACTIONS,
             limit=max_actions,
+            example=("Right", "Down")[:actions_per_turn],
         )
+        self.asked = ask_for_words(ACTIONS, actions_per_turn)
 
     def initial_state(self, seed: int) -> LakeState:
         """The lake that a seed names, with the player on its start."""

@@ -66,6 +66,8 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
     if prompt_style.terse:
         return "Walk to the goal G, not into a hole O."
     slip = " The ice is slippery: a move may go to one of its two sides instead." if slippery else ""
+    if not prompt_style.marks:
+        return f"Walk over the ice to the goal, not into a hole.{slip} {_OBSERVED[observation]}"
     return (
         "You are solving the FrozenLake puzzle: walk over the ice to the goal and fall into no hole."
         f"{slip} {_OBSERVED[observation]} Answer with a sequence of actions, such as "

@@ -3,13 +3,21 @@
 from pathlib import Path
 from typing import Literal, get_args
 
+from tsr_lightning.envs.reading import Answer, ReaderName
 from tsr_lightning.envs.sokoban.board import ACTIONS, Board, Boxes, act, legal
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import read_levels
 from tsr_lightning.envs.sokoban.render import LEGEND, grid, rules, show
 from tsr_lightning.envs.sokoban.score import score
 from tsr_lightning.envs.sokoban.solver import plan
-from tsr_lightning.envs.text import Answer, ObservationName, PromptStyleName, format_answer, format_rules, parse_answer
+from tsr_lightning.envs.text import (
+    ObservationName,
+    PromptStyleName,
+    ask_for_words,
+    format_answer,
+    format_rules,
+    parse_answer,
+)
 from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.errors import require
@@ -28,7 +36,7 @@ class SokobanEnv(TextEnv[Board]):
         boxes: boxes of a generated level.
         min_solution: the fewest moves of a shortest solution.
         max_solution: the most moves of a shortest solution.
-        max_turns, actions_per_turn, max_actions, prompt_style, format_penalty, render_mode: as in `TextEnv`.
+        max_turns, actions_per_turn, max_actions, prompt_style, reader, format_penalty, render_mode: as in `TextEnv`.
         observation: the state as a symbol "grid", as "coordinates", or as "both".
         levels: a file of levels (text or .gz) to play instead of generated ones; the seed picks the level, modulo their
             number. `size`, `boxes`, `min_solution` and `max_solution` then have no effect.
@@ -45,6 +53,7 @@ class SokobanEnv(TextEnv[Board]):
         max_actions: int = 10,
         observation: ObservationName = "both",
         prompt_style: PromptStyleName = "paper",
+        reader: ReaderName | None = None,
         format_penalty: float = -0.1,
         levels: str | Path | None = None,
         render_mode: Literal["ansi"] | None = None,
@@ -54,6 +63,7 @@ class SokobanEnv(TextEnv[Board]):
             actions_per_turn=actions_per_turn,
             max_actions=max_actions,
             prompt_style=prompt_style,
+            reader=reader,
             format_penalty=format_penalty,
             render_mode=render_mode,
         )
@@ -78,7 +88,9 @@ class SokobanEnv(TextEnv[Board]):
             symbols="" if observation == "coordinates" else LEGEND,
             actions=ACTIONS,
             limit=max_actions,
+            example=("Right", "Up")[:actions_per_turn],
         )
+        self.asked = ask_for_words(ACTIONS, actions_per_turn)
 
     def initial_state(self, seed: int) -> Board:
         """The level that a seed names."""

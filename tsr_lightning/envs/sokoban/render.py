@@ -77,6 +77,11 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
     """The rules for the system message."""
     if prompt_style.terse:
         return f"Push every X onto an O. Up to {actions_per_turn} actions a turn, separated by ||."
+    if not prompt_style.marks:
+        return (
+            "Push every box onto a target. Step against a box to push it one cell in that direction, if the cell "
+            "behind it is free. Places are (row, column), counted from (0, 0) at the top left."
+        )
     text = "You are solving the Sokoban puzzle. You are the player and you need to push all boxes to targets.\n"
     if observation != "grid":
         given = "a symbol grid and the" if observation == "both" else "the"

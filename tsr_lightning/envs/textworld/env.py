@@ -14,6 +14,7 @@ from typing import Literal
 from tsr_lightning.envs.command_env import SHORT_TRIAL, CommandEnv, Reply, RewardName, ScoreName
 from tsr_lightning.envs.command_prompts import CommandPromptStyleName
 from tsr_lightning.envs.panels import load_panel
+from tsr_lightning.envs.reading import ReaderName
 from tsr_lightning.envs.textworld.game import Answer, PlayableGame, Position, open_game
 from tsr_lightning.envs.textworld.kinds import GameKind, HintName, KindName, MilestonesName
 from tsr_lightning.envs.textworld.package import check_installed
@@ -43,9 +44,9 @@ class TextWorldEnv(CommandEnv[Position]):
         cache: where generated games are kept, 0.4 MB each; None: see `default_cache`.
         surroundings: whether an answer begins with the room and ends with what the player carries, as in the Guide.
         max_turns: 12 in the Guide's trials on w2-o3-q4, 24 on w4-o6-q8.
-        prompt_style, reward, score, history, admissible, format_penalty, render_mode: as in `CommandEnv`. Progress, by
-            which dense rewards are paid, is the game's score over its maximum: the Guide's normalisation. Custom games,
-            coin collectors and treasure hunters have one point, for winning.
+        prompt_style, reader, reward, score, history, admissible, format_penalty, render_mode: as in `CommandEnv`.
+            Progress, by which dense rewards are paid, is the game's score over its maximum: the Guide's normalisation.
+            Custom games, coin collectors and treasure hunters have one point, for winning.
     """
 
     verbs = (
@@ -81,6 +82,7 @@ class TextWorldEnv(CommandEnv[Position]):
         surroundings: bool = True,
         max_turns: int = SHORT_TRIAL,
         prompt_style: CommandPromptStyleName = "guide",
+        reader: ReaderName | None = None,
         reward: RewardName = "sparse",
         score: ScoreName = "progress",
         history: int | None = None,
@@ -91,6 +93,7 @@ class TextWorldEnv(CommandEnv[Position]):
         super().__init__(
             max_turns=max_turns,
             prompt_style=prompt_style,
+            reader=reader,
             reward=reward,
             score=score,
             history=history,

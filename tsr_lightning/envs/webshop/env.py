@@ -17,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
-from tsr_lightning.envs.text import Answer, PromptStyle, format_answer
+from tsr_lightning.envs.reading import Answer, ReaderName
+from tsr_lightning.envs.text import PromptStyle, format_answer
 from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.envs.webshop.factory import GoalOrderName, GoalSourceName, SplitName, open_tasks
@@ -81,6 +82,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         observation: the page as the original's text mode shows it ("text"), with its actions as RAGEN lists them
             ("actions"), or in few tokens and with the chosen options marked ("compact").
         prompt_style: as in `TextEnv`, or "original": the page alone, and the whole response is the action.
+        reader: as in `TextEnv`.
         format_penalty: reward of a turn whose response cannot be read, at most 0. An action that is not on the page
             only uses up its turn, as in the original.
         nouns: finds the nouns by which titles are compared: "rule", "spacy" (the original's; needs spaCy and its
@@ -90,6 +92,7 @@ class WebShopEnv(TextEnv[WebShopState]):
     """
 
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = SHOP_PROMPT_STYLES
+    asked = "Answer with one action, such as: search[red cotton shirt] or click[buy now]"
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         reward: RewardName = "binary",
         observation: ObservationName = "actions",
         prompt_style: ShopPromptStyleName = "paper",
+        reader: ReaderName | None = None,
         format_penalty: float = -0.1,
         nouns: NounTaggerName = "rule",
         shows_attributes: bool = False,
@@ -112,7 +116,11 @@ class WebShopEnv(TextEnv[WebShopState]):
         render_mode: Literal["ansi"] | None = None,
     ) -> None:
         super().__init__(
-            max_turns=max_turns, prompt_style=prompt_style, format_penalty=format_penalty, render_mode=render_mode
+            max_turns=max_turns,
+            prompt_style=prompt_style,
+            reader=reader,
+            format_penalty=format_penalty,
+            render_mode=render_mode,
         )
         one_of("WebShopEnv.reward", reward, get_args(RewardName))
         one_of("WebShopEnv.observation", observation, get_args(ObservationName))

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
-from tsr_lightning.envs.text import PROMPT_STYLES, SEPARATOR, PromptStyle, find_answer, format_rules
+from tsr_lightning.envs.reading import SEPARATOR, STRICT
+from tsr_lightning.envs.text import PROMPT_STYLES, PromptStyle, format_rules
 from tsr_lightning.envs.webshop.pages import (
     BACK,
     CLICK,
@@ -29,7 +30,7 @@ from tsr_lightning.envs.webshop.render import price_tag, strings, text
 from tsr_lightning.envs.webshop.shop import Shop
 
 ObservationName = Literal["text", "actions", "compact"]
-ShopPromptStyleName = Literal["paper", "brief", "bare", "original"]
+ShopPromptStyleName = Literal["paper", "instruct", "brief", "bare", "original"]
 
 # The original environment's interface: the page and nothing else, and the whole response is the action
 ORIGINAL = PromptStyle(
@@ -43,6 +44,7 @@ ORIGINAL = PromptStyle(
 )
 SHOP_PROMPT_STYLES: dict[str, PromptStyle] = {**PROMPT_STYLES, "original": ORIGINAL}
 
+_EXAMPLE = "search[hand painted ginkgo pillow cover]"
 _ACTIONS = ("search[<keywords>]", "click[<what stands on the page>]")
 _END_OF_RESULTS = [f"{CLICK}[{button.lower()}]" for button in (BACK, PREV, NEXT)]
 _QUOTED = 40  # characters of a response in a warning
@@ -58,12 +60,13 @@ def instructions(prompt_style: PromptStyle, turns: int) -> str:
             "Buy what is asked for: search[words], then click[what stands there]; choose the options; click[buy now]."
         )
     else:
+        example = _EXAMPLE if not prompt_style.marks else f"<answer>{_EXAMPLE}</answer>"
         rules = (
             "You are shopping online. Read the instruction and buy an article that is close to what it describes: "
             "search, read the results, open an article, choose its size, color and other options, and buy it. Every "
             "page comes with the list of its actions, and only those can be taken. For example, if the instruction is "
-            "to find a hand painted pillow cover, 20x20, with ginkgo leaves, a good beginning is "
-            "<answer>search[hand painted ginkgo pillow cover]</answer>. A turn plays one action."
+            f"to find a hand painted pillow cover, 20x20, with ginkgo leaves, a good beginning is {example}. A turn "
+            "plays one action."
         )
     hints = (
         f"You must buy within {turns} actions; the article need not match in everything.\n"
@@ -72,7 +75,7 @@ def instructions(prompt_style: PromptStyle, turns: int) -> str:
         "Where the options asked for are to be had, choose them one at a time before you buy.\n"
         "With fewer than 3 actions left, buy the first article in sight."
     )
-    return format_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns)
+    return format_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns, example=[_EXAMPLE])
 
 
 def show(shop: Shop, page: Page, instruction: str, reward: float, observation: ObservationName) -> str:
@@ -153,10 +156,11 @@ def parse_action(response: str, prompt_style: PromptStyle) -> tuple[str, str]:
 
     Of several actions the first is played and the others are ignored, not punished (RAGEN).
     """
-    answer = find_answer(response, prompt_style)
+    answer = prompt_style.reader.find(response, prompt_style.marks)
     if answer is None:
         return "", f"no {prompt_style.form} in the response"
-    if prompt_style is not ORIGINAL:  # which takes the response as it is
+    answer = prompt_style.reader.call(answer, (SEARCH, CLICK))
+    if prompt_style.marks or prompt_style.reader is not STRICT:  # the original takes the response as it is
         answer = answer.strip()
         first = answer.split(SEPARATOR)[0].strip()
         if verb_and_argument(first):

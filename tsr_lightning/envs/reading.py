@@ -1,0 +1,200 @@
+r"""Readers: how a response is read as actions, a command of a text game, or any other answer.
+
+`STRICT` is RAGEN's rule, which the paper's numbers need: tags around the answer, and nothing but actions between them.
+`LENIENT` takes what instruction-tuned models say where it names one answer. Its grammar, each step linear in length:
+
+    response = ["<think>" … "</think>"] … place
+    place    = the last "<answer>" … ["</answer>"]  |  the last "\boxed{" … "}"
+             | the line of the last label, such as "Action: …"  |  all of it
+    actions  = words that are all actions, links ("and", "then"), verbs ("move", "go") or numbers, in their order
+             | a sentence with a verb shortly before an action, if all such actions are the same and nothing in it
+               negates or offers a choice ("not", "or", "avoid")
+
+Letter case, quotes, punctuation, brackets and Markdown never count.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+ReaderName = Literal["strict", "lenient"]
+SEPARATOR = "||"
+
+_QUOTED = 20  # characters of a response in a warning
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response as actions; `problem` says why there are none."""
+
+    actions: tuple[str, ...]
+    problem: str = ""
+
+
+class Reader(ABC):
+    """Finds the answer in a response, and the actions or the command in an answer."""
+
+    @abstractmethod
+    def find(self, response: str, marks: Sequence[re.Pattern[str]]) -> str | None:
+        """The part of a response that is its answer; None without one.
+
+        Args:
+            marks: the tags around an answer that the prompt asks for; none where the whole response is one.
+        """
+
+    @abstractmethod
+    def actions(self, answer: str, known: Sequence[str], limit: int) -> Answer:
+        """The first `limit` actions of an answer, spelt as in `known`."""
+
+    @abstractmethod
+    def command(self, answer: str, verbs: Sequence[str]) -> str:
+        """The command of a text game in an answer; "" without one.
+
+        Args:
+            verbs: first words of the game's commands, in lower case.
+        """
+
+    @abstractmethod
+    def call(self, answer: str, names: Sequence[str]) -> str:
+        """An answer of the form `name[argument]`, with one of these names; another answer as it is."""
+
+
+class Strict(Reader):
+    """RAGEN's rules (github.com/mll-lab-nu/RAGEN): all tags in their order, and nothing but actions inside."""
+
+    def find(self, response: str, marks: Sequence[re.Pattern[str]]) -> str | None:
+        """The text between the last two marks of the last place where all marks follow each other.
+
+        With marks A, B and C it is the group of the last match of `A.*?B(.*?)C`, found in linear time: that pattern
+        searches B and C again after every A, but where one of them is missing after the first A, it is missing after
+        the later ones too.
+        """
+        if not marks:
+            return response
+        answer, end = None, 0
+        while True:
+            start = stop = end
+            for mark in marks:
+                found = mark.search(response, end)
+                if found is None:
+                    return answer
+                start, stop, end = end, found.start(), found.end()
+            answer = response[start:stop]
+
+    def actions(self, answer: str, known: Sequence[str], limit: int) -> Answer:
+        """Actions between separators, in any case. A single unknown one makes the whole answer invalid; those past
+        `limit` are neither played nor punished.
+        """
+        given = [part.strip() for part in answer.split(SEPARATOR)]
+        if given == [""]:
+            return Answer((), "the answer is empty")
+        spelt = {action.lower(): action for action in known}
+        for part in given[:limit]:
+            if part.lower() not in spelt:
+                return Answer((), f"{part[:_QUOTED]!a} is no action")
+        return Answer(tuple(spelt[part.lower()] for part in given[:limit]))
+
+    def command(self, answer: str, verbs: Sequence[str]) -> str:
+        """The last line; of several commands in it, the first."""
+        return answer.strip().rpartition("\n")[2].partition(SEPARATOR)[0].strip()
+
+    def call(self, answer: str, names: Sequence[str]) -> str:
+        """The answer, as it is."""
+        return answer
+
+
+_OPEN_THOUGHT, _THOUGHT = "<think>", "</think>"
+_OPENING, _CLOSING = re.compile(r"<\s*answer\s*>", re.IGNORECASE), re.compile(r"<\s*/\s*answer\s*>?", re.IGNORECASE)
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+_LABEL = re.compile(
+    r"\b(?:answer|actions?|moves?|command|response|output|direction)\W{0,4}(?:is|are|:|=)\W*", re.IGNORECASE
+)
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_LINKS = _set("and then next to the a first finally again once step towards")
+_VERBS = _set(
+    "move moving go going push pushing step stepping walk walking head heading turn slide choose choosing pick select "
+    "take play try action answer direction"
+)
+_EXCLUDING = _set(
+    "not no never cannot can't don't won't shouldn't avoid avoiding instead without or either neither nor"
+)
+_REACH = 5  # words from a verb to the action that it names, as in "move the player one cell down"
+_EDGES = " '’.!,:;()[]{}"
+_MARKUP = re.compile(r"[*`\"“”]|^[\s>#\-•]+|^\s*\d+[.)]\s+")
+_OPENERS = re.compile(
+    r"^(?:(?:(?:i|you|we)(?:\s+(?:would|will|should|could|must|want to|need to|can|am going to))?|i['’]ll|i['’]d|"
+    r"let['’]?s|let (?:me|us)|next|then|now|first|please)[\s,]+)++",
+    re.IGNORECASE,
+)
+
+
+class Lenient(Reader):
+    """Takes what instruction-tuned models say where it names one answer: see the grammar above."""
+
+    def find(self, response: str, marks: Sequence[re.Pattern[str]]) -> str | None:
+        _, closed, text = response.rpartition(_THOUGHT)
+        opening = list(_OPENING.finditer(text))
+        if not opening and not closed and _OPEN_THOUGHT in response:
+            return None  # it was cut while it was thinking
+        if opening:
+            return _CLOSING.split(text[opening[-1].end() :], maxsplit=1)[0]
+        text = _CLOSING.sub(" ", text)
+        if boxed := _BOXED.findall(text):
+            return str(boxed[-1])
+        labels = list(_LABEL.finditer(text))
+        if labels and (line := text[labels[-1].end() :].strip().partition("\n")[0].strip()):
+            return line
+        return text
+
+    def actions(self, answer: str, known: Sequence[str], limit: int) -> Answer:
+        words = [word.lower().replace("’", "'") for word in _WORD.findall(answer)]
+        spelt = {action.lower(): action for action in known}
+        named = [spelt[word] for word in words if word in spelt]
+        if not named:
+            problem = f"{' '.join(answer.split())[:_QUOTED]!a} names no action" if words else "the answer is empty"
+            return Answer((), problem)
+        if all(word in spelt or word in _LINKS or word in _VERBS for word in words):
+            return Answer(tuple(named[:limit]))
+        chosen = {spelt[word] for place, word in enumerate(words) if word in spelt and _follows_a_verb(words, place)}
+        if len(chosen) != 1 or not _EXCLUDING.isdisjoint(words):
+            return Answer((), f"{' '.join(answer.split())[:_QUOTED]!a} does not name one action")
+        return Answer(tuple(chosen))
+
+    def command(self, answer: str, verbs: Sequence[str]) -> str:
+        """The last line that begins with a verb of the game, or else the last line, without what leads up to it."""
+        lines = [line for line in map(_bare_line, answer.splitlines()) if line]
+        fitting = [line for line in lines if line.split()[0].lower() in verbs]
+        return ["", *lines, *fitting][-1].partition(SEPARATOR)[0].strip()
+
+    def call(self, answer: str, names: Sequence[str]) -> str:
+        """The first call in brackets, in any case; or else what the first line says without them, such as "search for
+        red shoes" and "click on Buy Now".
+        """
+        either = "|".join(map(re.escape, names))
+        if found := re.search(rf"\b({either})\s*\[([^\[\]\n]*)\]", answer, re.IGNORECASE):
+            return f"{found[1].lower()}[{found[2].strip()}]"
+        line = _bare_line(answer.strip().partition("\n")[0])
+        if found := re.fullmatch(rf"({either})(?: for| on)?[\s:(]+(.*)", line, re.IGNORECASE):
+            return f"{found[1].lower()}[{found[2].strip(_EDGES)}]"
+        return answer
+
+
+def _follows_a_verb(words: Sequence[str], place: int) -> bool:
+    return not _VERBS.isdisjoint(words[max(0, place - _REACH) : place])
+
+
+def _bare_line(line: str) -> str:
+    """A line without list marks, Markdown, quotes, "I would" and the full stop."""
+    return _OPENERS.sub("", _MARKUP.sub("", line).strip()).strip(_EDGES)
+
+
+STRICT, LENIENT = Strict(), Lenient()
+READERS: dict[ReaderName, Reader] = {"strict": STRICT, "lenient": LENIENT}
