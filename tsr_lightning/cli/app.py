@@ -1,4 +1,4 @@
-"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags; study, report, estimate."""
+"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags, and the plain subcommands."""
 
 import logging
 import sys
@@ -15,6 +15,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tsr_lightning.cli.checks import check_run
 from tsr_lightning.cli.estimate import DESCRIPTION as ESTIMATE
 from tsr_lightning.cli.estimate import estimate
+from tsr_lightning.cli.import_gguf import DESCRIPTION as IMPORT_GGUF
+from tsr_lightning.cli.import_gguf import import_gguf
 from tsr_lightning.cli.messages import config_error_sentence, one_line, one_sentence_errors, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.report import DESCRIPTION as REPORT
@@ -39,7 +41,7 @@ SUBCOMMANDS = {
 
 
 # Subcommands that configure no run of their own, in one sentence each.
-PLAIN_SUBCOMMANDS = {"study": STUDY, "report": REPORT, "estimate": ESTIMATE}
+PLAIN_SUBCOMMANDS = {"study": STUDY, "report": REPORT, "estimate": ESTIMATE, "import-gguf": IMPORT_GGUF}
 
 
 class TSRCLI(LightningCLI):
@@ -129,6 +131,8 @@ def main(args: Sequence[str] | None = None) -> None:
             sys.exit(study(given[1:], resolved_settings))
         if given[:1] == ["report"]:
             sys.exit(report(given[1:]))
+        if given[:1] == ["import-gguf"]:
+            sys.exit(import_gguf(given[1:]))
         if given[:1] == ["estimate"]:
             sys.exit(estimate(given[1:], parsed_run))
         run(given)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from tsr_lightning.errors import ConfigError, require
@@ -117,7 +117,7 @@ def _unquantised(loaded: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _check_written(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+def _check_written(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises an error unless the folder holds these weights, and a tokenizer of the same ids and the same text."""
     written: dict[str, Any] = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     differing = [name for name, value in model.state_dict().items() if not torch.equal(value, written[name])]

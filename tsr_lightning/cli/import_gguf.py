@@ -1,0 +1,29 @@
+"""`tsr import-gguf`: a GGUF file as a folder that `--model.policy.model` and plain transformers take."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tsr_lightning.cli.plain_parser import PlainParser
+
+DESCRIPTION = "Writes the model of a GGUF file as a Hugging Face folder, dequantised: tsr import-gguf FILE FOLDER"
+
+
+def make_parser() -> PlainParser:
+    parser = PlainParser(prog="tsr import-gguf", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("file", type=Path, metavar="FILE", help="a causal language model in llama.cpp's format")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="written in float32; must not exist yet")
+    return parser
+
+
+def import_gguf(args: Sequence[str]) -> int:
+    """Runs the subcommand and returns the exit status.
+
+    Args:
+        args: the command line after `tsr import-gguf`.
+    """
+    given = make_parser().parse_args(args)
+    from tsr_lightning.policy import gguf  # which imports torch and transformers
+
+    gguf.import_gguf(given.file, given.folder)
+    print(f"{given.folder}: use it as --model.policy.model {given.folder}")
+    return 0
