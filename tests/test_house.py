@@ -22,10 +22,10 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "batching": (*COMMON, "modeling"),
     "policy": (*COMMON, "modeling", "batching"),
     "engines": (*COMMON, "modeling"),
-    "search": (*COMMON, "envs.base", "envs.boundary", "envs.faults", "envs.outcome", "engines.base"),
+    "search": (*COMMON, "envs.base", "envs.boundary", "envs.faults", "envs.outcome", "envs.waiting", "engines.base"),
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
-    "estimate": (*COMMON, "envs.base", "batching", "policy", "engines", "search"),
+    "estimate": (*COMMON, "envs", "batching", "policy", "engines", "search"),
     "studies": ("errors", "files"),
     "cli": (
         *COMMON,

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from gymnasium.envs.registration import registry
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
-from tsr_lightning.envs.make import check_env_spec, make_env
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.errors import ConfigError
 
 
@@ -45,7 +47,7 @@ def test_a_dotted_path(pond: str) -> None:
     assert isinstance(env, TextFrozenLake)
     env.reset(seed=0)
     assert len(env.state.rows) == 3
-    check_env_spec(pond, {"size": 5})
+    check_first_reset(pond, partial(make_env, pond, size=5))
 
 
 def test_its_spec_has_all_arguments(pond: str) -> None:
@@ -80,7 +82,7 @@ def test_its_spec_has_all_arguments(pond: str) -> None:
 )
 def test_bad_names_and_arguments_are_refused(id: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
-        check_env_spec(id, kwargs)
+        check_first_reset(id, partial(make_env, id, **kwargs))
     assert "\n" not in str(refused.value)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 import pytest
 from callback_support import trajectory
-from commands import TINY, in_folder, tsr
+from commands import QUICK, TINY, in_folder, tsr
 from lightning.pytorch import Callback, Trainer
 
 from tests.fakes import driver, tasks
 from tests.search.test_lost_searches import misbehaving
+from tsr_lightning.cli import app as cli
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.objectives import GRPO, PPO, ImitateSuccesses, TreeCredit
@@ -122,6 +124,24 @@ def test_past_the_share_the_run_stops_with_one_sentence(fit) -> None:
         fit({"raises": 0.6}, **{"trainer.max_epochs": 1, "trainer.num_sanity_val_steps": 0})
     with pytest.raises(RunError, match=r"of 128 rollouts failed in evaluation 'sampled' \(limit 12\): Conn"):
         fit({"raises": 0.6}, **{"trainer.max_epochs": 1})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["here", "threads", "processes"])
+def test_a_mistake_in_the_environment_ends_the_command(
+    where: str, empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The environment is right until the rollout begins; the lines that led to the error stand before the sentence."""
+    flags = {"here": (), "threads": ("--data.env_workers", "2"), "processes": ("--data.env_processes", "true")}
+    spoiled = ("--data.env", "tests.spoiled:Spoiled-v0", "--data.env_kwargs.mistake", "step raises")
+    command = ("fit", "--config", "sokoban.yaml", *QUICK, "--data.held_out.instances", "2", *spoiled, *flags[where])
+    with pytest.raises(SystemExit) as ended:
+        cli.main(command)
+    assert ended.value.code == 1
+    *_, traceback, sentence = capsys.readouterr().err.splitlines()
+    assert traceback == "KeyError: 'typo'"
+    pattern = r"tsr: error: step of \S*Spoiled-v0 \(instance \d+, response '.*'\) raised KeyError: 'typo' at .*\.py:\d"
+    assert re.match(pattern, sentence), sentence
 
 
 def test_a_time_limit_needs_processes(fit) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.command_env import CommandEnv
-from tsr_lightning.envs.make import check_env_spec
+from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Chat
@@ -22,13 +23,12 @@ from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
-from tsr_lightning.trajectory import to_messages
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
     """Raises the first ConfigError that the run would meet."""
     for entry in data.mixture:
-        check_env_spec(entry.env, entry.env_kwargs)
+        check_first_reset(entry.env, partial(data.make_env, entry))
     _check_new_model(agent.spec.model)
     check_policy(agent.spec)
     if subcommand != "export":  # which generates nothing
@@ -119,8 +119,8 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
     chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, CommandEnv) else 0
-        for turn, observation in enumerate(sample_observations(env, history)):
-            prompt = len(chat.prompt((), to_messages(observation, env.instructions)))
+        for turn, observed in enumerate(sample_observations(env, history)):
+            prompt = len(chat.prompt((), observed))
             if prompt >= limit:
                 which = "first prompt" if turn == 0 else f"prompt of turn {turn + 1}, with the history that it repeats,"
                 raise ConfigError(

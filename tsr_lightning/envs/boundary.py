@@ -28,7 +28,7 @@ class Call:
     """Names a call of an environment in a sentence.
 
     Args:
-        env: the environment.
+        env: the environment, or its id where there is none yet.
         method: the method of the contract that is called, or the first of them.
         instance: the seed of the episode; None where there is none yet.
         response: that a step plays; None for other calls.
@@ -74,8 +74,10 @@ def final(call: Call, act: Callable[[], ResultT]) -> ResultT:
 
 
 def name_of(env: object) -> str:
-    """The id that an environment was made by, or its class."""
+    """The id by which an environment is made, or its class."""
     match env:
+        case str():
+            return env
         case ProcessEnv(id=id):
             return id
         case gymnasium.Env(spec=EnvSpec(id=id)):

@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from tsr_lightning.envs.base import EnvDied, EnvRaised, EnvTimedOut
 from tsr_lightning.errors import EnvFault
 
 # Failures of what an environment depends on; another error is a mistake in its program. TimeoutError is an OSError.
@@ -19,7 +20,11 @@ _LIBRARIES = (
 
 def describe(error: BaseException) -> str:
     """The class and message of an error, and the line that raised it: the innermost one outside of libraries."""
+    if isinstance(error, EnvRaised):
+        return str(error)  # described where it was raised
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, EnvTimedOut | EnvDied):
+        return message
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
     return f"{message} at {_readable(own[-1].filename)}:{own[-1].lineno}" if own else message

@@ -32,17 +32,6 @@ def make_env(id: str, **kwargs: Any) -> Branchable:
     return env
 
 
-def check_env_spec(id: str, kwargs: dict[str, Any] | None = None) -> None:
-    """Raises the ConfigError of `make_env` or a first reset, before anything expensive is done.
-
-    Makes one environment and closes it: a bad value, such as that of a level file, shows only there.
-    """
-    env = make_env(id, **(kwargs or {}))
-    env.reset(seed=0)
-    if isinstance(env, gymnasium.Env):
-        env.close()
-
-
 def find_spec(id: str) -> EnvSpec:
     """The registered spec of an id. Imports its module if it names one."""
     module, _, name = id.rpartition(":")

@@ -75,6 +75,12 @@ def play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> Ou
     )
 
 
+def demonstrate(env: Demonstrator, state: Any, noise: float, key: Key) -> str:
+    """The oracle's response in a state."""
+    env.set_state(state)
+    return one_text("oracle()", env.oracle(noise, key))
+
+
 def finite(name: str, value: object) -> float:
     """A reported number as a float.
 
@@ -97,16 +103,25 @@ def flag(name: str, value: object) -> bool:
     return bool(value)
 
 
+def one_text(name: str, value: object) -> str:
+    """A reported text.
+
+    Raises:
+        InvalidOutcome: it is none.
+    """
+    if not isinstance(value, str):
+        raise InvalidOutcome(f"{name} is {value!r}; give one string")
+    return value
+
+
 def texts(observation: Any, instructions: Any = "") -> tuple[Message, ...]:
     """An observation and the instructions before it as messages.
 
     Raises:
         InvalidOutcome: one of them is no text.
     """
-    if not isinstance(instructions, str | None):
-        raise InvalidOutcome(f"instructions are {instructions!r}; give one string, empty for none")
     try:
-        return to_messages(observation, instructions or "")
+        return to_messages(observation, one_text("instructions", instructions))
     except TypeError as error:
         raise InvalidOutcome(str(error)) from error
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from gymnasium.envs.registration import load_env_creator
 
-from tsr_lightning.envs.base import EnvBroken, EnvDied, EnvTimedOut, HasOracle, Observation
+from tsr_lightning.envs.base import EnvBroken, EnvDied, EnvTimedOut, HasLegalActions, HasOracle, Observation
 from tsr_lightning.envs.make import find_spec, make_env
 from tsr_lightning.envs.worker import Answer, Call, View
 from tsr_lightning.rng import Key
@@ -116,18 +116,28 @@ class ProcessEnv:
         return answer.result
 
 
-class OracleProcessEnv(ProcessEnv):
-    """The same for an environment that has an oracle."""
-
+class _WithOracle(ProcessEnv):
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         return self._call("oracle", noise, key)
 
 
+class _WithLegalActions(ProcessEnv):
+    def legal_actions(self) -> list[str]:
+        return self._call("legal_actions")
+
+
+# What an environment may have beside the contract, and who passes it on.
+_OPTIONAL: tuple[tuple[type, type[ProcessEnv]], ...] = (
+    (HasOracle, _WithOracle),
+    (HasLegalActions, _WithLegalActions),
+)
+
+
 def process_env(id: str, kwargs: dict[str, Any], timeout: float | None = None) -> ProcessEnv:
     """See `ProcessEnv`. No process starts before the first call."""
-    if issubclass(class_of(id, kwargs), HasOracle):
-        return OracleProcessEnv(id, kwargs, timeout)
-    return ProcessEnv(id, kwargs, timeout)
+    env_class = class_of(id, kwargs)
+    optional = tuple(each for protocol, each in _OPTIONAL if issubclass(env_class, protocol))
+    return type("ProcessEnv", (*optional, ProcessEnv), {})(id, kwargs, timeout)
 
 
 def class_of(id: str, kwargs: dict[str, Any]) -> type:

@@ -1,11 +1,15 @@
 """Sample text of an environment: what a new model's vocabulary is made from, and how long prompts become."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle, Observation, PreparesInstances
+from tsr_lightning.envs.base import Branchable, PreparesInstances
+from tsr_lightning.envs.boundary import Call, final, name_of
+from tsr_lightning.envs.playing import Opening, advance, begin, some_response
+from tsr_lightning.envs.waiting import told
 from tsr_lightning.rng import Key, Stream
-from tsr_lightning.trajectory import to_messages
+from tsr_lightning.trajectory import Message
 
 _EPISODES = 64
 
@@ -14,45 +18,52 @@ def sample_texts(env: Branchable) -> Iterator[str]:
     """The instructions, and observations and responses of some episodes; always the same for the same environment.
 
     Of an environment with neither an oracle nor legal actions, only unreadable responses are played.
+
+    Raises:
+        RunError: the environment failed.
     """
     instructions = set[str]()
     if isinstance(env, PreparesInstances):
-        env.prepare(range(_EPISODES))
+        final(Call(env, "prepare"), partial(env.prepare, range(_EPISODES)))
     for episode in range(_EPISODES):
-        key = Key(episode).fold_in("sayings")
-        observation, _ = env.reset(seed=episode)
-        if env.instructions not in instructions:  # they may be the instance's own
-            instructions.add(env.instructions)
-            yield env.instructions
-        env.reseed(key)
-        yield from (message.content for message in to_messages(observation))
-        for turn in count():
-            # every other episode begins with an unreadable response, so that warnings are among the texts
-            response = _response(env, key.fold_in(Stream.ORACLE, turn)) if turn or episode % 2 else ""
-            observation, _, terminated, truncated, _ = env.step(response)
-            yield response
-            yield from (message.content for message in to_messages(observation))
-            if terminated or truncated:
-                break
+        with told(f"sample episode {episode} of {name_of(env)}"):
+            opening, texts = _episode(env, episode)
+        if opening.instructions not in instructions:  # they may be the instance's own
+            instructions.add(opening.instructions)
+            yield opening.instructions
+        yield from texts
 
 
-def sample_observations(env: Branchable, turns: int) -> Iterator[Observation]:
-    """The first observation of an episode that is always the same, and those after so many turns of it."""
+def sample_observations(env: Branchable, turns: int) -> list[tuple[Message, ...]]:
+    """The first messages of an episode that is always the same, instructions included, and those after so many turns of
+    it.
+
+    Raises:
+        RunError: the environment failed.
+    """
     key = Key(0).fold_in("observations")
-    observation, _ = env.reset(seed=0)
-    env.reseed(key)
-    yield observation
-    for turn in range(turns):
-        observation, _, terminated, truncated, _ = env.step(_response(env, key.fold_in(Stream.ORACLE, turn)))
-        if terminated or truncated:
-            return
-        yield observation
+    with told(f"the first observations of {name_of(env)}"):
+        opening = begin(env, 0, key)
+        observations = [opening.messages]
+        for turn in range(turns):
+            messages, ended = advance(env, 0, some_response(env, 0, key.fold_in(Stream.ORACLE, turn)))
+            if ended:
+                break
+            observations.append(messages)
+    system = (Message("system", opening.instructions),) if opening.instructions else ()
+    return [(*system, *messages) for messages in observations]
 
 
-def _response(env: Branchable, key: Key) -> str:
-    if isinstance(env, HasOracle):
-        return env.oracle(0.5, key)
-    if isinstance(env, HasLegalActions):
-        actions = env.legal_actions()
-        return actions[key.bits() % len(actions)]
-    return ""
+def _episode(env: Branchable, episode: int) -> tuple[Opening, Sequence[str]]:
+    """The beginning of an episode, and all its texts but the instructions."""
+    key = Key(episode).fold_in("sayings")
+    opening = begin(env, episode, key)
+    texts = [message.content for message in opening.messages]
+    for turn in count():
+        # every other episode begins with an unreadable response, so that warnings are among the texts
+        response = some_response(env, episode, key.fold_in(Stream.ORACLE, turn)) if turn or episode % 2 else ""
+        messages, ended = advance(env, episode, response)
+        texts += [response, *(message.content for message in messages)]
+        if ended:
+            return opening, texts
+    raise AssertionError("count() does not end")

@@ -7,11 +7,14 @@ from statistics import fmean
 
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.boundary import name_of
+from tsr_lightning.envs.playing import advance, begin, some_response
+from tsr_lightning.envs.waiting import told
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.plain import plain_encoder
 from tsr_lightning.rng import Key
-from tsr_lightning.trajectory import Message, to_messages
+from tsr_lightning.trajectory import Message
 
 TEMPLATE_TOKENS = 10  # around a message and before the response to it: ChatML's, where there is no tokenizer
 MOST_TURNS = 200
@@ -79,22 +82,14 @@ def average(episodes: Sequence[EpisodeTokens]) -> EpisodeTokens:
 
 
 def _play(env: Branchable, counter: TokenCounter, seed: int, plays: bool) -> EpisodeTokens:
-    observation, _ = env.reset(seed=seed)
-    env.reseed(Key(seed).fold_in("estimate"))
-    system = counter.messages([Message("system", env.instructions)]) if env.instructions else 0
-    messages: list[float] = []
-    for turn in range(MOST_TURNS):
-        messages.append(counter.messages(to_messages(observation)))
-        response = _response(env, Key(seed).fold_in("estimate", turn)) if plays else ""
-        observation, _, terminated, truncated, _ = env.step(response)
-        if terminated or truncated:
-            break
-    return EpisodeTokens(system, tuple(messages))
-
-
-def _response(env: Branchable, key: Key) -> str:
-    if isinstance(env, HasOracle):
-        return env.oracle(0.5, key)
-    if isinstance(env, HasLegalActions) and (actions := env.legal_actions()):
-        return actions[key.bits() % len(actions)]
-    return ""
+    with told(f"episode {seed} of {name_of(env)}"):
+        opening = begin(env, seed, Key(seed).fold_in("estimate"))
+        system = counter.messages([Message("system", opening.instructions)]) if opening.instructions else 0
+        following, tokens = opening.messages, list[float]()
+        for turn in range(MOST_TURNS):
+            tokens.append(counter.messages(following))
+            response = some_response(env, seed, Key(seed).fold_in("estimate", turn)) if plays else ""
+            following, ended = advance(env, seed, response)
+            if ended:
+                break
+    return EpisodeTokens(system, tuple(tokens))

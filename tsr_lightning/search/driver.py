@@ -15,6 +15,7 @@ from typing import Any
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
 from tsr_lightning.envs.base import Branchable, fingerprint
+from tsr_lightning.envs.waiting import Waiting
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.faults import Guard, Lost, Unguarded
@@ -23,6 +24,8 @@ from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulato
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search, flat
 from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
+
+WAVE_SECONDS = 60.0  # that a wave's environment steps take before a line says what is waited for
 
 ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, searches in all, costs since the run began)
 
@@ -134,7 +137,8 @@ class Driver:
         waiting = deque(enumerate(tasks))
         cohorts = [_Cohort() for _ in range(2 if self._workers else 1)]  # of two, one steps while the other generates
         size = max(1, min(self.concurrency // len(cohorts), -(-len(tasks) // len(cohorts))))
-        with threaded(self._workers) if self._workers else serial(self._simulator) as executor:
+        steps = threaded(self._workers) if self._workers else serial(self._simulator)
+        with Waiting(WAVE_SECONDS) as self._waiting, steps as executor:
             while waiting or any(cohort.searches for cohort in cohorts):
                 for cohort in cohorts:
                     finished_wave = bool(cohort.searches)
@@ -208,13 +212,15 @@ class Driver:
         responses = iter(self._sample([search.request for search in cohort.searches]))
         steps = [step for search in cohort.searches for step in _steps(search, responses)]
         started = time.perf_counter()
-        cohort.pending = executor(steps)
+        with self._waiting.on(_waited_for(cohort)):
+            cohort.pending = executor(steps)
         self.costs += Costs(env_steps=len(steps), seconds_environment=time.perf_counter() - started)
 
     def _finish_wave(self, cohort: _Cohort, chosen: dict[int, Node]) -> None:
         """Collects the nodes of a wave, scores them and advances the searches that requested them, but for the lost."""
         started = time.perf_counter()
-        nodes = iter(cohort.pending())
+        with self._waiting.on(_waited_for(cohort)):
+            nodes = iter(cohort.pending())
         self.costs += Costs(seconds_environment=time.perf_counter() - started)
         wave, cohort.searches = [(search, self._answer(search, nodes)) for search in cohort.searches], []
         answered = [(search, answer) for search, answer in wave if answer is not None]
@@ -288,6 +294,12 @@ class Driver:
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
         return self.engine.values([self._simulator.prompt(node) for node in nodes])
+
+
+def _waited_for(cohort: _Cohort) -> str:
+    return (
+        f"the environments of {len(cohort.searches)} searches, the first on instance {cohort.searches[0].task.instance}"
+    )
 
 
 def _advance(search: _ActiveSearch, answer: Any, cohort: _Cohort, chosen: dict[int, Node]) -> None:

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Protocol, TypeVar
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.envs.base import EnvDied, EnvRaised, EnvTimedOut
+from tsr_lightning.envs.base import EnvDied, EnvTimedOut
 from tsr_lightning.envs.faults import FAULTS, describe
 
 ResultT = TypeVar("ResultT")
@@ -79,7 +79,7 @@ class Retrying:
         text = "".join(traceback.format_exception(error))
         with self._lock:
             self._costs += _count(error)
-            self.last = str(error) if isinstance(error, EnvRaised) else describe(error)  # of its own process
+            self.last = describe(error)
             is_new = _kind(error) not in self._logged
             self._logged.add(_kind(error))
         if is_new:

@@ -7,12 +7,12 @@ when.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tsr_lightning.engines.base import Response, Sampling
 from tsr_lightning.envs.base import Branchable, HasOracle
 from tsr_lightning.envs.boundary import Call, bounded
-from tsr_lightning.envs.outcome import Demonstrator, InvalidOutcome, play, reset
+from tsr_lightning.envs.outcome import demonstrate, play, reset
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.faults import Guard, Unguarded
@@ -122,7 +122,7 @@ class TurnSimulator:
             raise ConfigError(f"the strategy Expert needs an oracle, and {type(env).__name__} has none")
         key = node.driver.key.fold_in(number)
         call = Call(env, "oracle", node.driver.instance)
-        text = self._called(call, partial(_demonstrate, env, node.snapshot.state, noise, key.fold_in(Stream.ORACLE)))
+        text = self._called(call, partial(demonstrate, env, node.snapshot.state, noise, key.fold_in(Stream.ORACLE)))
         ids = self.chat_format.write(text)
         return self._step(node, Response(ids, (0.0,) * len(ids), True), text, key, key.fold_in(Stream.BRANCH))
 
@@ -195,11 +195,3 @@ class TurnSimulator:
         if bound < self.limits.context and self.limits.episode is None:
             return True
         return self.token_budget(child) >= 1
-
-
-def _demonstrate(env: Demonstrator, state: Any, noise: float, key: Key) -> str:
-    env.set_state(state)
-    text = env.oracle(noise, key)
-    if not isinstance(text, str):
-        raise InvalidOutcome(f"oracle() is {text!r}; give a response as one string")
-    return text

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -242,14 +241,20 @@ class RolloutDataModule(LightningDataModule):
 
     def texts(self) -> Iterator[str]:
         """Text of the tasks, for the vocabulary of a new model."""
-        return chain.from_iterable(sample_texts(entry.make()) for entry in self.mixture)
+        for entry in self.mixture:
+            env = self.make_env(entry)
+            yield from sample_texts(env)
+            if isinstance(env, ProcessEnv):
+                env.close()
+
+    def make_env(self, entry: MixtureEntry) -> Branchable:
+        """An environment of the mixture: in this process, or in one of its own with the time limit of a step."""
+        return entry.make_process(self.faults.step_timeout) if self.env_processes else entry.make()
 
     def _make_envs(self) -> list[Branchable]:
-        if not self.env_processes:
-            return [entry.make() for entry in self.mixture]
-        envs = [entry.make_process(self.faults.step_timeout) for entry in self.mixture]
-        self._processes += envs
-        return [*envs]
+        envs = [self.make_env(entry) for entry in self.mixture]
+        self._processes += [env for env in envs if isinstance(env, ProcessEnv)]
+        return envs
 
     @property
     def agent(self) -> Agent:

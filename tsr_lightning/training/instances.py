@@ -14,6 +14,7 @@ from tsr_lightning.envs.base import Branchable, PreparesInstances, fingerprint
 from tsr_lightning.envs.boundary import Call, bounded, final, name_of
 from tsr_lightning.envs.faults import describe
 from tsr_lightning.envs.process import ProcessEnv
+from tsr_lightning.envs.waiting import told
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.faults import Guard, Lost, Unguarded
@@ -148,7 +149,8 @@ class Instances:
         for env, place in product(range(len(self._envs)), range(self._spec.instances)):
             problem = f"only {place} different initial states were found"
             try:
-                seed, initial, _ = self._draw(env, seeds, problem, key, place)
+                with told(f"held-out instance {place} of {name_of(self._envs[env])}"):
+                    seed, initial, _ = self._draw(env, seeds, problem, key, place)
             except Lost as error:
                 cause = error.__cause__ or error
                 raise RunError(

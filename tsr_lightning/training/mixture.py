@@ -3,10 +3,12 @@
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.boundary import Call, final
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.process import ProcessEnv, process_env
 from tsr_lightning.errors import require
@@ -56,7 +58,7 @@ class MixtureEntry:
         return f"{self.env}({', '.join(f'{name}={value!r}' for name, value in self.env_kwargs.items())})"
 
     def make(self) -> Branchable:
-        return make_env(self.env, **self.env_kwargs)
+        return final(Call(self.env, "__init__"), partial(make_env, self.env, **self.env_kwargs))
 
     def make_process(self, timeout: float | None) -> ProcessEnv:
         """The same in a process of its own, whose steps may take so many seconds."""

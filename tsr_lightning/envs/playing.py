@@ -1,0 +1,82 @@
+"""Plays an environment before a run, for its text alone. Nothing is tried again: a failure is one sentence."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import gymnasium
+
+from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
+from tsr_lightning.envs.boundary import Call, final
+from tsr_lightning.envs.make import find_spec
+from tsr_lightning.envs.outcome import flag, one_text, texts
+from tsr_lightning.envs.process import ProcessEnv
+from tsr_lightning.envs.waiting import told
+from tsr_lightning.rng import Key
+from tsr_lightning.trajectory import Message
+
+
+class Opening(NamedTuple):
+    """The beginning of an episode."""
+
+    instructions: str
+    messages: tuple[Message, ...]
+
+
+def check_first_reset(id: str, make: Callable[[], Branchable]) -> None:
+    """Makes an environment and resets it once: a bad value, such as that of a level file, shows only there.
+
+    Raises:
+        ConfigError: its id or its arguments are refused.
+        RunError: it cannot be made or reset.
+    """
+    find_spec(id)  # a module that is missing, or whose own import fails, is no failure of the environment
+    with told(f"{id} to be made"):
+        env = final(Call(id, "__init__"), make)
+    with told(f"reset(seed=0) of {id}"):
+        final(Call(env, "reset", 0), partial(_open, env, 0))
+        final(Call(env, "close", 0), partial(_close, env))
+
+
+def begin(env: Branchable, seed: int, key: Key) -> Opening:
+    """Begins an episode whose noise is drawn from `key`."""
+
+    def act() -> Opening:
+        opening = _open(env, seed)
+        env.reseed(key)
+        return opening
+
+    return final(Call(env, "reset", seed), act)
+
+
+def advance(env: Branchable, seed: int, response: str) -> tuple[tuple[Message, ...], bool]:
+    """Plays a response in the episode that `seed` began; the messages that follow, and whether it has ended."""
+
+    def act() -> tuple[tuple[Message, ...], bool]:
+        observation, _, terminated, truncated, _ = env.step(response)
+        ended = flag("terminated", terminated) or flag("truncated", truncated)
+        return texts(observation), ended
+
+    return final(Call(env, "step", seed, response), act)
+
+
+def some_response(env: Branchable, seed: int, key: Key) -> str:
+    """A response as good as the environment can give, half of them random; "" where it can give none."""
+    if isinstance(env, HasOracle):
+        return final(Call(env, "oracle", seed), lambda: one_text("oracle()", env.oracle(0.5, key)))
+    if isinstance(env, HasLegalActions):
+        actions = final(
+            Call(env, "legal_actions", seed), lambda: [one_text("an action", one) for one in env.legal_actions()]
+        )
+        return actions[key.bits() % len(actions)] if actions else ""
+    return ""
+
+
+def _open(env: Branchable, seed: int) -> Opening:
+    observation, _ = env.reset(seed=seed)
+    return Opening(one_text("instructions", env.instructions), texts(observation))
+
+
+def _close(env: Branchable) -> None:
+    if isinstance(env, gymnasium.Env | ProcessEnv):
+        env.close()
