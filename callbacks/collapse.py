@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import count
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from callbacks.entropy import EntropyWatch
 from callbacks.instance_filter import InstanceFilter
-from callbacks.levels import History, Level, Pairs, mean, rate
+from callbacks.levels import History, Level, Pairs
 from callbacks.on_collapse import BestPolicy, OnCollapse, Warn
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.errors import ConfigError, require
@@ -26,16 +28,21 @@ ENTROPY, WEIGHT = "train/entropy", "train/policy_weight"  # sums over an update
 
 
 class CollapseGuard(Callback):
-    """Watches the policy's success, valid actions and entropy for a fall far below their best.
+    """Watches the policy's success and valid actions for a fall far below their best, and its entropy both ways.
 
     Watched are the sampled trajectories of the last `window` rollouts, each evaluation without search (searched and
-    demonstrated trajectories would hide a collapse), and the entropy of the last `window` epochs' updates. A figure has
-    collapsed where the upper end of its 95% interval lies below (1 - drop) times the lower end of the best's: by more
-    than the drop, and by more than the sampling error over instances. Rewards, and their noise, play no part.
+    demonstrated trajectories would hide a collapse), and the entropy of the epochs' updates. A rate has collapsed where
+    the upper end of its 95% interval lies below (1 - drop) times the lower end of the best's: by more than the drop,
+    and by more than the sampling error over instances. Rewards, and their noise, play no part.
 
-    At each rollout, evaluation and epoch's end it logs a figure's fraction of its best, as `<figure>_of_best`. It
-    reacts to a collapse at the epoch's end, before ModelCheckpoint saves. It must stand before InstanceFilter, which
-    removes trajectories.
+    The entropy is judged with success beside it. Its fall is healthy while success rises, as in a warm start. It has
+    collapsed where it fell by more than `entropy_drop` or rose by more than `entropy_rise` while success or valid
+    actions, in the last rollout or evaluation alone, are below their best by more than chance; and where it rose by
+    more than 1 nat a token, whatever they are: a policy that diverges does so before success shows it.
+
+    At each rollout, evaluation and epoch's end it logs a rate's fraction of its best, as `<figure>_of_best`, and the
+    entropy's of its highest and lowest. It reacts to a collapse at the epoch's end, before ModelCheckpoint saves. It
+    must stand before InstanceFilter, which removes trajectories.
 
     Under `Restore` the policy with the best success so far (of the first such protocol, or of rollouts before there is
     an evaluation) is kept in `best_policy.ckpt` in the run's folder: a checkpoint like any other.
@@ -44,7 +51,10 @@ class CollapseGuard(Callback):
         on_collapse: Warn, Stop or Restore.
         success_drop: the fraction of the best success rate that may be lost; null does not watch it.
         valid_drop: the same of the rate of valid actions.
-        entropy_drop: the same of the policy's entropy, which falls in a healthy run too.
+        entropy_drop: the fraction of the highest entropy that may be lost while success has fallen; null does not
+            watch it.
+        entropy_rise: the fraction of the lowest entropy that may be gained while success has fallen; null watches no
+            rise.
         window: rollouts and epochs that are taken together; an evaluation is taken alone.
 
     Raises:
@@ -58,6 +68,7 @@ class CollapseGuard(Callback):
         success_drop: float | None = 0.5,
         valid_drop: float | None = 0.2,
         entropy_drop: float | None = 0.9,
+        entropy_rise: float | None = 0.5,
         window: int = 5,
     ) -> None:
         super().__init__()
@@ -65,16 +76,20 @@ class CollapseGuard(Callback):
         for name, drop in drops.items():
             valid = drop is None or 0 < drop < 1
             require(valid, f"CollapseGuard.{name}", drop, "give a fraction between 0 and 1, or null not to watch it")
+        remedy = "give a positive fraction of the lowest entropy, such as 0.5, or null not to watch it"
+        require(entropy_rise is None or 0 < entropy_rise < inf, "CollapseGuard.entropy_rise", entropy_rise, remedy)
         require(window >= 2, "CollapseGuard.window", window, "give 2 or more, because one rollout is too noisy")
         self.on_collapse = on_collapse
         self.success_drop = success_drop
         self.valid_drop = valid_drop
         self.entropy_drop = entropy_drop
+        self.entropy_rise = entropy_rise
         self.window = window
         self._reset()
 
     def _reset(self) -> None:
-        self._histories: dict[str, History] = {}  # by figure
+        self._histories: dict[str, History] = {}  # of rates, by figure
+        self._entropy = EntropyWatch(self.window, self.entropy_drop, self.entropy_rise)
         self._collapsed: list[str] = []  # figures that were collapsed at the last epoch's end
         self._restores = 0
         self._best: BestPolicy | None = None
@@ -90,6 +105,7 @@ class CollapseGuard(Callback):
         best = self._best
         return {
             "histories": {name: history.state_dict() for name, history in self._histories.items()},
+            "entropy": self._entropy.state_dict(),
             "collapsed": list(self._collapsed),
             "restores": self._restores,
             "best": None if best is None else [best.path, best.epochs, best.held_out, best.success],
@@ -98,9 +114,8 @@ class CollapseGuard(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for name, state in state_dict["histories"].items():
-            history = self._history(name)
-            if history is not None:
-                history.load_state_dict(state)
+            self._history(name).load_state_dict(state)
+        self._entropy.load_state_dict(state_dict["entropy"])
         self._collapsed = list(state_dict["collapsed"])
         self._restores = state_dict["restores"]
         self._best = None if state_dict["best"] is None else BestPolicy(*state_dict["best"])
@@ -200,27 +215,35 @@ class CollapseGuard(Callback):
 
     def _observe(self, trainer: Trainer, name: str, epochs: int, pairs: Pairs) -> Level | None:
         history = self._history(name)
-        if history is None:
-            return None
         history.observe(epochs, pairs)
-        if history.fraction_of_best is not None:
+        if history.drop is not None and history.fraction_of_best is not None:
             compat.log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
         return history.current
 
-    def _history(self, name: str) -> History | None:
-        """Of a figure; None where it is not watched."""
-        drop = {
-            "success_rate": self.success_drop,
-            "valid": self.valid_drop,
-            "valid_actions": self.valid_drop,
-            "entropy": self.entropy_drop,
-        }[name.rpartition("/")[2]]
-        if drop is None:
-            return None
+    def _history(self, name: str) -> History:
+        """A rate's, kept where nobody is alarmed by it too: it tells whether a change of entropy does harm."""
+        drops = {"success_rate": self.success_drop, "valid": self.valid_drop, "valid_actions": self.valid_drop}
         if name not in self._histories:
             window = 1 if name.startswith("val/") else self.window
-            self._histories[name] = History(mean if name == ENTROPY else rate, window, drop)
+            self._histories[name] = History(window, drops[name.rpartition("/")[2]])
         return self._histories[name]
+
+    def _observe_entropy(self, trainer: Trainer, epochs: int, nats: float) -> None:
+        self._entropy.observe(epochs, nats)
+        now = self._entropy.now
+        if now is not None and now.lowest > 0:
+            shares = {"highest": now.mean / now.highest, "lowest": now.latest / now.lowest}
+            compat.log_figures(trainer, {f"{ENTROPY}_of_{name}": s for name, s in shares.items()}, epochs=epochs)
+
+    def _alarms(self) -> dict[str, str]:
+        """What has collapsed, by figure, in words."""
+        alarms = {name: describe(name, each) for name, each in self._histories.items() if each.collapsed}
+        fallen = {name: each for name, each in self._histories.items() if each.has_fallen}
+        entropy = self._entropy.alarm(is_failing=bool(fallen))
+        if entropy is not None:
+            beside = [_describe_latest(name, each) for name, each in fallen.items() if name not in alarms]
+            alarms[ENTROPY] = ", while ".join([f"{ENTROPY} {entropy}", *beside[:1]])
+        return alarms
 
     # Keeping the best policy
 
@@ -248,25 +271,31 @@ class CollapseGuard(Callback):
         entropies: list[float] = trainer.strategy.broadcast(self._entropies)  # the agent logs them on rank 0 alone
         self._entropies = []
         if entropies:
-            self._observe(trainer, ENTROPY, epochs, [(fmean(entropies), 1.0)])
-        collapsed = [name for name, history in self._histories.items() if history.collapsed]
-        is_new = any(name not in self._collapsed for name in collapsed)
-        self._collapsed = collapsed
+            self._observe_entropy(trainer, epochs, fmean(entropies))
+        alarms = self._alarms()
+        is_new = any(name not in self._collapsed for name in alarms)
+        self._collapsed = list(alarms)
         if not is_new:
             return
-        figures = "; ".join(describe(name, self._histories[name]) for name in collapsed)
         reaction = self.on_collapse.act(trainer, pl_module, self._best, self._restores)
         if reaction.restored:
             self._restores += 1
             self._collapsed = []
             for history in self._histories.values():
                 history.forget_recent()
+            self._entropy.forget_recent()
             compat.log_figures(trainer, {"rollout/restores": self._restores}, epochs=epochs)
-        rank_zero_warn(f"the policy has collapsed after {epochs} epochs ({figures}): {reaction.message}")
+        rank_zero_warn(
+            f"the policy has collapsed after {epochs} epochs ({'; '.join(alarms.values())}): {reaction.message}"
+        )
 
 
 def describe(name: str, history: History) -> str:
     return f"{name} {_interval(history.current)}, its best {_interval(history.best)}"
+
+
+def _describe_latest(name: str, history: History) -> str:
+    return f"{name} is {_interval(history.latest)}, its best {_interval(history.best)}"
 
 
 def _interval(level: Level | None) -> str:

@@ -1,18 +1,16 @@
 """Whether a figure has fallen far below its best: pure functions and plain state. Knows no trajectory and no Lightning.
 
 A figure is observed once per rollout or evaluation, as pairs (sum, count): of each instance its successes and episodes,
-or its valid turns and turns; of the entropy the mean of an epoch's updates and 1. The latest observations together are
-its level, with a 95% interval. It has collapsed where the upper end of that interval is below (1 - drop) times the
-lower end of the best's: by more than the drop, and by more than chance.
+or its valid turns and turns. The latest observations together are its level, with a 95% interval. It has collapsed
+where the upper end of that interval is below (1 - drop) times the lower end of the best's: by more than the drop, and
+by more than chance.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import sqrt
-from statistics import fmean, stdev
 from typing import Any
 
-from callbacks.statistics import Z95, effective_episodes, success_rate, wilson
+from callbacks.statistics import effective_episodes, success_rate, wilson
 
 Pairs = Sequence[tuple[float, float]]  # (sum, count)
 
@@ -25,9 +23,6 @@ class Level:
     low: float
     high: float
     design_effect: float = 1.0  # episodes that carry as much information as one independent one (Kish 1965)
-
-
-Measure = Callable[[Pairs, Level | None], Level]
 
 
 def rate(pairs: Pairs, best: Level | None) -> Level:
@@ -46,29 +41,19 @@ def rate(pairs: Pairs, best: Level | None) -> Level:
     return Level(value, interval.low, interval.high, episodes / independent)
 
 
-def mean(pairs: Pairs, best: Level | None) -> Level:
-    """A mean over epochs, with the normal interval of their spread; unbounded above for a single epoch."""
-    values = [value / count for value, count in pairs]
-    if len(values) == 1:
-        return Level(values[0], 0.0, float("inf"))
-    half = Z95 * stdev(values) / sqrt(len(values))
-    return Level(fmean(values), max(0.0, fmean(values) - half), fmean(values) + half)
-
-
 class History:
     """The latest observations of one figure, and its best level.
 
     Args:
-        measure: `rate` or `mean`.
         window: observations that a level is made of.
-        drop: the fraction of the best that may be lost.
+        drop: the fraction of the best that may be lost; None never counts as a collapse.
     """
 
-    def __init__(self, measure: Measure, window: int, drop: float) -> None:
-        self.measure = measure
+    def __init__(self, window: int, drop: float | None) -> None:
         self.window = window
         self.drop = drop
         self.current: Level | None = None
+        self.latest: Level | None = None  # of the last observation alone
         self.best: Level | None = None  # with the highest lower end: a few lucky episodes are no best
         self._recent: list[tuple[int, list[tuple[float, float]]]] = []  # (epochs trained, pairs)
 
@@ -76,17 +61,25 @@ class History:
         """Adds an observation of the policy after so many epochs; a resumed run may repeat its first ones."""
         earlier = [(then, old) for then, old in self._recent if then < epochs]
         self._recent = [*earlier, (epochs, list(pairs))][-self.window :]
-        self.current = self.measure([pair for _, old in self._recent for pair in old], self.best)
+        self.current = rate([pair for _, old in self._recent for pair in old], self.best)
+        self.latest = rate(pairs, self.best)
         if self.best is None or self.current.low > self.best.low:
             self.best = self.current
 
     def forget_recent(self) -> None:
         """For a policy that was restored; the best stays."""
-        self.current, self._recent = None, []
+        self.current, self.latest, self._recent = None, None, []
 
     @property
     def collapsed(self) -> bool:
-        return self.current is not None and self.best is not None and has_collapsed(self.current, self.best, self.drop)
+        if self.current is None or self.best is None or self.drop is None:
+            return False
+        return has_collapsed(self.current, self.best, self.drop)
+
+    @property
+    def has_fallen(self) -> bool:
+        """True if the last observation is below the best by more than chance, however little that is."""
+        return self.latest is not None and self.best is not None and has_collapsed(self.latest, self.best, 0.0)
 
     @property
     def fraction_of_best(self) -> float | None:
@@ -101,12 +94,14 @@ class History:
             "recent": [[epochs, [list(pair) for pair in pairs]] for epochs, pairs in self._recent],
             "best": None if self.best is None else asdict(self.best),
             "current": None if self.current is None else asdict(self.current),
+            "latest": None if self.latest is None else asdict(self.latest),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._recent = [(epochs, [(a, b) for a, b in pairs]) for epochs, pairs in state["recent"]]
         self.best = None if state["best"] is None else Level(**state["best"])
         self.current = None if state["current"] is None else Level(**state["current"])
+        self.latest = None if state["latest"] is None else Level(**state["latest"])
 
 
 def has_collapsed(current: Level, best: Level, drop: float) -> bool:

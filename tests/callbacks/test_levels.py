@@ -4,7 +4,7 @@ from math import sqrt
 
 import pytest
 
-from callbacks.levels import History, Level, has_collapsed, mean, rate
+from callbacks.levels import History, Level, has_collapsed, rate
 
 Z = 1.959963984540054
 
@@ -36,16 +36,6 @@ def test_failure_everywhere_takes_the_design_effect_of_the_best():
     assert rate([(0, 8)] * 16, None).high == pytest.approx(Z**2 / (16 + Z**2), rel=1e-12)
 
 
-def test_mean_has_the_interval_of_its_spread():
-    level = mean([(0.2, 1), (0.8, 2), (0.6, 1)], None)  # 0.2, 0.4, 0.6: deviation 0.2
-    half = Z * 0.2 / sqrt(3)
-    assert (level.value, level.low, level.high) == pytest.approx((0.4, 0.4 - half, 0.4 + half))
-
-
-def test_a_single_epochs_mean_has_an_unbounded_interval():
-    assert mean([(0.3, 1)], None) == Level(0.3, 0.0, float("inf"))
-
-
 @pytest.mark.parametrize(("high", "collapsed"), [(0.149, True), (0.15, False), (0.4, False)])
 def test_collapsed_if_the_intervals_are_further_apart_than_the_drop(high: float, collapsed: bool):
     assert has_collapsed(Level(0.1, 0.05, high), Level(0.4, 0.3, 0.5), drop=0.5) == collapsed
@@ -53,18 +43,18 @@ def test_collapsed_if_the_intervals_are_further_apart_than_the_drop(high: float,
 
 def test_a_fall_by_chance_is_no_collapse():
     """4 of 8 and then 0 of 8: three quarters of the best's lower end, 0.215, is below the upper end 0.324."""
-    history = History(rate, window=1, drop=0.25)
+    history = History(window=1, drop=0.25)
     history.observe(0, single(4, 8))
     history.observe(1, single(0, 8))
     assert not history.collapsed
-    history = History(rate, window=1, drop=0.25)
+    history = History(window=1, drop=0.25)
     history.observe(0, single(40, 80))  # from 0.393
     history.observe(1, single(0, 80))  # to 0.046
     assert history.collapsed
 
 
 def test_a_fall_within_the_drop_is_no_collapse_however_certain():
-    history = History(rate, window=1, drop=0.5)
+    history = History(window=1, drop=0.5)
     history.observe(0, single(8000, 10000))
     history.observe(1, single(5000, 10000))
     assert not history.collapsed
@@ -73,7 +63,7 @@ def test_a_fall_within_the_drop_is_no_collapse_however_certain():
 
 
 def test_a_level_covers_the_window():
-    history = History(rate, window=2, drop=0.5)
+    history = History(window=2, drop=0.5)
     for epoch, successes in enumerate([10, 10, 6, 2]):
         history.observe(epoch, single(successes, 10))
     assert history.current is not None
@@ -83,7 +73,7 @@ def test_a_level_covers_the_window():
 
 def test_the_best_has_the_highest_lower_end():
     """2 of 2 (from 0.342) is less than 70 of 100 (from 0.604)."""
-    history = History(rate, window=1, drop=0.5)
+    history = History(window=1, drop=0.5)
     history.observe(0, single(2, 2))
     history.observe(1, single(70, 100))
     assert history.best is not None
@@ -91,7 +81,7 @@ def test_the_best_has_the_highest_lower_end():
 
 
 def test_a_repeated_observation_counts_once():
-    history = History(rate, window=3, drop=0.5)
+    history = History(window=3, drop=0.5)
     history.observe(0, single(5, 10))
     history.observe(1, single(8, 10))
     once = history.current
@@ -100,10 +90,27 @@ def test_a_repeated_observation_counts_once():
 
 
 def test_a_loaded_state_continues_alike():
-    history, again = (History(rate, window=2, drop=0.5) for _ in range(2))
+    history, again = (History(window=2, drop=0.5) for _ in range(2))
     history.observe(0, single(5, 10))
     again.load_state_dict(history.state_dict())
     assert (again.current, again.best) == (history.current, history.best)
     for each in (history, again):
         each.observe(1, single(0, 10))
     assert again.state_dict() == history.state_dict()
+
+
+def test_a_fall_beyond_chance_is_seen_in_the_last_observation_alone():
+    """20 of 40 has [0.352, 0.648]; 15 of 40 reaches up to 0.530, 5 of 40 up to 0.261."""
+    history = History(window=5, drop=None)
+    for epoch in range(3):
+        history.observe(epoch, single(20, 40))
+    history.observe(3, single(15, 40))
+    assert not history.has_fallen
+    history.observe(4, single(5, 40))
+    assert history.has_fallen
+    assert not history.collapsed  # without a drop nothing is
+    again = History(window=5, drop=None)
+    again.load_state_dict(history.state_dict())
+    assert again.has_fallen
+    history.forget_recent()
+    assert not history.has_fallen
