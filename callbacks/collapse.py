@@ -316,7 +316,7 @@ def _is_stale(trainer: Trainer) -> bool:
 
 
 def _ranks_policies(data: RolloutDataModule) -> bool:
-    sampled = data.staleness == 0 and any(strategy.origin is Origin.SAMPLED for strategy in data.plan.strategies)
+    sampled = data.staleness == 0 and any(strategy.traits.origin is Origin.SAMPLED for strategy in data.plan.strategies)
     return sampled or any(protocol.search is None for protocol in data.evaluations)
 
 

@@ -65,7 +65,7 @@ class Candidate:
     state_key: str  # equal where states are equal
     remaining: int  # the environment's own budget
     env_score: float | None  # None where the strategy has no scorer
-    score: float  # by the strategy's scorer, or as the strategy changed it; 0 without either
+    score: float | None  # by the strategy's scorer, or as the strategy changed it; None without either
     done: bool
     succeeded: bool
     out_of_tokens: bool  # ended because a token limit left no room for another turn

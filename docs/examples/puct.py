@@ -11,7 +11,9 @@ from functools import partial
 
 from tsr_lightning.search.scorers import EnvironmentScore
 from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Expand, Node, Search, distinct, flat
+from tsr_lightning.trajectory import Origin
 
 
 @dataclass
@@ -33,7 +35,14 @@ class PUCT(Strategy[Statistics]):
     simulations: int = 16  # per turn
     candidates: int = 4  # responses proposed at each node
     exploration: float = 1.25  # c, a constant
-    scored_by = EnvironmentScore()
+    traits = Traits(
+        origin=Origin.SEARCHED,
+        branches=True,
+        independent_siblings=True,  # a node is expanded once
+        monte_carlo_rollouts=False,
+        scored_by=EnvironmentScore(),
+        scores_every_node=True,  # the root's value is its score
+    )
 
     def __call__(self, root: Node[Statistics]) -> Search[Statistics]:
         root.data, node = Statistics(), root

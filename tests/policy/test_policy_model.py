@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from tsr_lightning.batching.packing import Packed, pack
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
@@ -157,6 +157,14 @@ def test_batch_composition_does_not_change_outputs(named):
     for name in ("logprobs", "entropies", "values"):
         apart = torch.cat([getattr(outputs, name) for outputs in alone])
         torch.testing.assert_close(getattr(together, name), apart, atol=1e-5, rtol=1e-4)
+
+
+def test_a_policy_without_critic_has_no_values(named):
+    """Zeros would rank the nodes of a search by ties."""
+    policy = Policy(spec_of(named), TOKENIZER, critic=False)
+    with pytest.raises(RunError, match=r"values were asked of a policy that has no critic: .* declares needs_critic"):
+        policy.values(torch.zeros(2, policy.causal_lm.config.hidden_size))
+    assert not policy.outputs(batch(*rows()), 1.0).values.any()  # of which an objective without critic reads none
 
 
 def test_logits_are_computed_in_chunks(named, monkeypatch):

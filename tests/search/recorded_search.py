@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Expand, Node, Search, flat
 
 
@@ -31,5 +31,5 @@ class Recorded(Strategy):
                 self.candidates.extend(flat(answer))
 
     @property
-    def scored_by(self) -> Scorer | None:
-        return self.strategy.scored_by
+    def traits(self) -> Traits:
+        return self.strategy.traits

@@ -121,7 +121,7 @@ class Point:
 
     def tree(self, strategy: Strategy, root: "Point") -> tuple[Candidate, ...]:
         """Everything below the root, nearer things first."""
-        scorer = strategy.scored_by
+        scorer = strategy.traits.scored_by
 
         def scored(point: Point) -> bool:
             return scorer is not None and (point.simulated is None or isinstance(strategy, FirstImprovement))
@@ -136,7 +136,7 @@ class Point:
                 fingerprint(point.place),
                 point.remaining,
                 point.env_score if scored(point) else None,
-                value(scorer, point) if scorer and scored(point) else 0.0,
+                value(scorer, point) if scorer and scored(point) else None,
                 point.done,
                 point.succeeded,
                 point.out_of_tokens,
@@ -172,7 +172,7 @@ class Reference:
             end.truncated,
             final,
             end.messages,
-            end.tree(strategy, self.root) if strategy.branches else (),
+            end.tree(strategy, self.root) if strategy.traits.branches else (),
             out_of_tokens=end.out_of_tokens,
         )
 

@@ -67,7 +67,7 @@ def by_key(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def assert_as_the_reference(strategy: Strategy, limits: TokenLimits, max_response_tokens: int) -> list[Node]:
     """The leaves and every candidate are those of the reference, and so are the tokens and steps that they cost."""
-    searches, scorer = tasks(strategy, 16), strategy.scored_by
+    searches, scorer = tasks(strategy, 16), strategy.traits.scored_by
     runner = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=max_response_tokens)
     played, drawn = recorded(runner, searches), 0
     for task, (leaf, candidates) in zip(searches, played, strict=True):
@@ -114,7 +114,7 @@ def test_branches_says_whether_some_state_gets_several_candidates(strategy: Stra
         len({id(node) for node in candidates}) - len({id(node.parent) for node in candidates})
         for _, candidates in recorded(driver(Guided()), tasks(strategy, 8))
     ]
-    assert strategy.branches == any(counts)
+    assert strategy.traits.branches == any(counts)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from tests.fakes import GOAL, TURNS, Guided, Letters, Scripted, Walk, driver, ta
 from tests.search.reference import FEW, SINGLE_CANDIDATE, STRATEGIES, Reference
 from tsr_lightning.costs import Costs
 from tsr_lightning.envs.base import fingerprint
+from tsr_lightning.errors import RunError
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.first_improvement import FirstImprovement
-from tsr_lightning.search.scorers import CriticValue
+from tsr_lightning.search.scorers import CriticValue, ReturnSoFar
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
 from tsr_lightning.search.tree import DriverState, Node, Snapshot, best, distinct
@@ -59,7 +60,7 @@ def test_a_token_limit_cuts_where_the_reference_cuts(strategy: Strategy, limits:
 
 @pytest.mark.parametrize("strategy", SINGLE_CANDIDATE, ids=repr)
 def test_a_search_with_a_single_candidate_is_a_plain_sample(strategy: Strategy) -> None:
-    assert strategy.origin is Origin.SAMPLED
+    assert strategy.traits.origin is Origin.SAMPLED
     if (
         isinstance(strategy, Sample) or strategy.commit == "keep"
     ):  # under resample the real episode has draws of its own
@@ -81,7 +82,7 @@ def test_a_search_with_a_single_candidate_is_a_plain_sample(strategy: Strategy) 
     ids=repr,
 )
 def test_trajectories_have_the_origin_of_their_strategy(strategy: Strategy, origin: Origin) -> None:
-    assert strategy.origin is origin
+    assert strategy.traits.origin is origin
     assert {trajectory.origin for trajectory in driver(Guided()).run(tasks(strategy, 8))} == {origin}
 
 
@@ -144,9 +145,12 @@ def test_another_key_is_another_search() -> None:
 # -- rules of the frontier ---------------------------------------------------------------------------------------------
 
 
-def node(score: float = 0.0, total: float = 0.0, place: int = 0, remaining: int = 0, tie: float = 0.0) -> Node:
+def node(score: float | None = 0.0, total: float = 0.0, place: int = 0, remaining: int = 0, tie: float = 0.0) -> Node:
     snapshot = Snapshot(None, (), place, remaining)
-    return Node(snapshot, DriverState(Key(0)), episode_return=total, score=score, tie=tie)
+    made: Node = Node(snapshot, DriverState(Key(0)), episode_return=total, tie=tie)
+    if score is not None:
+        made.score = score
+    return made
 
 
 def test_among_equal_scores_the_higher_return_wins_then_the_keyed_draw() -> None:
@@ -205,9 +209,9 @@ def test_trees_are_recorded_only_on_request_and_change_nothing(strategy: Strateg
     plain = driver(Guided()).run(searches)
     assert [replace(trajectory, tree=()) for trajectory in recorded] == plain
     for trajectory in recorded:
-        assert bool(trajectory.tree) == strategy.branches
+        assert bool(trajectory.tree) == strategy.traits.branches
         places: set[int | None] = {None}
-        for turn in trajectory.turns if strategy.branches else ():
+        for turn in trajectory.turns if strategy.traits.branches else ():
             found = enumerate(trajectory.tree)
             places = {place for place, each in found if each.parent in places and each.turn == turn}
         assert places  # the trajectory is a path of its tree
@@ -264,10 +268,39 @@ def test_data_of_a_strategy_is_unset_until_it_sets_it() -> None:
 
 def test_the_environment_score_is_an_error_without_a_scorer() -> None:
     [leaf] = driver().leaves(tasks(Sample(), 1))
-    with pytest.raises(ValueError, match=r"Strategy\.scored_by has to return a scorer"):
+    with pytest.raises(ValueError, match=r"Strategy\.traits has to name a scorer"):
         print(leaf.env_score)
     [leaf] = driver().leaves(tasks(Beam(), 1))
     assert leaf.score == leaf.env_score
+
+
+def test_a_score_is_an_error_until_it_is_set() -> None:
+    root, unset = node(), node(None)
+    with pytest.raises(
+        ValueError, match=r"Node\.score was read and never set; this is the root: .*scores_every_node=True"
+    ):
+        print(unset.score)
+    with pytest.raises(ValueError, match=r"Node\.score was read and never set"):
+        best(1, [root, unset])
+    with pytest.raises(ValueError, match=r"Node\.score was set to nan"):
+        unset.score = float("nan")
+    assert unset.known_score is None
+    unset.score = 0.5
+    assert unset.score == unset.known_score == 0.5
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_that_is_not_finite_ends_the_run(value: float) -> None:
+    """Or a search would choose by order."""
+
+    class Broken(ReturnSoFar):
+        def __call__(self, nodes: Any, critic: Any) -> list[float]:
+            return [value if node.depth == 2 else 0.0 for node in nodes]
+
+    with pytest.raises(
+        RunError, match=rf"Broken gives the score {value} \(instance 0, after '[a-dx.]+'\); let it give"
+    ):
+        driver().run(tasks(Beam(2, 2, Broken()), 1))
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -347,7 +380,7 @@ def test_a_wave_is_scored_by_one_critic_call(strategy: Strategy) -> None:
     engine = Scripted()
     driver(Walk(), engine).run(tasks(strategy, 40))
     calls = "".join(call[0] for call in engine.calls)
-    assert re.fullmatch("v(gv?)+" if strategy.scores_every_node else "(gv?)+", calls), calls
+    assert re.fullmatch("v(gv?)+" if strategy.traits.scores_every_node else "(gv?)+", calls), calls
     assert calls.count("v") > 3
 
 

@@ -89,6 +89,6 @@ def test_tree_credit_refuses_siblings_that_are_no_samples() -> None:
     for strategy in (differing, SuffixRestarts(SearchFailures(differing)), FirstImprovement(without_replacement=False)):
         check_plan(GRPO(searched=ImitateSuccesses()), Uniform(strategy, 1))
         with pytest.raises(
-            ConfigError, match=r"data\.plan is .*: .* no independent samples .* without_replacement false"
+            ConfigError, match=r"data\.plan is .*: TreeCredit needs independent .* without_replacement false"
         ):
             check_plan(GRPO(searched=TreeCredit()), Uniform(strategy, 1))

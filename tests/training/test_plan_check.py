@@ -214,8 +214,8 @@ def test_means_refuse_a_score_that_counts_past_rewards(scorer: Scorer):
         (Uniform(Beam(1, 1), 8), "no strategy of data.plan proposes several"),
         (Uniform(Expert(), 8), "demonstrations of Expert"),
         (mixed(1, 1), "of which GRPO compares 1 in epoch 0"),  # the plain one has no other
-        (Uniform(FirstImprovement(), 1), "data.plan is 'FirstImprovement': its responses .* no independent samples"),
-        (Uniform(SearchFailures(), 1), "data.plan is 'SearchFailures': its responses .* no independent samples"),
+        (Uniform(FirstImprovement(), 1), "data.plan is 'FirstImprovement': TreeCredit needs independent responses"),
+        (Uniform(SearchFailures(), 1), "data.plan is 'SearchFailures': TreeCredit needs independent responses"),
     ],
     ids=repr,
 )

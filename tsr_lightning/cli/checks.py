@@ -86,9 +86,9 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     strategies = [*data.plan.strategies, *(protocol.search for protocol in data.evaluations if protocol.search)]
     for strategy in strategies:
         remedy = f"data.engine {type(data.engine).__name__} samples each response alone; use false, or Transformers"
-        excludes = data.engine.can_exclude or not strategy.without_replacement
+        excludes = data.engine.can_exclude or not strategy.traits.without_replacement
         require(excludes, f"{type(strategy).__name__}.without_replacement", True, remedy)
-        scorer = strategy.scored_by
+        scorer = strategy.traits.scored_by
         if scorer is not None and scorer.needs_critic and not agent.objective.needs.values:
             raise ConfigError(
                 f"{type(strategy).__name__}.scorer is {type(scorer).__name__}, which needs a critic, and {objective} "

@@ -142,7 +142,9 @@ def found_success(trees: Sequence[Sequence[Candidate]]) -> list[list[bool]]:
 
 def bounded_score(candidate: Candidate) -> float | None:
     """The strategy's score within [0, 1]; None where it gave none."""
-    return None if candidate.env_score is None else min(max(candidate.score, 0.0), 1.0)
+    if candidate.env_score is None or candidate.score is None:
+        return None
+    return min(max(candidate.score, 0.0), 1.0)
 
 
 class ResponseValue(NamedTuple):

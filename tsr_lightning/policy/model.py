@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from tsr_lightning.batching.packing import Packed
 from tsr_lightning.batching.tensors import Outputs
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.policy.causal_lm import PackedCausalLM, TokenScores
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
@@ -109,16 +109,25 @@ class Policy(nn.Module):
         without a critic. The critic's gradient stays out of the model.
         """
         scores = self._lm.score(packed, temperature, entropies=entropies)
-        return _outputs(packed, scores, self.values(scores.hidden.detach()))
+        hidden = scores.hidden.detach()
+        values = hidden.new_zeros(len(hidden), dtype=torch.float32) if self.value_head is None else self.values(hidden)
+        return _outputs(packed, scores, values)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Last hidden states [M, H] -> logits [M, V]."""
         return self._lm.logits(hidden)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """The critic's values of last hidden states: [M, H] -> [M] float32; zeros without a critic."""
+        """The critic's values of last hidden states: [M, H] -> [M] float32.
+
+        Raises:
+            RunError: the policy has no critic.
+        """
         if self.value_head is None:
-            return hidden.new_zeros(len(hidden), dtype=torch.float32)
+            raise RunError(
+                "values were asked of a policy that has no critic: a scorer that asks for them declares needs_critic, "
+                "and the objective has to train one, as PPO does"
+            )
         with torch.autocast(hidden.device.type, enabled=False):
             return self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1).float()
 

@@ -6,7 +6,9 @@ from tsr_lightning.errors import require
 from tsr_lightning.search.playouts import play_out
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
 from tsr_lightning.search.strategies import CommitMode, Strategy, committed
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Expand, Node, Search, best, distinct, ended, flat, live
+from tsr_lightning.trajectory import Origin
 
 
 @dataclass(frozen=True)
@@ -62,5 +64,11 @@ class ContrastBeam(Strategy):
         return frontier[0]
 
     @property
-    def scored_by(self) -> Scorer:
-        return self.scorer
+    def traits(self) -> Traits:
+        return Traits(
+            origin=Origin.SEARCHED,
+            branches=True,
+            independent_siblings=True,
+            monte_carlo_rollouts=False,
+            scored_by=self.scorer,
+        )

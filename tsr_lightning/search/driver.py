@@ -4,6 +4,7 @@ Every draw is keyed by (instance, member, path in the tree, stream), so neither 
 their order changes any of them.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
 from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.envs.waiting import Waiting
+from tsr_lightning.errors import RunError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.faults import Guard, Lost, Unguarded
@@ -166,12 +168,12 @@ class Driver:
     def _begin(self, tasks: Sequence[tuple[int, SearchTask]]) -> list[_ActiveSearch]:
         """Searches of tasks, given with their indices; none of those whose reset failed."""
         roots = [(index, task, root) for index, task in tasks if (root := self.root(task)) is not None]
-        self._score([(task.strategy, [root]) for _, task, root in roots if task.strategy.scores_every_node])
+        self._score([(task.strategy, [root]) for _, task, root in roots if task.strategy.traits.scores_every_node])
         return [_ActiveSearch(index, task, root, task.strategy(root)) for index, task, root in roots]
 
     def root(self, task: SearchTask) -> Node | None:
         """The root of a search, without a score; None where the reset of its instance failed."""
-        kind = (task.env, task.instance, task.strategy.scores_every_node)
+        kind = (task.env, task.instance, task.strategy.traits.scores_every_node)
         if self._first is None or self._first[0] != kind:
             self._first = (kind, self._initial(task))
         _, first = self._first
@@ -183,7 +185,7 @@ class Driver:
 
     def _initial(self, task: SearchTask) -> Node | None:
         try:
-            return self._simulator.root(task.instance, task.key, task.env, task.strategy.scores_every_node)
+            return self._simulator.root(task.instance, task.key, task.env, task.strategy.traits.scores_every_node)
         except Lost:
             return None
 
@@ -194,17 +196,17 @@ class Driver:
             instance=task.instance,
             member=task.member,
             strategy=type(task.strategy).__name__,
-            origin=task.strategy.origin,
+            origin=task.strategy.traits.origin,
             turns=leaf.turns,
             succeeded=leaf.succeeded,
             truncated=leaf.snapshot.truncated,
             final_prompt=self._simulator.final_prompt(leaf),
             final_messages=leaf.snapshot.messages,
-            tree=_tree(leaf) if self.keep_tree and task.strategy.branches else (),
+            tree=_tree(leaf) if self.keep_tree and task.strategy.traits.branches else (),
             env=task.env,
             out_of_tokens=leaf.snapshot.out_of_tokens,
             state_keys=tuple(map(_state_key, leaf.path[:-1])) if self.keep_state_keys else (),
-            policy_epochs=None if task.strategy.origin is Origin.DEMONSTRATED else self.policy_epochs,
+            policy_epochs=None if task.strategy.traits.origin is Origin.DEMONSTRATED else self.policy_epochs,
         )
 
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:
@@ -284,12 +286,18 @@ class Driver:
         """Sets the scores of the nodes of strategies, one call per scorer, so that a critic sees one batch."""
         batches: dict[int, tuple[Scorer, list[Node]]] = {}
         for strategy, own in groups:
-            scorer = strategy.scored_by
+            scorer = strategy.traits.scored_by
             if own and scorer is not None:
                 _, nodes = batches.setdefault(id(scorer), (scorer, []))
                 nodes.extend(own)
         for scorer, nodes in batches.values():
             for node, score in zip(nodes, scorer(nodes, self._values), strict=True):
+                if not math.isfinite(score):
+                    response = repr(node.turn.text) if node.turn is not None else "no response yet"
+                    raise RunError(
+                        f"{type(scorer).__name__} gives the score {score} (instance {node.driver.instance}, after "
+                        f"{response}); let it give finite numbers"
+                    )
                 node.score = score
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
@@ -316,7 +324,7 @@ def _to_score(search: _ActiveSearch, answer: Any) -> Sequence[Node]:
     match search.request:
         case Expand():
             return flat(answer)
-        case Commit() if search.task.strategy.scores_every_node:
+        case Commit() if search.task.strategy.traits.scores_every_node:
             return [answer]
         case _:
             return []
@@ -326,14 +334,14 @@ def _steps(search: _ActiveSearch, responses: Iterator[Sequence[Response]]) -> li
     """The environment steps of a search's request; an `Expand` takes the responses to its nodes."""
     match search.request:
         case Expand(nodes):
-            scored = search.task.strategy.scored_by is not None
+            scored = search.task.strategy.traits.scored_by is not None
             return [
                 partial(TurnSimulator.simulate, node=node, number=_next_child(node), response=response, scored=scored)
                 for node in nodes
                 for response in next(responses)
             ]
         case Commit(node):
-            scored = search.task.strategy.scores_every_node
+            scored = search.task.strategy.traits.scores_every_node
             return [partial(TurnSimulator.commit, root=search.root, simulated=node, scored=scored)]
         case Demonstrate(node, noise):
             return [partial(TurnSimulator.expert_step, node=node, number=_next_child(node), noise=noise)]
@@ -367,7 +375,7 @@ def _candidate(node: Node, turn: Turn, parent: int | None) -> Candidate:
         state_key=_state_key(node),
         remaining=node.snapshot.remaining,
         env_score=node.snapshot.env_score,
-        score=node.score,
+        score=node.known_score,
         done=node.done,
         succeeded=node.succeeded,
         out_of_tokens=node.snapshot.out_of_tokens,

@@ -1,10 +1,10 @@
 """Search of the instances alone that plain samples fail."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tsr_lightning.errors import require
-from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Node, Search
 from tsr_lightning.trajectory import Origin
 
@@ -28,13 +28,12 @@ class SearchFailures(Strategy):
 
     strategy: Strategy = field(default_factory=Beam)
     samples: int = 1
-    siblings_are_samples = False  # whether one is drawn depends on those before it
 
     def __post_init__(self) -> None:
         require(self.samples >= 1, "SearchFailures.samples", self.samples, "give 1 or more")
         name = type(self.strategy).__name__
         remedy = "it demonstrates, and plain samples cannot share one strategy with demonstrations; give a search"
-        require(self.strategy.origin is not Origin.DEMONSTRATED, "SearchFailures.strategy", name, remedy)
+        require(self.strategy.traits.origin is not Origin.DEMONSTRATED, "SearchFailures.strategy", name, remedy)
 
     def __call__(self, root: Node) -> Search:
         for _ in range(self.samples):
@@ -44,19 +43,8 @@ class SearchFailures(Strategy):
         return (yield from self.strategy(root))
 
     @property
-    def origin(self) -> Origin:
+    def traits(self) -> Traits:
         """SEARCHED, though many of its trajectories are plain samples: each was kept because it succeeded, and a
-        gradient over them would take the policy for better than it is."""
-        return Origin.SEARCHED
-
-    @property
-    def scored_by(self) -> Scorer | None:
-        return self.strategy.scored_by
-
-    @property
-    def scores_every_node(self) -> bool:
-        return self.strategy.scores_every_node
-
-    @property
-    def without_replacement(self) -> bool:
-        return self.strategy.without_replacement
+        gradient over them would take the policy for better than it is. Whether a response is drawn depends on those
+        before it."""
+        return replace(self.strategy.traits, origin=Origin.SEARCHED, branches=True, independent_siblings=False)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from tsr_lightning.errors import require
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
 from tsr_lightning.search.strategies import CommitMode, Strategy
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Commit, Expand, Node, Search, best
 from tsr_lightning.trajectory import Origin
 
@@ -30,8 +31,6 @@ class FirstImprovement(Strategy):
     scorer: Scorer = field(default_factory=EnvironmentScore)
     commit: CommitMode = "keep"
     without_replacement: bool = True
-    scores_every_node = True
-    siblings_are_samples = False  # whether one is drawn depends on those before it
 
     def __post_init__(self) -> None:
         require(self.candidates >= 1, "FirstImprovement.candidates", self.candidates, "give 1 or more")
@@ -57,12 +56,17 @@ class FirstImprovement(Strategy):
         return best(1, proposed)[0]
 
     @property
-    def origin(self) -> Origin:
-        return Origin.SAMPLED if self.candidates == 1 else Origin.SEARCHED
-
-    @property
-    def scored_by(self) -> Scorer:
-        return self.scorer
+    def traits(self) -> Traits:
+        branches = self.candidates > 1
+        return Traits(
+            origin=Origin.SEARCHED if branches else Origin.SAMPLED,
+            branches=branches,
+            independent_siblings=not branches,  # whether one is drawn depends on those before it
+            monte_carlo_rollouts=False,
+            scored_by=self.scorer,
+            scores_every_node=True,
+            without_replacement=self.without_replacement,
+        )
 
 
 def _improves(child: Node, node: Node) -> bool:

@@ -1,11 +1,11 @@
 """Plain continuations from the last states of a success."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tsr_lightning.errors import require
 from tsr_lightning.search.playouts import play_out
-from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.strategies import Beam, Strategy
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Node, Search
 from tsr_lightning.trajectory import Origin
 
@@ -29,15 +29,13 @@ class SuffixRestarts(Strategy):
     strategy: Strategy = field(default_factory=Beam)
     points: int = 3
     rollouts: int = 4
-    branches = True
-    measures_states = True
 
     def __post_init__(self) -> None:
         require(self.points >= 1, "SuffixRestarts.points", self.points, "give 1 or more")
         require(self.rollouts >= 2, "SuffixRestarts.rollouts", self.rollouts, "give 2 or more, which can be compared")
         name = type(self.strategy).__name__
         remedy = "a demonstration has no tree, so nothing would be learned of its restarts; give a search"
-        require(self.strategy.origin is not Origin.DEMONSTRATED, "SuffixRestarts.strategy", name, remedy)
+        require(self.strategy.traits.origin is not Origin.DEMONSTRATED, "SuffixRestarts.strategy", name, remedy)
 
     def __call__(self, root: Node) -> Search:
         leaf = yield from self.strategy(root)
@@ -49,22 +47,6 @@ class SuffixRestarts(Strategy):
         return leaf
 
     @property
-    def origin(self) -> Origin:
-        """That of the search: the samples are candidates of its tree, and none becomes the trajectory."""
-        return self.strategy.origin
-
-    @property
-    def scored_by(self) -> Scorer | None:
-        return self.strategy.scored_by
-
-    @property
-    def scores_every_node(self) -> bool:
-        return self.strategy.scores_every_node
-
-    @property
-    def without_replacement(self) -> bool:
-        return self.strategy.without_replacement
-
-    @property
-    def siblings_are_samples(self) -> bool:
-        return self.strategy.siblings_are_samples
+    def traits(self) -> Traits:
+        """The search's: the samples are candidates of its tree, and none becomes the trajectory."""
+        return replace(self.strategy.traits, branches=True, monte_carlo_rollouts=True)

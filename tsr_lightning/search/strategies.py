@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Literal
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import (
     Commit,
     DataT,
@@ -41,46 +42,23 @@ class Strategy(ABC, Generic[DataT]):
         """Yields requests, is sent their answers, and returns the leaf of the chosen trajectory."""
 
     @property
-    def origin(self) -> Origin:
-        """How the responses of its trajectories are made; SAMPLED where the arguments leave nothing to choose from."""
-        return Origin.SEARCHED
+    def traits(self) -> Traits:
+        """Facts by which its trajectories and trees are used; every strategy defines its own.
 
-    @property
-    def branches(self) -> bool:
-        """Whether some state gets two candidates or more, so that siblings can be compared."""
-        return self.origin is Origin.SEARCHED
-
-    @property
-    def scored_by(self) -> Scorer | None:
-        """The scorer that sets `Node.score` of every child; None where no score is used."""
-        return None
-
-    @property
-    def scores_every_node(self) -> bool:
-        """Whether the scorer sets the score of the root and of committed turns too."""
-        return False
-
-    @property
-    def without_replacement(self) -> bool:
-        """Whether siblings are sampled without replacement, so that all but the first are no samples of the policy."""
-        return False
-
-    @property
-    def siblings_are_samples(self) -> bool:
-        """Whether the responses to a state are independent samples of the policy, as tree credit takes them."""
-        return not self.without_replacement
-
-    @property
-    def measures_states(self) -> bool:
-        """Whether it plays plain samples on from a state so that their mean tells what the policy reaches there."""
-        return False
+        Raises:
+            ConfigError: it defines none.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} has no traits: define `traits = Traits(origin=..., branches=..., "
+            "independent_siblings=..., monte_carlo_rollouts=...)` from tsr_lightning.search.traits"
+        )
 
 
 @dataclass(frozen=True)
 class Sample(Strategy):
     """Plain trajectory sampling: the baseline."""
 
-    origin = Origin.SAMPLED
+    traits = Traits(origin=Origin.SAMPLED, branches=False, independent_siblings=True, monte_carlo_rollouts=False)
 
     def __call__(self, root: Node) -> Search:
         node = root
@@ -115,8 +93,13 @@ class BestOfN(Strategy):
         return max(leaves, key=lambda leaf: (leaf.episode_return, leaf.tie))
 
     @property
-    def origin(self) -> Origin:
-        return Origin.SAMPLED if self.n == 1 else Origin.SEARCHED
+    def traits(self) -> Traits:
+        return Traits(
+            origin=Origin.SAMPLED if self.n == 1 else Origin.SEARCHED,
+            branches=self.n > 1,
+            independent_siblings=True,
+            monte_carlo_rollouts=False,
+        )
 
 
 @dataclass(frozen=True)
@@ -165,12 +148,16 @@ class Beam(Strategy):
         return frontier[0]
 
     @property
-    def origin(self) -> Origin:
-        return Origin.SAMPLED if self.candidates == 1 else Origin.SEARCHED  # width <= candidates
-
-    @property
-    def scored_by(self) -> Scorer:
-        return self.scorer
+    def traits(self) -> Traits:
+        branches = self.candidates > 1  # width <= candidates
+        return Traits(
+            origin=Origin.SEARCHED if branches else Origin.SAMPLED,
+            branches=branches,
+            independent_siblings=not self.without_replacement,
+            monte_carlo_rollouts=False,
+            scored_by=self.scorer,
+            without_replacement=self.without_replacement,
+        )
 
 
 @dataclass(frozen=True)
@@ -217,20 +204,19 @@ class Lookahead(Strategy):
         return best(1, leaves)[0]
 
     @property
-    def origin(self) -> Origin:
+    def traits(self) -> Traits:
         """Under `keep`, a single candidate that is rolled on is still selected: a success found on the way is the
-        result, a failure is rolled again."""
-        chooses = self.candidates > 1 or (self.depth > 0 and self.commit == "keep")
-        return Origin.SEARCHED if chooses else Origin.SAMPLED
-
-    @property
-    def branches(self) -> bool:
-        """A single candidate that is rolled on by several continuations is not selected, and they are siblings."""
-        return self.origin is Origin.SEARCHED or (self.depth > 0 and self.width > 1)
-
-    @property
-    def scored_by(self) -> Scorer:
-        return self.scorer
+        result, a failure is rolled again. So a state that was rolled on from gets further responses only where those
+        failed. Several continuations of a single candidate are siblings, though it is not selected."""
+        rolls_again = self.depth > 0 and self.commit == "keep"
+        chooses = self.candidates > 1 or rolls_again
+        return Traits(
+            origin=Origin.SEARCHED if chooses else Origin.SAMPLED,
+            branches=chooses or (self.depth > 0 and self.width > 1),
+            independent_siblings=not rolls_again,
+            monte_carlo_rollouts=False,
+            scored_by=self.scorer,
+        )
 
 
 @dataclass(frozen=True)
@@ -242,7 +228,7 @@ class Expert(Strategy):
     """
 
     noise: float = 0.0
-    origin = Origin.DEMONSTRATED
+    traits = Traits(origin=Origin.DEMONSTRATED, branches=False, independent_siblings=True, monte_carlo_rollouts=False)
 
     def __post_init__(self) -> None:
         require(0 <= self.noise <= 1, "Expert.noise", self.noise, "give a probability between 0 and 1")

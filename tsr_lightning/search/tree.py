@@ -4,6 +4,7 @@ A strategy is a generator of requests (strategies.py); the driver answers those 
 (driver.py). Nothing here knows a tokenizer or torch.
 """
 
+import math
 from collections.abc import Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,13 @@ from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import Message, Turn
 
 DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
+
+
+# What sets the score of a root and of another node
+_UNSET = {
+    True: "this is the root: Strategy.traits needs scores_every_node=True, or the strategy sets it",
+    False: "Strategy.traits has to name the scorer (scored_by), and scores_every_node=True for committed turns",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class Node(Generic[DataT]):
     depth: int = 0  # turns played
     episode_return: float = 0.0  # rewards so far
 
-    score: float = 0.0  # by the strategy's scorer; 0 at the root and after a commit, unless it scores every node
+    _score: float | None = field(default=None, init=False, repr=False)
     tie: float = 0.0  # orders equals: a keyed draw, unless the strategy writes another figure
     data: DataT = field(init=False, repr=False)  # unset until the strategy sets it
 
@@ -70,11 +78,33 @@ class Node(Generic[DataT]):
         return self.snapshot.succeeded
 
     @property
+    def score(self) -> float:
+        """By the strategy's scorer, or as the strategy wrote it.
+
+        Raises:
+            ValueError: it was not set.
+        """
+        if self._score is None:
+            raise ValueError(f"Node.score was read and never set; {_UNSET[self.turn is None]}")
+        return self._score
+
+    @score.setter
+    def score(self, value: float) -> None:
+        if math.isnan(value):
+            raise ValueError("Node.score was set to nan, which ranks nodes by their order")
+        self._score = value
+
+    @property
+    def known_score(self) -> float | None:
+        """The score; None where it is not set."""
+        return self._score
+
+    @property
     def env_score(self) -> float:
         """The environment's score of this state (the paper's S)."""
         score = self.snapshot.env_score
         if score is None:
-            raise ValueError("the environment's score is not known: Strategy.scored_by has to return a scorer")
+            raise ValueError("the environment's score is not known: Strategy.traits has to name a scorer (scored_by)")
         return score
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tsr_lightning.errors import require
 from tsr_lightning.search.playouts import play_out
 from tsr_lightning.search.strategies import Sample, Strategy
+from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Expand, Node, Search, flat
 from tsr_lightning.trajectory import Origin
 
@@ -29,9 +30,7 @@ class Vine(Strategy):
     candidates: int = 4
     share: float = 1.0
     rollouts: int = 1
-    origin = Origin.SAMPLED
-    branches = True
-    measures_states = True
+    traits = Traits(origin=Origin.SAMPLED, branches=True, independent_siblings=True, monte_carlo_rollouts=True)
 
     def __post_init__(self) -> None:
         require(self.candidates >= 2, "Vine.candidates", self.candidates, "give 2 or more; for 1 use Sample")

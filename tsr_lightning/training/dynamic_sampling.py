@@ -65,7 +65,7 @@ class DynamicSampling:
 
 def sampled_size(plan: Plan, epoch: int) -> int:
     """How many members of a group the policy samples in an epoch; where it is 0, there is nothing to draw again."""
-    return sum(e.count for e in plan.entries(epoch) if e.strategy.origin is not Origin.DEMONSTRATED)
+    return sum(e.count for e in plan.entries(epoch) if e.strategy.traits.origin is not Origin.DEMONSTRATED)
 
 
 def sample_dynamically(draw: Callable[[int], Rollout], sampling: DynamicSampling, objective: Objective) -> Rollout:

@@ -25,7 +25,8 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
     if file is not None:
         remedy = f"{name} learns from samples of the policy alone; {_SUPERVISED}, or use the objective SFT"
         require(objective.takes_demonstrations, "data.demonstrations.path", file.path, remedy)
-    demonstrates = file is not None or any(strategy.origin is Origin.DEMONSTRATED for strategy in plan.strategies)
+    origins = [strategy.traits.origin for strategy in plan.strategies]
+    demonstrates = file is not None or Origin.DEMONSTRATED in origins
     remedy = (
         "its supervised term needs demonstrations: give data.plan a strategy Expert (--config warm_start/split.yaml), "
         "give data.demonstrations.path, or set supervised to null"
@@ -33,7 +34,7 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
     require(demonstrates or not objective.needs_demonstrations, "model.objective", name, remedy)
     for strategy in plan.strategies:
         require(
-            strategy.origin is not Origin.DEMONSTRATED or objective.takes_demonstrations,
+            strategy.traits.origin is not Origin.DEMONSTRATED or objective.takes_demonstrations,
             "data.plan",
             type(plan).__name__,
             f"the demonstrations of {type(strategy).__name__} are no samples of the policy, and {name} learns from "
@@ -43,14 +44,14 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
         "it compares the responses that a search proposes in one state, and no strategy of data.plan proposes several; "
         "use a search (--config search/beam.yaml), or ImitateSuccesses"
     )
-    branches = any(strategy.branches for strategy in plan.strategies)
+    branches = any(strategy.traits.branches for strategy in plan.strategies)
     require(branches or not objective.needs.tree, "model.objective.init_args.searched", "TreeCredit", remedy)
     remedy = (
-        "its responses to a state are no independent samples of the policy, and tree credit compares such; use a "
-        "Beam with without_replacement false, or ImitateSuccesses"
+        "TreeCredit needs independent responses in a state, and this draws some by what came of others, or without "
+        "replacement; use a Beam with without_replacement false, or ImitateSuccesses"
     )
     for strategy in plan.strategies:
-        are_comparable = strategy.siblings_are_samples or not objective.needs.tree
+        are_comparable = strategy.traits.independent_siblings or not objective.needs.tree
         require(are_comparable, "data.plan", type(strategy).__name__, remedy)
         _check_backup(objective, strategy)
     ends = file.epochs if file is not None and file.epochs is not None else 0
@@ -65,7 +66,8 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
         compared = sum(
             entry.count
             for entry in plan.entries(epoch)
-            if objective.compares(entry.strategy.origin) and not (objective.needs.tree and entry.strategy.branches)
+            for traits in [entry.strategy.traits]
+            if objective.compares(traits.origin) and not (objective.needs.tree and traits.branches)
         )
         require(
             compared == 0 or compared >= least,
@@ -84,9 +86,9 @@ def _check_backup(objective: Objective, strategy: Strategy) -> None:
         f"{name} plays plain samples on from a state to measure what the policy reaches there, and the best of them is "
         "luck; use MeanBackup (--config credit/tree_mean.yaml)"
     )
-    takes_best = objective.needs.best_of_tree and strategy.measures_states
+    takes_best = objective.needs.best_of_tree and strategy.traits.monte_carlo_rollouts
     require(not takes_best, "model.objective.init_args.searched.init_args.backup", "MaxBackup", remedy)
-    scorer = strategy.scored_by
+    scorer = strategy.traits.scored_by
     remedy = (
         "under MeanBackup a score stands for the return that is still to come, and this one counts the rewards before "
         "it too; use EnvironmentScore, MaxBackup, or MeanBackup with score_share 0"
