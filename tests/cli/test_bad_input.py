@@ -75,6 +75,25 @@ CASES = {
             "class Alone(Transformers):\n    can_exclude = False\n"
         },
     ),
+    "a strategy that is not as it says": Case(
+        ("--data.plan.init_args.strategy", "tests.broken_strategies.StopsAtSuccess"),
+        r"StopsAtSuccess\.traits\.independent_siblings is True, and in a rehearsal .*: correct the trait, or",
+    ),
+    "a strategy of an evaluation that does not end": Case(
+        ("--data.evaluations", '[{"name": "mine", "search": {"class_path": "tests.broken_strategies.NeverEnds"}}]'),
+        r"NeverEnds does not end: it has made 20,000 requests",
+    ),
+    "a scorer that asks for a critic in secret": Case(
+        (*BEAM, f"{STRATEGY}.scorer", "tests.broken_strategies.AsksCritic"),
+        r"AsksCritic\.needs_critic is False, and it asks the critic for values: let it be True",
+    ),
+    "a search without traits in another one": Case(
+        (
+            *("--data.plan.init_args.strategy", "SearchFailures"),
+            *(f"{STRATEGY}.strategy", "tests.broken_strategies.NoTraits"),
+        ),
+        r"NoTraits has no traits: define `traits = Traits\(",
+    ),
     "tree credit with shaping": Case(
         (*BEAM, *TREE, "--model.objective.init_args.shaping", '[{"class_path": "ReturnAtEnd"}]'),
         r"GRPO\.shaping is .*under TreeCredit the return of a response is its value.*use \[\]",

@@ -16,6 +16,7 @@ from tests.fakes import TURNS, Scripted, Walk, driver, tasks
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.plan import Plan
+from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import BestOfN, Strategy
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
 from tsr_lightning.trajectory import Origin
@@ -50,6 +51,7 @@ def nodes(root: Node) -> Iterator[Node]:
 
 
 def test_puct_succeeds_where_as_many_steps_of_plain_sampling_fail(puct: ModuleType) -> None:
+    rehearse(puct.PUCT())
     found, steps = play(puct.PUCT(simulations=24, candidates=8))
     trajectories = math.ceil(steps / (40 * TURNS)) + 1  # of at most six turns, for each of 40 searches
     sampled, sampled_steps = play(BestOfN(trajectories))

@@ -18,6 +18,7 @@ from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
 from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import Expert
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -85,6 +86,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     objective = type(agent.objective).__name__
     strategies = [*data.plan.strategies, *(protocol.search for protocol in data.evaluations if protocol.search)]
     for strategy in strategies:
+        rehearse(strategy)
         remedy = f"data.engine {type(data.engine).__name__} samples each response alone; use false, or Transformers"
         excludes = data.engine.can_exclude or not strategy.traits.without_replacement
         require(excludes, f"{type(strategy).__name__}.without_replacement", True, remedy)

@@ -14,6 +14,7 @@ from tsr_lightning.estimate.report import page
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
 from tsr_lightning.estimate.workload import Episode
 from tsr_lightning.policy.sharding import check_not_quantised
+from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import Sample
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -80,6 +81,8 @@ def setup_of(
 ) -> tuple[Setup, list[str]]:
     """What the estimate depends on, and where it comes from, a sentence each."""
     spec, needs = agent.spec, agent.objective.needs
+    for strategy in data.plan.strategies:
+        rehearse(strategy)
     engine = data.engine
     name = type(engine).__name__
     is_sharded = trainer.get("strategy") == "fsdp2" or isinstance(trainer.get("strategy"), FSDP2)

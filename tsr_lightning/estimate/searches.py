@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
-from tsr_lightning.rng import Key
+from tsr_lightning.search.fake_tree import Outcome, Path, drive
 from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Snapshot
+from tsr_lightning.search.tree import Expand, Node
 
 
 @dataclass(frozen=True)
@@ -39,40 +38,26 @@ def search_size(strategy: Strategy, turns: int) -> SearchSize:
     No state is equal to another, so nothing is merged. Searches end early at a success, and some do more after one: the
     larger of two searches is returned, of which one never succeeds and the other with its last turn.
     """
-    sizes = [_drive(strategy, turns, succeeds) for succeeds in (False, True)]
+    sizes = [_size(strategy, turns, succeeds) for succeeds in (False, True)]
     return max(sizes, key=lambda size: size.responses)
 
 
-def _drive(strategy: Strategy, turns: int, succeeds: bool) -> SearchSize:
-    numbers = count()
+def _size(strategy: Strategy, turns: int, succeeds: bool) -> SearchSize:
+    def outcome(path: Path) -> Outcome:
+        ends = len(path) >= turns
+        return Outcome(ends, ends and succeeds)
+
+    run = drive(strategy, outcome, turns, _score_all_equal, scores_every_node=True, most_requests=None)
     seen: set[Hashable] = set()
-    requests: list[tuple[Level, ...]] = []
+    requests = tuple(
+        _levels(request.nodes, request.count, seen) for request in run.requests if isinstance(request, Expand)
+    )
+    return SearchSize(requests, max(0, len(run.leaf) - len(run.demonstrated)))
 
-    def child(parent: Node[Any], depth: int) -> Node[Any]:
-        done, number = depth >= turns, next(numbers)
-        state = Snapshot(None, (), number, turns - depth, done, done and succeeds, done and not succeeds, env_score=0.0)
-        return Node(state, DriverState(Key(0).fold_in(number)), parent, depth=depth)
 
-    root: Node[Any] = Node(Snapshot(None, (), next(numbers), turns, env_score=0.0), DriverState(Key(0)))
-    search = strategy(root)
-    demonstrated = 0
-    answer: Any = None
-    while True:
-        try:
-            request: Request = search.send(answer)
-        except StopIteration as end:
-            leaf: Node[Any] = end.value
-            return SearchSize(tuple(requests), max(0, leaf.depth - demonstrated))
-        match request:
-            case Expand(nodes, number):
-                requests.append(_levels(nodes, number, seen))
-                answer = [[child(node, node.depth + 1) for _ in range(number)] for node in nodes]
-            case Commit(node):
-                assert node.parent is not None  # it was proposed
-                answer = child(node.parent, node.depth)
-            case Demonstrate(node):
-                demonstrated += 1
-                answer = child(node, node.depth + 1)
+def _score_all_equal(nodes: Sequence[Node[Any]]) -> None:
+    for node in nodes:
+        node.score = 0.0
 
 
 def _levels(nodes: Sequence[Node[Any]], number: int, seen: set[Hashable]) -> tuple[Level, ...]:

@@ -30,6 +30,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, ProgressFn
 from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.plan import Plan, Uniform
+from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
@@ -178,6 +179,8 @@ class RolloutDataModule(LightningDataModule):
         if stage != "fit":
             return
         # For use without `tsr`, which checks the plan earlier and sets the temperature
+        for strategy in self.plan.strategies:
+            rehearse(strategy)
         check_plan(self.agent.objective, self.plan, self.demonstrations)
         check_updates(self.agent.objective, self.updates)
         check_staleness(self.staleness, self.updates, Ranks.of(self._trainer), self._trainer.precision)
