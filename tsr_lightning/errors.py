@@ -1,4 +1,15 @@
-"""Errors by who can mend them: the user's input, the run, or an environment that may work at the next try."""
+"""Errors by who can mend them: the user's input, the run, or an environment that may work at the next try; and how an
+error is told."""
+
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+
+_LIBRARIES = (
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(__file__).parent}{os.sep}",  # this package
+)
 
 
 class ConfigError(ValueError):
@@ -38,3 +49,21 @@ def require(valid: bool, key: str, value: object, remedy: str) -> None:
     """
     if not valid:
         raise ConfigError(f"{key} is {value!r}: {remedy}")
+
+
+def describe(error: BaseException) -> str:
+    """The class and message of an error, and the line that raised it: the innermost one outside of libraries."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
+    return f"{named(error)} at {_readable(own[-1].filename)}:{own[-1].lineno}" if own else named(error)
+
+
+def named(error: BaseException) -> str:
+    """The class and message of an error."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _readable(file: str) -> str:
+    """A path as seen from the working folder, where it lies below."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

@@ -14,6 +14,7 @@ from tsr_lightning.envs.command_env import CommandEnv
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
 from tsr_lightning.policy.spec import Scratch, context_length
@@ -84,6 +85,7 @@ def _check_numbers(data: RolloutDataModule) -> None:
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     objective = type(agent.objective).__name__
+    rehearse_objective(agent.objective)
     strategies = [*data.plan.strategies, *(protocol.search for protocol in data.evaluations if protocol.search)]
     for strategy in strategies:
         rehearse(strategy)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from tsr_lightning.envs.faults import describe
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, describe
 from tsr_lightning.rng import Key
 from tsr_lightning.search.fake_tree import Drive, Misuse, Outcome, Path, SetScores, drive
 from tsr_lightning.search.scorers import Scorer

@@ -25,6 +25,7 @@ from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, ProgressFn
@@ -179,6 +180,7 @@ class RolloutDataModule(LightningDataModule):
         if stage != "fit":
             return
         # For use without `tsr`, which checks the plan earlier and sets the temperature
+        rehearse_objective(self.agent.objective)
         for strategy in self.plan.strategies:
             rehearse(strategy)
         check_plan(self.agent.objective, self.plan, self.demonstrations)
