@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tsr_lightning.cli.messages import one_sentence_errors
+from tsr_lightning.cli.messages import one_sentence_errors, run_error
 from tsr_lightning.errors import ConfigError, RunError
 
 
@@ -29,6 +29,14 @@ def test_an_error_ends_the_command_with_its_status(
 def test_a_broken_run_can_be_told_to_another_process() -> None:
     copy = pickle.loads(pickle.dumps(RunError("it broke", "mine.py")))
     assert (copy.sentence, copy.details, str(copy)) == ("it broke", "mine.py", "it broke")
+
+
+def test_a_broken_run_is_found_behind_a_librarys_error() -> None:
+    broken = RunError("it broke")
+    with pytest.raises(ValueError, match="a worker failed") as raised:
+        raise ValueError("a worker failed") from broken
+    assert run_error(raised.value) is broken
+    assert run_error(ValueError("a worker failed")) is None
 
 
 def test_a_fault_of_the_program_passes() -> None:

@@ -38,6 +38,14 @@ def config_error_sentence(error: BaseException) -> str | None:
     return None
 
 
+def run_error(error: BaseException) -> RunError | None:
+    """The RunError behind an error that a library made of it; None where there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, RunError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
 @contextmanager
 def one_sentence_errors(program: str) -> Iterator[None]:
     """Ends the program with one sentence: with status 2 for bad input, with status 1 for a run that broke. Other errors

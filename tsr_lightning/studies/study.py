@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.errors import ConfigError, RunError, require
 from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Arm, Grid, Run, flag_value
 from tsr_lightning.studies.process import AlreadyRunning, Processes, last_lines, locked
@@ -76,6 +76,8 @@ def check_arms(grid: Grid, resolve: Resolve, only: Sequence[str] = ()) -> dict[s
             checked[arm.name] = CheckedArm(arm, flat_settings(resolved), _evaluation(resolved), protocols)
         except ConfigError as error:
             raise ConfigError(f"arm {arm.name}: {error}") from error
+        except RunError as error:  # its environment cannot be played
+            raise RunError(f"arm {arm.name}: {error}", error.details) from error
     known = dict.fromkeys(protocol for one in checked.values() for protocol in one.protocols)
     for protocol, rates in grid.thresholds.items() if len(arms) == len(grid.arms) else ():
         remedy = f"no arm is evaluated by a protocol of this name; use {' or '.join(known)}"

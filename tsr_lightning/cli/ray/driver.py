@@ -10,18 +10,20 @@ import ray
 from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchTrainer
 
-from tsr_lightning.cli.messages import config_error_sentence
+from tsr_lightning.cli.messages import config_error_sentence, run_error
 from tsr_lightning.cli.ray import worker
 from tsr_lightning.cli.ray.options import RayOptions
 from tsr_lightning.errors import ConfigError, require
 
 
 class EndOnBadInput(UserCallback):
-    """Ends a run whose worker met bad input, which no other attempt would change: what is raised here, where Ray
-    decides what follows a failure, is not tried again."""
+    """Ends a run that met bad input or broke by itself on a worker, which no other attempt would change: what is raised
+    here, where Ray decides what follows a failure, is not tried again."""
 
     def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
         for each in worker_exceptions.values():
+            if broken := run_error(each):
+                raise broken
             if sentence := config_error_sentence(each):
                 raise ConfigError(sentence)
 
@@ -31,6 +33,7 @@ def fit(settings: dict[str, Any], options: RayOptions) -> None:
 
     Raises:
         ConfigError: no Ray answers, the machine has too few GPUs, or the workers met bad input.
+        RunError: the run broke on a worker, as by a mistake in an environment's program.
         TrainingFailedError: workers failed more often than `max_failures`.
     """
     name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{os.getpid()}"
@@ -61,6 +64,8 @@ def fit(settings: dict[str, Any], options: RayOptions) -> None:
         )
         trainer.fit()
     except ControllerError as error:
+        if broken := run_error(error.controller_failure):
+            raise broken from error
         if sentence := config_error_sentence(error.controller_failure):
             raise ConfigError(sentence) from error
         raise
