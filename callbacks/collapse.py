@@ -323,5 +323,6 @@ def _ranks_policies(data: RolloutDataModule) -> bool:
 def _new_path(trainer: Trainer) -> str:
     """A path in the run's folder that no earlier run has written to; absolute, because a resume may run elsewhere."""
     folder = Path(trainer.log_dir or trainer.default_root_dir).absolute() / "checkpoints"
-    names = ("best_policy.ckpt" if number == 0 else f"best_policy-v{number}.ckpt" for number in count())
+    best = compat.BEST_POLICY
+    names = (f"{best}.ckpt" if number == 0 else f"{best}-v{number}.ckpt" for number in count())
     return trainer.strategy.broadcast(str(next(folder / name for name in names if not (folder / name).exists())))

@@ -12,6 +12,8 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.trajectory import Group, Trajectory
 
+_NAME = "conversations.jsonl"
+
 
 class ConversationLog(Callback):
     """Appends the trajectories of every rollout to a file of JSON lines, in TRL's format for supervised training
@@ -23,22 +25,27 @@ class ConversationLog(Callback):
     resume replaces its lines; a run from the start replaces the file.
 
     Args:
-        path: of the file; its folder is made where it is missing.
+        path: of the file; its folder is made where it is missing. null is `conversations.jsonl` in the run's folder.
         successes_only: leave out trajectories that did not succeed.
     """
 
-    def __init__(self, path: str = "conversations.jsonl", successes_only: bool = True) -> None:
+    def __init__(self, path: str | None = None, successes_only: bool = True) -> None:
         super().__init__()
         self.path = path
+        self._file = Path(path or _NAME)
         self.successes_only = successes_only
         self._began = self._resumes = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._began = self._resumes = False
+        folder = compat.run_folder(trainer)  # read on every rank, because rank 0 broadcasts it
+        self._file = Path(self.path) if self.path is not None else (folder or Path()) / _NAME
         data = compat.datamodule(trainer)
         read = data.demonstrations if isinstance(data, RolloutDataModule) else None
-        is_own = read is not None and Path(read.path).resolve() == Path(self.path).resolve()
-        require(not is_own, "ConversationLog.path", self.path, "data.demonstrations reads this file, so give another")
+        is_own = read is not None and Path(read.path).resolve() == self._file.resolve()
+        require(
+            not is_own, "ConversationLog.path", str(self._file), "data.demonstrations reads this file, so give another"
+        )
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._resumes = True
@@ -52,7 +59,7 @@ class ConversationLog(Callback):
         return groups
 
     def _append(self, lines: list[str], epoch: int) -> None:
-        path = Path(self.path)
+        path = self._file
         if not self._began:
             path.parent.mkdir(parents=True, exist_ok=True)
             earlier = list(_lines_before(path, epoch)) if self._resumes else []

@@ -27,6 +27,7 @@ from tsr_lightning.training.lightning_compat import (
     is_fitting,
     log_figures,
     position_at_validation,
+    run_folder,
 )
 
 HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
@@ -48,9 +49,9 @@ class Evaluation(Callback):
     ModelCheckpoint to monitor (not for its file name: the "/" would make a folder).
 
     `num_sanity_val_steps: -1` measures the start, at abscissa 0. The end of `fit` then prints before, after and their
-    difference, with 95% intervals; `validate` prints its figures. `<log_dir>/<name>.json` holds the figures and every
-    instance's successes (`<name>.validate.json` after `validate`), and is rewritten after every validation. A protocol
-    that a validation leaves out keeps its latest figures there, with their epoch. `<log_dir>/<name>.history.json` holds
+    difference, with 95% intervals; `validate` prints its figures. `<name>.json` in the run's folder holds the figures
+    and every instance's successes (`<name>.validate.json` after `validate`), and is rewritten after every validation. A
+    protocol that a validation leaves out keeps its latest figures there, with their epoch. `<name>.history.json` holds
     every evaluation so far with what the run had cost by then (`History`).
 
     Args:
@@ -261,8 +262,8 @@ class Evaluation(Callback):
         )
 
     def _write(self, trainer: Trainer) -> None:
-        folder = trainer.log_dir  # read on every rank, because Lightning broadcasts it
-        if not trainer.is_global_zero or not trainer.loggers or folder is None:
+        folder = run_folder(trainer)  # read on every rank, because rank 0 broadcasts it
+        if not trainer.is_global_zero or folder is None:
             return
         fitting = is_fitting(trainer)
         before = self._before if fitting else {}
@@ -273,8 +274,8 @@ class Evaluation(Callback):
             },
         }
         stem = self.name if fitting else f"{self.name}.validate"
-        write_whole(Path(folder) / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
-        write_whole(Path(folder) / f"{stem}.history.json", self._history.to_json())
+        write_whole(folder / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
+        write_whole(folder / f"{stem}.history.json", self._history.to_json())
 
 
 def _report(before: Measurement | None, after: Measurement | None) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tsr_lightning.errors import require
+from tsr_lightning.training import checkpoints
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.lightning_compat import datamodule
 
@@ -114,7 +115,7 @@ def restore(trainer: Trainer, agent: LightningModule, path: str, learning_rate_f
         path: of the checkpoint.
         learning_rate_factor: the current learning rates, and the schedule's base rates, are multiplied by it.
     """
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    checkpoint = checkpoints.load(Path(path))
     agent.load_state_dict(checkpoint["state_dict"])
     data = datamodule(trainer)
     if isinstance(data, RolloutDataModule):

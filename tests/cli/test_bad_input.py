@@ -284,7 +284,7 @@ CASES = {
         r"data\.dynamic_sampling is .*samples nothing.*use null",
     ),
     "unknown accelerator": Case(("--trainer.accelerator", "gpuu"), "trainer.*gpuu.*cpu"),
-    "missing checkpoint": Case(("--ckpt_path", "absent.ckpt"), r"absent\.ckpt.*no such file"),
+    "missing checkpoint": Case(("--ckpt_path", "absent.ckpt"), r"absent\.ckpt.*does not exist"),
     "checkpoint that is a text file": Case(
         ("--ckpt_path", "mine.ckpt"), r"mine\.ckpt.*no readable checkpoint", {"mine.ckpt": "hello"}
     ),
@@ -503,12 +503,12 @@ def test_another_seed_is_accepted_by_validate(checkpoint: Path, empty_folder: Pa
 
 def test_damaged_checkpoint(checkpoint: Path, refused: Refused, empty_folder: Path):
     (empty_folder / "half.ckpt").write_bytes(checkpoint.read_bytes()[:1000])
-    assert re.search("half.ckpt.*no readable", refused(*RUN, *NEW, "--ckpt_path", "half.ckpt"))
+    assert re.search("half.ckpt.*is truncated", refused(*RUN, *NEW, "--ckpt_path", "half.ckpt"))
 
 
 def test_checkpoint_of_another_program(refused: Refused, empty_folder: Path):
     torch.save({"state_dict": {}}, empty_folder / "other.ckpt")
-    assert re.search("another model", refused(*RUN, *NEW, "--ckpt_path", "other.ckpt"))
+    assert re.search("no checkpoint of tsr fit", refused(*RUN, *NEW, "--ckpt_path", "other.ckpt"))
 
 
 def test_an_error_of_the_program_keeps_its_traceback(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):

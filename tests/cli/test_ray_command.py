@@ -11,7 +11,7 @@ from tsr_lightning.cli.ray.checkpoints import Newest, Reporting
 from tsr_lightning.cli.ray.command import check_trainer, checked_settings, main
 from tsr_lightning.cli.ray.options import RayOptions, parse
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.lightning_compat import AtomicCheckpointIO
+from tsr_lightning.training.lightning_compat import CheckpointFiles
 
 TRAINER = {"strategy": "auto", "devices": 1, "num_nodes": 1, "accelerator": "auto"}
 
@@ -87,10 +87,11 @@ def test_the_command_ends_with_one_sentence(args: list[str], sentence: str, caps
 
 def test_the_newest_checkpoint_is_the_last_that_was_written_whole(tmp_path: Path):
     newest = Newest(tmp_path / "newest.txt")
-    checkpoints = Reporting(AtomicCheckpointIO(), newest.write)
+    checkpoints = Reporting(CheckpointFiles(), newest.write)
     first, second, weights = (tmp_path / f"{name}.ckpt" for name in ("first", "second", "weights"))
     assert newest.read() is None
-    checkpoints.save_checkpoint({"optimizer_states": [], "state_dict": {"w": torch.ones(2)}}, first)
+    plain = {"loops": {}, "global_step": 0}
+    checkpoints.save_checkpoint({"optimizer_states": [], "state_dict": {"w": torch.ones(2)}, **plain}, first)
     checkpoints.save_checkpoint({"optimizer_states": []}, second)
     checkpoints.save_checkpoint({"state_dict": {}}, weights)  # of weights alone: no run can go on from it
     assert newest.read() == str(second)

@@ -60,8 +60,8 @@ def test_a_killed_and_resumed_run_equals_the_uninterrupted(
     assert not (tmp_path / "final.pt").exists()
     assert rollouts(tmp_path) == list(range(KILLED_IN + (moment != "rollout")))
     first = tmp_path / "runs" / "sokoban" / "version_0"
-    unfinished = {path.name for path in first.rglob(".*.unfinished")}
-    assert unfinished == ({".last.ckpt.unfinished"} if moment == "checkpoint" else set())
+    unfinished = {path.name for path in first.rglob(".*")}
+    assert unfinished == {".lock"} | ({".last.ckpt.part"} if moment == "checkpoint" else set())
 
     (tmp_path / "rollouts.txt").unlink()
     # what a user types: the configuration and the checkpoint of the killed run
@@ -69,6 +69,7 @@ def test_a_killed_and_resumed_run_equals_the_uninterrupted(
     status, output = status_of(tmp_path, "fit", *last, *callbacks("never"))
     assert status == 0, output
     assert rollouts(tmp_path) == list(range(KILLED_IN, EPOCHS))
+    assert not list(tmp_path.rglob(".*"))  # neither a lock nor a part of a checkpoint
 
     ours, theirs = result(tmp_path), result(uninterrupted)
     assert ours["updates"] == theirs["updates"] == 2 * EPOCHS

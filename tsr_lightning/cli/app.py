@@ -5,14 +5,14 @@ import sys
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from tsr_lightning.cli.checks import check_run
+from tsr_lightning.cli.checks import check_checkpoint, check_run
 from tsr_lightning.cli.estimate import DESCRIPTION as ESTIMATE
 from tsr_lightning.cli.estimate import estimate
 from tsr_lightning.cli.import_gguf import DESCRIPTION as IMPORT_GGUF
@@ -21,6 +21,7 @@ from tsr_lightning.cli.messages import config_error_sentence, one_line, one_sent
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.report import DESCRIPTION as REPORT
 from tsr_lightning.cli.report import report
+from tsr_lightning.cli.save_config import SaveConfig
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.cli.study import DESCRIPTION as STUDY
 from tsr_lightning.cli.study import study
@@ -29,7 +30,6 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
-from tsr_lightning.training.lightning_compat import use_atomic_checkpoints
 from tsr_lightning.training.trainer import Trainer
 
 DESCRIPTION = "Trains language-model agents with reinforcement learning on trajectories built by search."
@@ -97,12 +97,13 @@ class TSRCLI(LightningCLI):
         ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
         check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None, str(self.subcommand))
         try:
-            trainer = super().instantiate_trainer(**kwargs)
+            trainer = cast(Trainer, super().instantiate_trainer(**kwargs))
         except (MisconfigurationException, ValueError) as error:
             sentence = config_error_sentence(error) or f"trainer cannot be made: {one_line(str(error))}"
             raise ConfigError(sentence) from error
         check_strategy(trainer, self.model.spec)
-        use_atomic_checkpoints(trainer)
+        if ckpt_path == "last" and (newest := trainer.resumed_from(ckpt_path)) is not None:
+            check_checkpoint(self.model, self.datamodule, str(newest), resumes=self.subcommand == "fit")
         return trainer
 
 
@@ -185,7 +186,7 @@ def run(args: Sequence[str], cli: type[TSRCLI] = TSRCLI) -> TSRCLI:
         RolloutDataModule,
         trainer_class=Trainer,
         seed_everything_default=1,
-        save_config_kwargs={"overwrite": True},
+        save_config_callback=SaveConfig,
         auto_configure_optimizers=False,
         parser_kwargs={
             **{"prog": "tsr", "description": DESCRIPTION, **strict},

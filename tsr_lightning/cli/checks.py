@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.command_env import CommandEnv
@@ -21,6 +19,7 @@ from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import Expert
+from tsr_lightning.training import checkpoints
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
@@ -42,7 +41,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     remedy = "hold out at least 1, and set data.evaluations to [] to skip evaluation"
     require(len(held_out) > 0, "data.held_out.instances", len(held_out), remedy)
     if ckpt_path is not None:
-        _check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
+        check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
 
 
 def _check_new_model(model: str | Scratch) -> None:
@@ -136,16 +135,12 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
         data.demonstrations.check(chat, limit)
 
 
-def _check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:
+def check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:
+    """Refuses a checkpoint that is damaged, or of another model, objective or seed."""
     path = Path(ckpt_path)
     if path.suffix != ".ckpt":
         return  # "last", "best" and the like, which Lightning looks up
-    if not path.is_file():
-        raise ConfigError(f"ckpt_path is {ckpt_path}, and there is no such file: give a checkpoint of an earlier run")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        raise ConfigError(f"ckpt_path is {ckpt_path}, which is no readable checkpoint: give another") from error
+    checkpoint = checkpoints.load(path, mmap=True)
     check_identity(checkpoint, agent.spec)
     _check_critic(checkpoint["state_dict"], agent, ckpt_path)
     if resumes:

@@ -23,6 +23,7 @@ _OWN = {
     "ckpt_path": "nothing: a stopped run goes on by itself",
     "trainer.logger": "nothing: --output says where runs are written",
     "trainer.default_root_dir": "nothing: --output says where runs are written",
+    "trainer.run_folder": "nothing: --output says where runs are written",
 }
 
 

@@ -6,7 +6,14 @@ from typing import Any
 Settings = dict[str, Any]  # dotted key -> a plain value
 
 # What differs between the runs of an arm, and what a study sets by itself.
-_NOT_COMPARED = ("seed_everything", "ckpt_path", "config", "trainer.logger", "trainer.default_root_dir")
+_NOT_COMPARED = (
+    "seed_everything",
+    "ckpt_path",
+    "config",
+    "trainer.logger",
+    "trainer.default_root_dir",
+    "trainer.run_folder",
+)
 _SHOWN = 3
 
 

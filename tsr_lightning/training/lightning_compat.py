@@ -1,20 +1,28 @@
 """Every use of Lightning's internals and of what it does in a way of its own: what to check when it is upgraded."""
 
 import os
+import re
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from tsr_lightning.training import checkpoints
+from tsr_lightning.training.run_folder import HasRunFolder
+
+BEST_POLICY = "best_policy"  # name of CollapseGuard's checkpoint, which no ModelCheckpoint owns
 _NONE_BATCH = "train_dataloader yielded None. If this was on purpose, ignore this warning..."
 
 
@@ -29,6 +37,14 @@ def datamodule(trainer: Trainer) -> LightningDataModule | None:
 def is_fitting(trainer: Trainer) -> bool:
     """Whether `fit` runs, its validations included."""
     return trainer.state.fn == TrainerFn.FITTING
+
+
+def run_folder(trainer: Trainer) -> Path | None:
+    """The folder of a run's own files, called on every rank; None under a Trainer of Lightning's without a logger."""
+    if isinstance(trainer, HasRunFolder):
+        return trainer.run_folder()
+    folder = trainer.log_dir  # which Lightning broadcasts
+    return Path(folder) if trainer.loggers and folder is not None else None
 
 
 def log_figures(trainer: Trainer, figures: Mapping[str, float], epochs: int) -> None:
@@ -143,20 +159,155 @@ def prepare_empty_epoch(trainer: Trainer) -> None:
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target and renames, so that a killed run leaves the last checkpoint whole."""
+class CheckpointFiles(CheckpointIO):
+    """Reads and writes checkpoints as `checkpoints.py` does: Lightning's own go through memory and $TMPDIR."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        target = Path(path)
-        unfinished = target.with_name(f".{target.name}.unfinished")
-        super().save_checkpoint(checkpoint, unfinished, storage_options)
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
+        checkpoints.write(checkpoint, Path(path))
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return checkpoints.load(Path(path), weights_only=weights_only is not False)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        Path(path).unlink(missing_ok=True)
 
 
-def use_atomic_checkpoints(trainer: Trainer) -> None:
-    trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+class CheckpointFolders(Callback):
+    """Keeps the folders of ModelCheckpoints in order when a run goes on.
+
+    A folder may have been moved: paths in the checkpoint's state become those of where it is now. A run that goes on in
+    another folder leaves what the earlier one saved, and has saved nothing of its own yet. `last.ckpt` is written
+    over, where Lightning would write `last-v1.ckpt` beside one that it does not remember. What a killed run had saved
+    after the checkpoint that it goes on from, and before its `last.ckpt`, is removed; it is saved again.
+    """
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        resumed, states = Path(trainer.ckpt_path or "").resolve(), checkpoint.get("callbacks", {})
+        for callback in _model_checkpoints(trainer):
+            if callback.state_key in states:
+                goes_on = resumed.parent == Path(callback.dirpath or "").resolve()
+                state = states[callback.state_key]
+                states[callback.state_key] = moved(state, str(callback.dirpath)) if goes_on else callback.state_dict()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for callback in _model_checkpoints(trainer):
+            if callback.dirpath is not None and trainer.ckpt_path is not None and trainer.is_global_zero:
+                for path in _saved_after(callback, Path(trainer.ckpt_path)):
+                    path.unlink()
+            last = f"{callback.CHECKPOINT_NAME_LAST}{callback.FILE_EXTENSION}"
+            callback.last_model_path = os.path.join(callback.dirpath or "", last)
+
+
+def moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The state of a ModelCheckpoint with all paths in another folder."""
+    before = state["dirpath"]
+
+    def inside(path: str) -> str:
+        return os.path.join(folder, os.path.relpath(path, before)) if path else path
+
+    return {
+        **state,
+        "dirpath": folder,
+        "best_k_models": {inside(path): score for path, score in state["best_k_models"].items()},
+        **{key: inside(state[key]) for key in ("best_model_path", "kth_best_model_path", "last_model_path")},
+    }
+
+
+def _model_checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
+    return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+
+
+def _saved_after(callback: ModelCheckpoint, last: Path) -> list[Path]:
+    """Checkpoints that a killed run saved just before it would have written `last.ckpt`: no state names them, and their
+    policy was trained for longer than that of `last.ckpt`, with which the run goes on."""
+    folder = Path(callback.dirpath or "").resolve()
+    if last.parent.resolve() != folder or last.stem != callback.CHECKPOINT_NAME_LAST or not last.is_file():
+        return []
+    state = [callback.best_model_path, callback.kth_best_model_path, *callback.best_k_models]
+    known = {last.resolve(), *(Path(path).resolve() for path in state)}
+    position, written = Position.in_checkpoint(checkpoints.load(last, mmap=True)), last.stat().st_mtime_ns
+    return [
+        path
+        for path in sorted(folder.glob(f"*{callback.FILE_EXTENSION}"))
+        if path not in known
+        and not path.name.startswith(BEST_POLICY)
+        and path.stat().st_mtime_ns > written
+        and checkpoints.is_whole(path)
+        and Position.in_checkpoint(checkpoints.load(path, mmap=True)).updates > position.updates
+    ]
+
+
+def use_run_folder(trainer: Trainer, folder: Path) -> None:
+    """Lets checkpoints that are given no folder go to the run's, where Lightning would take the first logger's."""
+    for callback in _model_checkpoints(trainer):
+        if callback.dirpath is None:
+            callback.dirpath = str(folder / "checkpoints")
+            expected = f"Checkpoint directory {re.escape(callback.dirpath)} exists and is not empty"
+            warnings.filterwarnings("ignore", expected)  # where the run goes on in its folder
+
+
+def checkpoint_folders(trainer: Trainer) -> list[Path]:
+    """The folders that the configuration gives to checkpoints."""
+    return [Path(callback.dirpath) for callback in _model_checkpoints(trainer) if callback.dirpath is not None]
+
+
+# -- loggers ----------------------------------------------------------------------------------------------------------
+
+
+def folder_logger(trainer: Trainer) -> TensorBoardLogger | CSVLogger | None:
+    """The first logger that has a folder for each run."""
+    return next((one for one in trainer.loggers if isinstance(one, TensorBoardLogger | CSVLogger)), None)
+
+
+def has_fixed_version(logger: TensorBoardLogger | CSVLogger) -> bool:
+    """True if the configuration says which version the run is; else it is the next one."""
+    return logger._version is not None
+
+
+def make_next_version(trainer: Trainer) -> Path | None:
+    """Makes and returns the folder of the next version of the first logger that has folders; None where none has.
+
+    No run that starts at the same time gets it. Further loggers of the same runs write to it too.
+    """
+    logger = folder_logger(trainer)
+    if logger is None:
+        return None
+    while True:
+        folder = Path(logger.log_dir)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            logger._version = None
+            continue
+        break
+    for other in trainer.loggers:
+        if isinstance(other, TensorBoardLogger | CSVLogger) and not has_fixed_version(other):
+            other._version = logger.version if other.root_dir == logger.root_dir else None
+    return folder
+
+
+def send_loggers_to(trainer: Trainer, folder: Path) -> None:
+    """Lets loggers that would begin a next version write to this folder instead."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger | CSVLogger) and not has_fixed_version(logger):
+            logger._root_dir, logger._name, logger._version = str(folder.parent), "", folder.name
+            if isinstance(logger, CSVLogger):
+                logger._save_dir = str(folder.parent)
+
+
+def open_csv(trainer: Trainer) -> None:
+    """Lets CSV loggers begin a file beside those of earlier runs in the folder, which Lightning would delete."""
+    for logger in trainer.loggers:
+        if isinstance(logger, CSVLogger):
+            written = Path(logger.log_dir, ExperimentWriter.NAME_METRICS_FILE)
+            if written.exists():
+                earlier = len(list(written.parent.glob(f"{written.stem}-*{written.suffix}")))
+                written.rename(written.with_name(f"{written.stem}-{earlier + 1}{written.suffix}"))
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
+                _ = logger.experiment
 
 
 def attach(trainer: Trainer, model: LightningModule, data: LightningDataModule) -> None:

@@ -1,19 +1,59 @@
 """Lightning's Trainer with the subcommand `export`; the docstrings here are the help texts of `tsr`."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.fabric.utilities.types import _PATH
+from lightning.pytorch.utilities import rank_zero_info
 
+from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.export import export
+from tsr_lightning.training import checkpoints
+from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.lightning_compat import attach
+from tsr_lightning.training.run_folder import (
+    FolderLock,
+    clean_earlier,
+    next_version,
+    remove_unfinished,
+    task_name,
+)
 
 
 class Trainer(pl.Trainer):
-    """Where and how long to train: Lightning's Trainer."""
+    """Where and how long to train: Lightning's Trainer, whose every run has a folder of its own.
+
+    The folder is `run_folder`; or else that of the first TensorBoard or CSV logger; or else the next
+    `<default_root_dir>/runs/<task>/version_N`. `config.yaml`, evaluations, conversations and checkpoints go there
+    whatever the loggers are. One process at a time writes to it.
+
+    Args:
+        run_folder: the folder of the run; null for the logger's, or the next one of the task where no logger has one.
+    """
+
+    def __init__(self, *args: Any, run_folder: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._given_folder = run_folder
+        self._folder: Path | None = None  # on rank 0, from the first run on
+        self.strategy.checkpoint_io = compat.CheckpointFiles()
+        self.callbacks: list[pl.Callback] = [compat.CheckpointFolders(), *compat.callbacks(self)]
+
+    def run_folder(self) -> Path:
+        """Returns the folder of the run in progress; called on every rank at once."""
+        folder = self.strategy.broadcast(self._folder)
+        if folder is None:
+            raise RuntimeError("the run has no folder yet: fit and validate choose it")
+        return folder
+
+    @property
+    def log_dir(self) -> str | None:
+        """The run's folder, for callbacks that ask Lightning for it."""
+        folder = self.strategy.broadcast(self._folder)
+        return super().log_dir if folder is None else str(folder)
 
     def fit(
         self,
@@ -30,7 +70,8 @@ class Trainer(pl.Trainer):
             ckpt_path: a checkpoint to resume from, or "last" for the newest of this run's folder, if there is one.
             weights_only: true loads only tensors and plain values, all that our checkpoints hold; null is Lightning's.
         """
-        super().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, weights_only)
+        with self._in_run_folder(datamodule, ckpt_path) as resumed:
+            super().fit(model, train_dataloaders, val_dataloaders, datamodule, resumed, weights_only)
 
     def validate(
         self,
@@ -48,7 +89,10 @@ class Trainer(pl.Trainer):
             verbose: print Lightning's own table of the figures too.
             weights_only: true loads only tensors and plain values, all that our checkpoints hold; null is Lightning's.
         """
-        return super().validate(model, dataloaders, ckpt_path, verbose, datamodule, weights_only)
+        if ckpt_path == "last" and self.resumed_from(ckpt_path) is None:
+            raise ConfigError("ckpt_path is last, and the run's folder has no checkpoint: give the path of one")
+        with self._in_run_folder(datamodule, ckpt_path, begins=False) as loaded:
+            return super().validate(model, dataloaders, loaded, verbose, datamodule, weights_only)
 
     def export(
         self,
@@ -67,9 +111,72 @@ class Trainer(pl.Trainer):
             merge: merge the adapter into the base weights, for plain transformers without peft.
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
-        attach(self, model, datamodule)
+        compat.attach(self, model, datamodule)
         model.configure_model()
-        checkpoint = torch.load(ckpt_path, map_location="cpu", weights_only=weights_only is not False)
+        checkpoint = checkpoints.load(Path(ckpt_path), weights_only=weights_only is not False)
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
         export(model.policy, model.tokenizer, output, merged=merge)
+
+    def resumed_from(self, ckpt_path: _PATH | None) -> _PATH | None:
+        """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is."""
+        if ckpt_path != "last":
+            return ckpt_path
+        own = self._fixed_folder()
+        folders = [*compat.checkpoint_folders(self), *([] if own is None else [own / "checkpoints"])]
+        return checkpoints.newest(dict.fromkeys(folders))
+
+    @contextmanager
+    def _in_run_folder(
+        self, data: pl.LightningDataModule | None, ckpt_path: _PATH | None, *, begins: bool = True
+    ) -> Iterator[_PATH | None]:
+        """Holds the run's folder, and gives the checkpoint to load. Rank 0 alone holds it and chooses it."""
+        resumed = self.resumed_from(ckpt_path)
+        if ckpt_path == "last" and resumed is None:
+            rank_zero_info("ckpt_path is last, and the run's folder has no checkpoint yet: the run begins")
+        if not self.is_global_zero:
+            yield resumed
+            return
+        is_first = self._folder is None
+        folder = self._folder or self._fixed_folder() or self._new_folder(data)
+        given = [each for each in compat.checkpoint_folders(self) if each.parent != folder]
+        with ExitStack() as held:
+            for each in dict.fromkeys([folder, *given]):
+                held.callback(FolderLock.acquire(each).release)
+            if begins and is_first and ckpt_path is None:
+                _refuse_to_overwrite(folder)
+            self._folder = folder
+            if self._given_folder is not None:
+                compat.send_loggers_to(self, folder)
+            compat.use_run_folder(self, folder)
+            for each in (folder, folder / "checkpoints", *given):
+                remove_unfinished(each)
+            earlier = folder if resumed is None else Path(resumed).absolute().parent.parent
+            if earlier.resolve() not in {each.resolve() for each in (folder, *given)}:
+                clean_earlier(earlier)
+            compat.open_csv(self)
+            yield resumed
+
+    def _fixed_folder(self) -> Path | None:
+        """The folder that the configuration names; None where it is a next version."""
+        if self._folder is not None or self._given_folder is not None:
+            return self._folder or Path(str(self._given_folder))
+        logger = compat.folder_logger(self)
+        return Path(logger.log_dir) if logger is not None and compat.has_fixed_version(logger) else None
+
+    def _new_folder(self, data: pl.LightningDataModule | None) -> Path:
+        folder = compat.make_next_version(self)
+        if folder is not None:
+            return folder
+        names = [task_name(entry.env) for entry in data.mixture] if isinstance(data, RolloutDataModule) else ["run"]
+        return next_version(Path(self.default_root_dir) / "runs" / "_".join(dict.fromkeys(names)))
+
+
+def _refuse_to_overwrite(folder: Path) -> None:
+    """Refuses to begin a run in a folder that has checkpoints of another."""
+    found = checkpoints.newest([folder / "checkpoints"])
+    if found is not None:
+        raise ConfigError(
+            f"the run's folder is {folder}, which has the checkpoints of an earlier run: go on from them with "
+            "--ckpt_path last, or give another folder as trainer.run_folder or by the logger's version"
+        )

@@ -1,0 +1,241 @@
+"""One folder per run, whatever its loggers are, and one run per folder at a time."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import QUICK, TINY, tsr
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.training import checkpoints
+from tsr_lightning.training.lightning_compat import Position
+from tsr_lightning.training.run_folder import FolderLock, next_version, task_name
+
+CHECKPOINTS = {"filename": "{epoch}", "save_last": True, "save_on_train_epoch_end": True}
+CALLBACKS = [
+    {"class_path": "ModelCheckpoint", "init_args": CHECKPOINTS},
+    {"class_path": "callbacks.Evaluation"},
+    {"class_path": "callbacks.ConversationLog", "init_args": {"successes_only": False}},
+]
+RUN = (
+    *("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY, "--data.held_out.instances", "2"),
+    *("--data.instances", "2", "--trainer.check_val_every_n_epoch", "1"),
+)
+FILES = {"config.yaml", "conversations.jsonl", "evaluation.json", "evaluation.history.json", "checkpoints"}
+
+
+class Elsewhere(DummyLogger):
+    """A logger without a folder for each run, as those of W&B and MLflow."""
+
+    @property
+    def save_dir(self) -> str:
+        return "."
+
+
+class Refusing(Callback):
+    """Refuses every checkpoint, after the run was set up."""
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        raise ConfigError("refused")
+
+
+def fit(*args: object, epochs: int = 1, callbacks: list[dict[str, Any]] = CALLBACKS) -> Any:
+    return tsr(*RUN, "--trainer.max_epochs", epochs, "--trainer.callbacks", json.dumps(callbacks), *args)
+
+
+def logger(path: str, **arguments: object) -> tuple[str, str]:
+    return "--trainer.logger", json.dumps({"class_path": path, "init_args": arguments})
+
+
+def digest(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def names(folder: Path) -> set[str]:
+    return {re.sub(r"(tfevents).*", r"\1", path.name) for path in folder.iterdir()}
+
+
+LOGGERS: dict[str, tuple[tuple[str, str], set[str]]] = {
+    "none": (("--trainer.logger", "false"), set()),
+    "without a folder": (logger(f"{__name__}.Elsewhere"), set()),
+    "CSV": (logger("CSVLogger", save_dir="runs", name="sokoban"), {"metrics.csv"}),
+    "several": (
+        ("--trainer.logger", f"[{__name__}.Elsewhere, TensorBoardLogger, CSVLogger]"),
+        {"metrics.csv", "hparams.yaml", "events.out.tfevents"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOGGERS)
+def test_each_run_has_a_folder_of_its_own_under_any_logger(kind: str, empty_folder: Path):
+    flags, own = LOGGERS[kind]
+    fit(*flags)
+    [config] = empty_folder.rglob("config.yaml")
+    first = config.parent
+    assert names(first) == FILES | own
+    assert first.name == "version_0"
+    assert first.parent == empty_folder / "runs" / "sokoban"
+    before = digest(first)
+    second = Path(fit(*flags, "--seed_everything", "2").trainer.log_dir)
+    assert digest(first) == before
+    assert second.absolute() == first.with_name("version_1")
+    assert names(second) == FILES | own
+    assert yaml.safe_load((second / "config.yaml").read_text())["seed_everything"] == 2
+    assert len(list(empty_folder.iterdir())) == 1
+
+
+def test_a_given_folder_has_the_files_of_loggers_too_and_keeps_their_figures(empty_folder: Path):
+    flags = ("--trainer.run_folder", "here/run", "--trainer.logger", "[TensorBoardLogger, CSVLogger]")
+    fit(*flags)
+    figures = Path("here/run/metrics.csv").read_bytes()
+    fit(*flags, "--ckpt_path", "last", epochs=2)
+    loggers = {"metrics.csv", "metrics-1.csv", "hparams.yaml", "events.out.tfevents"}
+    assert names(Path("here/run")) == FILES | loggers
+    assert Path("here/run/metrics-1.csv").read_bytes() == figures
+    assert names(empty_folder) == {"here"}
+
+
+def test_a_refused_resume_changes_nothing_and_a_beginning_overwrites_nothing(empty_folder: Path):
+    flags = ("--trainer.run_folder", "run", "--trainer.logger", "false")
+    fit(*flags)
+    before = digest(empty_folder)
+    refusing = [*CALLBACKS, {"class_path": f"{__name__}.Refusing"}]
+    with pytest.raises(ConfigError, match="seed_everything is 9"):
+        fit(*flags, "--ckpt_path", "last", "--seed_everything", "9")
+    with pytest.raises(ConfigError, match="refused"):
+        fit(*flags, "--ckpt_path", "last", "--model.optimizer.learning_rate", "0.5", callbacks=refusing)
+    with pytest.raises(ConfigError, match="the run's folder is run, which has the checkpoints of an earlier run"):
+        fit(*flags)
+    assert digest(empty_folder) == before
+
+
+def test_last_is_refused_where_it_is_damaged_and_begins_where_there_is_none(empty_folder: Path):
+    flags = ("--trainer.run_folder", "run", "--trainer.logger", "false", "--ckpt_path", "last")
+    fit(*flags)
+    last = empty_folder / "run" / "checkpoints" / "last.ckpt"
+    last.unlink()
+    last.symlink_to("gone.ckpt")
+    with pytest.raises(ConfigError, match=r"last.ckpt, which is a link .* go on from .*epoch=0.ckpt beside it"):
+        fit(*flags)
+    with pytest.raises(ConfigError, match=r"ckpt_path is last, and the run's folder has no checkpoint: give"):
+        tsr("validate", *RUN[1:], "--ckpt_path", "last", "--trainer.logger", "false")
+
+
+def epochs_in(path: Path) -> int:
+    return Position.in_checkpoint(checkpoints.load(path)).epochs
+
+
+def test_a_folder_that_was_moved_has_one_last_which_is_the_newest(empty_folder: Path):
+    fit("--trainer.run_folder", "first", "--trainer.logger", "false")
+    Path("first").rename("second")
+    (empty_folder / "second" / "checkpoints" / ".epoch=1.ckpt.part").write_text("of a killed process")
+    fit("--trainer.run_folder", "second", "--trainer.logger", "false", "--ckpt_path", "last", epochs=2)
+    assert names(Path("second/checkpoints")) == {"epoch=1.ckpt", "last.ckpt"}
+    assert epochs_in(Path("second/checkpoints/last.ckpt")) == 2
+    lines = [json.loads(line)["epoch"] for line in Path("second/conversations.jsonl").read_text().splitlines()]
+    assert sorted(set(lines)) == [0, 1]
+    assert names(Path("second")) == FILES
+
+
+@pytest.mark.parametrize("killed", ["before the old one was removed", "after"])
+def test_a_kill_between_two_files_leaves_no_third(killed: str, empty_folder: Path):
+    """A killed run had saved `epoch=1.ckpt`, and `last.ckpt` is still that of epoch 0."""
+    flags = ("--trainer.run_folder", "run", "--trainer.logger", "false", "--ckpt_path", "last")
+    folder = Path("run/checkpoints")
+    fit(*flags)
+    shutil.copytree(folder, "earlier")  # with its times
+    fit(*flags, epochs=2)
+    (folder / "mine.ckpt").write_text("a file of the user's")
+    shutil.copy2("earlier/last.ckpt", folder)
+    if killed != "after":
+        shutil.copy2("earlier/epoch=0.ckpt", folder)
+    fit(*flags, epochs=2)
+    assert names(folder) == {"epoch=1.ckpt", "last.ckpt", "mine.ckpt"}
+    assert epochs_in(folder / "last.ckpt") == epochs_in(folder / "epoch=1.ckpt") == 2
+
+
+# -- the lock ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def process(work: Callable[[], object]) -> Iterator[int]:
+    """A process that has done some work and lives on until the end."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        result = work()
+        os.write(writer, b"x")
+        time.sleep(60)
+        os._exit(result is None)
+    os.read(reader, 1)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_second_run_is_refused_until_the_first_is_dead(tmp_path: Path):
+    with process(lambda: FolderLock.acquire(tmp_path)) as child, pytest.raises(ConfigError) as refused:
+        FolderLock.acquire(tmp_path)
+    assert f"the run's folder is {tmp_path}, to which process {child} of" in str(refused.value)
+    lock = FolderLock.acquire(tmp_path)  # that a killed process leaves does not count
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_outlives_its_killed_parent_does_not_hold_the_lock(tmp_path: Path):
+    children: list[int] = []
+
+    def parent() -> FolderLock:
+        lock = FolderLock.acquire(tmp_path)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        (tmp_path / "child").write_text(str(child))
+        return lock
+
+    with process(parent):
+        children.append(int((tmp_path / "child").read_text()))
+    try:
+        FolderLock.acquire(tmp_path).release()
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+
+
+def test_tsr_refuses_a_folder_in_use_before_it_writes(empty_folder: Path):
+    with process(lambda: FolderLock.acquire(Path("run"))):
+        before = digest(empty_folder)
+        with pytest.raises(ConfigError, match=r"is writing: wait for it, or give another folder as trainer.run_f"):
+            fit("--trainer.run_folder", "run", "--trainer.logger", "false")
+        with pytest.raises(ConfigError, match="is writing"):
+            fit(*logger("TensorBoardLogger", save_dir=".", name="", version="run"))
+        assert digest(empty_folder) == before
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"which cannot be written \(Not a directory\): give another"):
+        FolderLock.acquire(tmp_path / "file" / "run")
+
+
+def test_versions_and_names(tmp_path: Path):
+    (tmp_path / "version_7").mkdir()
+    (tmp_path / "version_x").mkdir()
+    assert [next_version(tmp_path).name for _ in range(2)] == ["version_8", "version_9"]
+    given = ("tsr/Sokoban-v0", "corridor:Corridor-v0", "my.module:Ns/Guess-v12", "CartPole")
+    assert [task_name(env) for env in given] == ["sokoban", "corridor", "guess", "cartpole"]

@@ -1,0 +1,34 @@
+"""Writes a run's whole configuration to `config.yaml` in its folder, once the run really begins."""
+
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+
+from tsr_lightning.files import write_whole
+
+
+class SaveConfig(SaveConfigCallback):
+    """Waits until the checkpoint is restored, where Lightning writes before: a refused resume would leave its settings
+    in the folder of the run that it could not resume. A validation leaves the file of a run alone."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        pass
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer, overwrite=True)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer, overwrite=True)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer, overwrite=False)
+
+    def _write(self, trainer: Trainer, *, overwrite: bool) -> None:
+        folder = trainer.log_dir  # read on every rank, because rank 0 broadcasts it
+        if self.already_saved or not trainer.is_global_zero or folder is None:
+            return
+        path = Path(folder) / self.config_filename
+        if overwrite or not path.exists():
+            write_whole(path, self.parser.dump(self.config, skip_none=False))
+        self.already_saved = True

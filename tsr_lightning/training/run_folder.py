@@ -1,0 +1,117 @@
+"""The folder that holds every file of a run, and the lock that keeps a second run out of it. Knows no logger."""
+
+import errno
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import IO, Protocol, runtime_checkable
+
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.training.checkpoints import PART
+
+_LOCK = ".lock"
+_UNFINISHED = (f".*{PART}", ".*.partial", ".*.unfinished")  # of checkpoints, of text, and of earlier versions
+
+
+@runtime_checkable
+class HasRunFolder(Protocol):
+    """A Trainer whose runs have a folder of their own whatever its loggers are."""
+
+    def run_folder(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class FolderLock:
+    """Held while a run writes to a folder. It ends with the process, however that ends."""
+
+    path: Path
+    file: IO[str]
+
+    @classmethod
+    def acquire(cls, folder: Path) -> "FolderLock":
+        """Locks a folder, which is made where it is missing.
+
+        Raises:
+            ConfigError: another process holds the lock, or the folder cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / _LOCK).open("a+")
+        except OSError as error:
+            raise ConfigError(
+                f"the run's folder is {folder}, which cannot be written ({error.strerror}): give another as "
+                "trainer.run_folder"
+            ) from error
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, no child that is forked inherits it
+        except OSError as error:
+            file.seek(0)
+            holder = file.read()
+            file.close()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise ConfigError(
+                f"the run's folder is {folder}, to which {holder or 'another process'} is writing: wait for it, or "
+                "give another folder as trainer.run_folder or by the logger's version"
+            ) from error
+        if not _is_at(file, folder / _LOCK):  # released, and so removed, between opening and locking
+            file.close()
+            return cls.acquire(folder)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} of {os.uname().nodename}")
+        file.flush()
+        return cls(folder, file)
+
+    def release(self) -> None:
+        """Lets other runs in, and leaves no file behind."""
+        (self.path / _LOCK).unlink(missing_ok=True)
+        self.file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def next_version(parent: Path) -> Path:
+    """Makes and returns the first folder `version_N` above all that exist."""
+    parent.mkdir(parents=True, exist_ok=True)
+    found = [re.fullmatch(r"version_(\d+)", path.name) for path in parent.iterdir()]
+    for number in count(max((int(match[1]) for match in found if match), default=-1) + 1):
+        folder = parent / f"version_{number}"
+        try:
+            folder.mkdir()
+        except FileExistsError:  # of a run that starts at the same time
+            continue
+        return folder
+    raise AssertionError("count() does not end")
+
+
+def task_name(env: str) -> str:
+    """The name of an environment without its namespace and version: `sokoban` of `tsr/Sokoban-v0`."""
+    return re.sub(r"-v\d+$", "", re.split(r"[/:]", env)[-1]).lower() or "run"
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what a killed process had not finished writing. The caller holds the lock."""
+    for pattern in _UNFINISHED:
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def clean_earlier(folder: Path) -> None:
+    """Removes the unfinished files of an earlier run, unless it still writes."""
+    if not (folder / _LOCK).exists():
+        return
+    try:
+        lock = FolderLock.acquire(folder)
+    except ConfigError:
+        return
+    for each in (folder, folder / "checkpoints"):
+        remove_unfinished(each)
+    lock.release()
