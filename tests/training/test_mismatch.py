@@ -21,7 +21,7 @@ from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.engines.model import weights_version
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
@@ -150,20 +150,22 @@ def test_where_none_are_needed_only_the_sample_is_computed() -> None:
 
 def test_the_automatic_tolerance_is_that_of_the_precision() -> None:
     exact, bf16 = PolicySpec("a"), PolicySpec("a", dtype="bfloat16")
-    assert tolerance_of(Updates(), exact, "32-true", 0) == TOLERANCE
-    assert tolerance_of(Updates(), replace(exact, adapter=LoRA()), "32-true", 0) == TOLERANCE
+    assert tolerance_of(Updates(), exact, "32-true", 0, 1.0) == TOLERANCE
+    assert tolerance_of(Updates(), replace(exact, adapter=LoRA()), "32-true", 0, 1.0) == TOLERANCE
     for spec, precision in ((exact, "bf16-mixed"), (bf16, "32-true"), (replace(exact, quantisation=NF4()), "32-true")):
-        assert tolerance_of(Updates(), spec, precision, 0) == LOW_PRECISION_TOLERANCE
+        assert tolerance_of(Updates(), spec, precision, 0, 1.0) == LOW_PRECISION_TOLERANCE
+        assert tolerance_of(Updates(), spec, precision, 0, 2.0) == LOW_PRECISION_TOLERANCE
+        assert tolerance_of(Updates(), spec, precision, 0, 0.25) == 4 * LOW_PRECISION_TOLERANCE
     dropout = replace(exact, adapter=LoRA(dropout=0.1))
-    assert tolerance_of(Updates(), dropout, "32-true", 0) is None
-    assert tolerance_of(Updates(mismatch_tolerance=0.2), dropout, "32-true", 0) == 0.2
-    assert tolerance_of(Updates(mismatch_tolerance=None), exact, "32-true", 0) is None
-    assert tolerance_of(Updates(), exact, "32-true", 1) is None
+    assert tolerance_of(Updates(), dropout, "32-true", 0, 1.0) is None
+    assert tolerance_of(Updates(mismatch_tolerance=0.2), dropout, "32-true", 0, 0.5) == 0.2
+    assert tolerance_of(Updates(mismatch_tolerance=None), exact, "32-true", 0, 1.0) is None
+    assert tolerance_of(Updates(), exact, "32-true", 1, 1.0) is None
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan")])
 def test_a_tolerance_that_no_engine_meets_is_refused(tolerance: float) -> None:
-    with pytest.raises(ConfigError, match=r"data\.updates\.mismatch_tolerance is .*: give a mean distance in nats"):
+    with pytest.raises(ConfigError, match=r"data\.updates\.mismatch_tolerance is .*: give a KL in nats a token"):
         Updates(mismatch_tolerance=tolerance)
 
 
@@ -183,15 +185,76 @@ def test_settings_without_effect_are_refused() -> None:
         Updates(correction=TruncatedImportance(), reuse_logprobs=True)
 
 
-def test_an_engine_that_differs_from_the_trainer_stops_the_run() -> None:
-    figures = {"rollout/mismatch/deviation": 0.0009, "rollout/mismatch/deviation_max": 0.012}
-    check_mismatch({}, Updates(), 0.001)
-    check_mismatch(figures, Updates(), 0.001)
-    check_mismatch(figures, Updates(), None)
-    with pytest.raises(ConfigError, match=r"mismatch_tolerance is 0\.0005: .* are 0\.0009 from .* and up to 0\.012"):
-        check_mismatch(figures, Updates(), 0.0005)
+def figures(deviation: float, largest: float, kl: float, ess: float) -> dict[str, float]:
+    names = ("deviation", "deviation_max", "kl", "effective_sample_size")
+    return {f"rollout/mismatch/{name}": each for name, each in zip(names, (deviation, largest, kl, ess), strict=True)}
+
+
+BF16 = PolicySpec("a", dtype="bfloat16", adapter=LoRA())
+
+
+@pytest.mark.parametrize(
+    ("temperature", "measured"),
+    [  # a model of 135M in 4 bits and bfloat16
+        (1.0, figures(0.055, 0.41, 0.0027, 0.995)),
+        (0.7, figures(0.049, 0.41, 0.0031, 0.994)),
+        (0.3, figures(0.040, 0.70, 0.0060, 0.989)),
+        (0.1, figures(0.031, 1.88, 0.0136, 0.953)),
+    ],
+)
+def test_rounding_of_a_real_model_goes_on(temperature: float, measured: dict[str, float]) -> None:
+    check_mismatch(measured, Updates(), tolerance_of(Updates(), BF16, "32-true", 0, temperature))
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        figures(0.178, 1.39, 0.0321, 0.918),  # the same model, the engine's temperature 0.9 instead of 1
+        figures(0.475, 2.65, 0.152, 0.808),  # 1.2
+        figures(0.096, 3.36, 0.083, 0.384),  # the embedded policy in bf16-mixed, 0.7
+        figures(0.01, 5.0, 0.009, 0.5),  # a few tokens carry all ratios
+        figures(float("nan"), float("nan"), float("nan"), float("nan")),
+    ],
+)
+def test_other_distributions_stop_the_run_in_low_precision_too(measured: dict[str, float]) -> None:
+    tolerance = tolerance_of(Updates(), BF16, "32-true", 0, 1.0)
+    with pytest.raises(RunError, match="are not the trainer's: a KL of"):
+        check_mismatch(measured, Updates(), tolerance)
+    check_mismatch(measured, Updates(), None)
+
+
+def test_kl_and_sample_size_of_a_wrong_temperature_are_those_of_the_distributions() -> None:
+    """Samples of four tokens at temperature 0.5, drawn as often as they are likely: the figures are exact.
+
+    k3 of samples of mu has the mean KL(mu || pi), since the mean of pi / mu is 1; so the effective sample size is
+    1 / sum(pi^2 / mu).
+    """
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0], dtype=torch.float64)
+    pi, mu = logits.softmax(0), (2 * logits).softmax(0)
+    draws = (mu * 20000).round().long()
+    ids = torch.arange(4).repeat_interleave(draws)
+    one = sampled(0, [mu.log()[ids].tolist()])
+    estimates = Estimates(pi.log()[ids], torch.zeros(len(ids)), torch.zeros(len(ids)), 0.0)
+    found = mismatch_metrics([one], [estimates], {0})
+    assert found["rollout/mismatch/kl"] == pytest.approx(float((mu * (mu / pi).log()).sum()), abs=1e-3)
+    assert found["rollout/mismatch/effective_sample_size"] == pytest.approx(1 / float((pi**2 / mu).sum()), abs=1e-3)
+    with pytest.raises(RunError, match=r"another temperature"):
+        check_mismatch(found, Updates(), LOW_PRECISION_TOLERANCE)
+
+
+def test_the_message_says_what_is_known() -> None:
+    measured = figures(0.0009, 0.012, 2e-6, 0.99999)
+    check_mismatch({}, Updates(), 1e-6)
+    check_mismatch(measured, Updates(), 1e-5)
+    words = (
+        r"a KL of 2e-06 nats a token and .* of 0\.99999, where data\.updates\.mismatch_tolerance allows at most 1e-06"
+    )
+    with pytest.raises(RunError, match=words + r".*mean distance 0\.0009, largest 0\.012.*did not take over"):
+        check_mismatch(measured, Updates(), 1e-6)
+    with pytest.raises(RunError, match=words + r".*not stale ones: no update was made yet"):
+        check_mismatch(measured, Updates(), 1e-6, is_updated=False)
     with pytest.raises(ConfigError, match=r"reuse_logprobs is True: .* differ from the trainer's by up to 0\.012"):
-        check_mismatch(figures, REUSE, 0.001)
+        check_mismatch(measured, REUSE, 0.001)
 
 
 # -- in a run ----------------------------------------------------------------------------------------------------------
@@ -321,7 +384,7 @@ class StalePrefixes(Transformers):
         return KeepsCache(model, end_ids, context_tokens, self.kv_cache_mib, self.max_num_seqs)
 
 
-STOPS = r"data\.updates\.mismatch_tolerance is 0\.0001: the engine's log-probabilities of its own samples are"
+STOPS = r"are not the trainer's: a KL of .*mismatch_tolerance allows at most 1e-08 .*did not take over"
 CORRIDOR = ("--data.env=corridor:Corridor-v0", "--data.env_kwargs=null")  # three first observations
 
 
@@ -341,5 +404,5 @@ def test_an_engine_with_stale_weights_is_stopped(fit, engine: str, flags: tuple[
     model = "--model.policy.model=embedded/sokoban"
     right = fit(*flags, model, *longer)
     assert right.trainer.current_epoch == 3
-    with pytest.raises(ConfigError, match=STOPS):
+    with pytest.raises(RunError, match=STOPS):
         fit(*flags, model, *longer, "--data.engine", f"test_mismatch.{engine}")

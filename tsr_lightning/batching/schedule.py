@@ -31,10 +31,11 @@ class Updates:
         reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass.
             For engines that agree with the trainer to rounding, such as ours in float32; the run stops where any token
             that is compared differs by more.
-        mismatch_tolerance: the largest mean distance, over the compared tokens of a rollout, between the engine's
-            log-probabilities and the trainer's; past it the run stops before it trains on them, because an engine that
-            far off has stale weights. Every trajectory is compared where the trainer computes them anyway, else a few.
-            `auto` suits the precision (`training/mismatch.py`), null only logs.
+        mismatch_tolerance: the largest KL in nats a token, over the compared tokens of a rollout, of the engine's
+            log-probabilities from the trainer's; past it, or where a few tokens carry the importance ratios, the run
+            stops before it trains on them, because an engine that far off may have stale weights. Every trajectory is
+            compared where the trainer computes them anyway, else a few. `auto` suits precision and temperature
+            (`training/mismatch.py`), null only logs.
     """
 
     epochs: int = 1
@@ -47,7 +48,7 @@ class Updates:
 
     def __post_init__(self) -> None:
         tolerance = self.mismatch_tolerance
-        remedy = "give a mean distance in nats above 0, such as 0.001 in float32, or auto, or null to stop at none"
+        remedy = "give a KL in nats a token above 0, such as 0.01 in bfloat16, or auto, or null to stop at none"
         valid = tolerance is None or tolerance == "auto" or tolerance > 0
         require(valid, "data.updates.mismatch_tolerance", tolerance, remedy)
         name = type(self.correction).__name__

@@ -341,8 +341,9 @@ class RolloutDataModule(LightningDataModule):
         sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates, key)
         if rolled_out:
             compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
-        tolerance = tolerance_of(self.updates, agent.spec, str(trainer.precision), self.staleness)
-        check_mismatch(mismatch, self.updates, tolerance)
+        temperature, precision = self.sampling.temperature, str(trainer.precision)
+        tolerance = tolerance_of(self.updates, agent.spec, precision, self.staleness, temperature)
+        check_mismatch(mismatch, self.updates, tolerance, is_updated=trainer.global_step > 0)
         if not sequences:
             rank_zero_info(f"epoch {epoch}: no update, because none of the {drawn} groups was left to train on")
             compat.prepare_empty_epoch(trainer)

@@ -2,25 +2,28 @@
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from math import exp, log
 
 import torch
 from torch import Tensor
 
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.tensors import Credit, Estimates
-from tsr_lightning.errors import require
+from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Needs, Objective
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import Origin, Trajectory
 
 LARGEST = 1e-3  # distance in nats of the log-probabilities of an engine and a trainer that agree to rounding
-# Mean distances. Of our own engine and a trained small policy: 2e-7 in float32, 1e-3 in bfloat16; one epoch of updates
-# moved an adapter by 2e-4, all weights by 4e-3.
-TOLERANCE = 1e-4  # in float32
-LOW_PRECISION_TOLERANCE = 0.05  # in bfloat16 or 4 bits
+# KL in nats a token, at temperature 1. Float32: 1e-13 on a trained small policy, below 5e-10 on a model of 135M, 3e-7
+# where an adapter and 3e-5 where all weights were one epoch of updates behind. The 135M model in 4 bits with bfloat16:
+# 0.0027 where engine and trainer agree, 0.032 where the engine's temperature was a tenth lower.
+TOLERANCE = 1e-8  # in float32
+LOW_PRECISION_TOLERANCE = 0.01  # in bfloat16 or 4 bits
 CHECKED = 8  # trajectories of a rollout whose log-probabilities are computed for the comparison alone
 DEVIATION, DEVIATION_MAX = "rollout/mismatch/deviation", "rollout/mismatch/deviation_max"
+KL, EFFECTIVE_SAMPLE_SIZE = "rollout/mismatch/kl", "rollout/mismatch/effective_sample_size"
 
 
 def check_updates(objective: Objective, updates: Updates) -> None:
@@ -98,12 +101,14 @@ def mismatch_metrics(
     return {
         DEVIATION: float(logs.abs().mean()),
         DEVIATION_MAX: float(logs.abs().max()),
-        "rollout/mismatch/kl": float((torch.expm1(logs.clamp(-20, 20)) - logs).mean()),
-        "rollout/mismatch/effective_sample_size": float(ratios.mean().square() / ratios.square().mean()),
+        KL: float((torch.expm1(logs.clamp(-20, 20)) - logs).mean()),
+        EFFECTIVE_SAMPLE_SIZE: float(ratios.mean().square() / ratios.square().mean()),
     }
 
 
-def tolerance_of(updates: Updates, spec: PolicySpec, precision: str, staleness: int) -> float | None:
+def tolerance_of(
+    updates: Updates, spec: PolicySpec, precision: str, staleness: int, temperature: float
+) -> float | None:
     """`data.updates.mismatch_tolerance` as a number. `auto` has none where dropout makes the trainer's
     log-probabilities random, since they are computed as in an update, and none where rollouts are stale on purpose.
 
@@ -112,26 +117,57 @@ def tolerance_of(updates: Updates, spec: PolicySpec, precision: str, staleness: 
         spec: of the policy.
         precision: the Trainer's.
         staleness: epochs that the policy of a rollout may lag behind.
+        temperature: of sampling, which divides logits and so multiplies their rounding.
     """
     if updates.mismatch_tolerance != "auto":
         return updates.mismatch_tolerance
     if staleness or (spec.adapter is not None and spec.adapter.dropout > 0):
         return None
     in_float32 = precision == "32-true" and spec.dtype == "float32" and spec.quantisation is None
-    return TOLERANCE if in_float32 else LOW_PRECISION_TOLERANCE
+    return (TOLERANCE if in_float32 else LOW_PRECISION_TOLERANCE) / min(temperature, 1.0)
 
 
-def check_mismatch(metrics: Mapping[str, float], updates: Updates, tolerance: float | None) -> None:
+def least_sample_size(tolerance: float) -> float:
+    """The least effective sample size that goes with a KL: that of log-normal ratios with five times the KL.
+
+    Of those it is exp(-2 KL). Ratios with long tails have a smaller one: a few samples then carry the updates.
+    """
+    return exp(-10 * tolerance)
+
+
+def check_mismatch(
+    metrics: Mapping[str, float], updates: Updates, tolerance: float | None, *, is_updated: bool = True
+) -> None:
     """Stops the run where the engine does not sample from the policy that is trained, and where log-probabilities that
-    were reused are not those of the trainer."""
-    mean, largest = metrics.get(DEVIATION, 0.0), metrics.get(DEVIATION_MAX, 0.0)
-    remedy = (
-        f"the engine's log-probabilities of its own samples are {mean:.2g} from the trainer's on average and up to "
-        f"{largest:.2g}, so it samples from other weights than are trained, or with stale keys and values of prefixes; "
-        "see that the engine's sync takes over all weights and empties its prefix cache, or, where the engine is right "
-        f"and only less precise, give more than {mean:.2g}"
-    )
-    require(tolerance is None or mean <= tolerance, "data.updates.mismatch_tolerance", tolerance, remedy)
+    were reused are not those of the trainer.
+
+    Args:
+        metrics: of a rollout.
+        updates: the settings.
+        tolerance: the largest KL; None stops at none.
+        is_updated: False before the first update of all, when no weights can be stale.
+
+    Raises:
+        RunError: engine and trainer differ by more than the tolerance.
+        ConfigError: they differ by more than rounding, under `reuse_logprobs`.
+    """
+    kl, ess = metrics.get(KL, 0.0), metrics.get(EFFECTIVE_SAMPLE_SIZE, 1.0)
+    largest = metrics.get(DEVIATION_MAX, 0.0)
+    if tolerance is not None and not (kl <= tolerance and ess >= least_sample_size(tolerance)):
+        stale = (
+            "weights that it did not take over, or keys and values of older weights in its prefix cache"
+            if is_updated
+            else "other weights (not stale ones: no update was made yet)"
+        )
+        raise RunError(
+            "the engine's log-probabilities of its own samples are not the trainer's: a KL of "
+            f"{kl:.2g} nats a token and an effective sample size of {ess:.7g}, where data.updates.mismatch_tolerance "
+            f"allows at most {tolerance:.2g} and at least {least_sample_size(tolerance):.7g} (mean distance "
+            f"{metrics.get(DEVIATION, 0.0):.2g}, largest {largest:.2g}); these figures do not tell the cause: {stale}, "
+            "another temperature, other kernels, or rounding; compare in float32 (--trainer.precision 32-true "
+            "--model.policy.dtype float32), and if it was rounding alone, give more than "
+            f"{max(kl, -log(ess) / 10 if ess > 0 else kl):.2g}"
+        )
     remedy = (
         f"the engine's log-probabilities differ from the trainer's by up to {largest:.2g}, more than rounding "
         f"({LARGEST:g}), so they cannot take the place of the trainer's; use false"
