@@ -1,6 +1,7 @@
 """Checkpoint files: what is written is whole, and what is damaged is refused by name."""
 
 import os
+import resource
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.training import checkpoints
 
 
@@ -102,6 +103,19 @@ def test_a_write_that_fails_leaves_the_earlier_file_and_no_other(written: Path):
     before = written.read_bytes()
     with pytest.raises(AttributeError, match="pickle"):
         checkpoints.write({**contents(), "function": lambda: None}, written)
+    assert written.read_bytes() == before
+    assert [path.name for path in written.parent.iterdir()] == ["last.ckpt"]
+
+
+def test_a_full_disk_is_one_sentence_and_the_earlier_file_is_kept(written: Path):
+    before = written.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(RunError, match=r"last.ckpt could not be written \(File too large\): make room"):
+            checkpoints.write(contents(1_000_000), written)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert written.read_bytes() == before
     assert [path.name for path in written.parent.iterdir()] == ["last.ckpt"]
 

@@ -87,6 +87,9 @@ def test_a_run_of_which_a_rank_was_killed_resumes_on_any_number(
         given_their_rank(tmp_path, ranks, "--ckpt_path", checkpoint)
         assert [len(record["groups"]) for record in records_of(tmp_path, ranks)] == [1] * ranks
         assert_ends_as(tmp_path, ranks, alone, TOLERANCE)
+    folders = [tmp_path / "runs" / "corridor" / f"version_{number}" for number in range(1 + len(resumed_on))]
+    assert sorted((tmp_path / "runs" / "corridor").iterdir()) == folders  # one of each run, whatever its ranks
+    assert all((folder / "config.yaml").is_file() for folder in folders)
 
 
 @pytest.mark.exhaustive

@@ -227,10 +227,18 @@ def test_tsr_refuses_a_folder_in_use_before_it_writes(empty_folder: Path):
         assert digest(empty_folder) == before
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"which cannot be written \(Not a directory\): give another"):
-        FolderLock.acquire(tmp_path / "file" / "run")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--trainer.run_folder", "file/run"),
+        ("--trainer.logger", "false", "--trainer.default_root_dir", "file"),
+        ("--trainer.logger.init_args.save_dir", "file"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_one_sentence(flags: tuple[str, ...], empty_folder: Path):
+    (empty_folder / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file.*, which cannot be written \(Not a directory\): give another"):
+        fit(*flags)
 
 
 def test_versions_and_names(tmp_path: Path):

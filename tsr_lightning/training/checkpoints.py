@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 
 PART = ".part"  # ending of an unfinished file, whose name begins with a dot
 _LABEL = b"sha256:"
@@ -31,21 +31,37 @@ def write(contents: dict[str, Any], path: Path) -> None:
     Args:
         contents: of the checkpoint.
         path: of the file; folders above it are made.
+
+    Raises:
+        RunError: the disk is full, or the file cannot be written for another reason; an earlier one is kept.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}{PART}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("w+b") as file:
-            hashing = _HashingFile(file)
-            torch.save(contents, cast(IO[bytes], hashing))  # which uses `write` and `flush` alone
-            _append_digest(file, hashing.digest)
+            _save(contents, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(
+            f"the checkpoint {path} could not be written ({error.strerror}): make room or mend the disk, and go on "
+            "from the newest whole one with --ckpt_path"
+        ) from error
+    finally:
         part.unlink(missing_ok=True)
+
+
+def _save(contents: dict[str, Any], file: IO[bytes]) -> None:
+    hashing = _HashingFile(file)
+    try:
+        torch.save(contents, cast(IO[bytes], hashing))  # which uses `write` and `flush` alone
+    except RuntimeError:
+        if hashing.error is not None:  # which torch hides behind one of its own
+            raise hashing.error from None
         raise
-    _sync_folder(path.parent)
+    _append_digest(file, hashing.digest)
 
 
 def load(path: Path, *, weights_only: bool = True, mmap: bool = False) -> dict[str, Any]:
@@ -135,6 +151,7 @@ class _HashingFile:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._hash = hashlib.sha256()
+        self.error: OSError | None = None  # of the last write
 
     @property
     def digest(self) -> bytes:
@@ -142,7 +159,11 @@ class _HashingFile:
 
     def write(self, data: bytes) -> int:
         self._hash.update(data)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()

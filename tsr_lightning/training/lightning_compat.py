@@ -266,14 +266,9 @@ def has_fixed_version(logger: TensorBoardLogger | CSVLogger) -> bool:
     return logger._version is not None
 
 
-def make_next_version(trainer: Trainer) -> Path | None:
-    """Makes and returns the folder of the next version of the first logger that has folders; None where none has.
-
-    No run that starts at the same time gets it. Further loggers of the same runs write to it too.
-    """
-    logger = folder_logger(trainer)
-    if logger is None:
-        return None
+def make_next_version(trainer: Trainer, logger: TensorBoardLogger | CSVLogger) -> Path:
+    """Makes and returns the folder of a logger's next version, which no run that starts at the same time has. Further
+    loggers of the same runs write to it too."""
     while True:
         folder = Path(logger.log_dir)
         try:

@@ -41,10 +41,7 @@ class FolderLock:
             folder.mkdir(parents=True, exist_ok=True)
             file = (folder / _LOCK).open("a+")
         except OSError as error:
-            raise ConfigError(
-                f"the run's folder is {folder}, which cannot be written ({error.strerror}): give another as "
-                "trainer.run_folder"
-            ) from error
+            raise unwritable(folder, error) from error
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, no child that is forked inherits it
         except OSError as error:
@@ -69,6 +66,13 @@ class FolderLock:
         """Lets other runs in, and leaves no file behind."""
         (self.path / _LOCK).unlink(missing_ok=True)
         self.file.close()
+
+
+def unwritable(folder: Path, error: OSError) -> ConfigError:
+    """The sentence for a folder that cannot be made or written to."""
+    return ConfigError(
+        f"the run's folder is {folder}, which cannot be written ({error.strerror}): give another as trainer.run_folder"
+    )
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

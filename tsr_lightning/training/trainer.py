@@ -21,6 +21,7 @@ from tsr_lightning.training.run_folder import (
     next_version,
     remove_unfinished,
     task_name,
+    unwritable,
 )
 
 
@@ -165,11 +166,14 @@ class Trainer(pl.Trainer):
         return Path(logger.log_dir) if logger is not None and compat.has_fixed_version(logger) else None
 
     def _new_folder(self, data: pl.LightningDataModule | None) -> Path:
-        folder = compat.make_next_version(self)
-        if folder is not None:
-            return folder
-        names = [task_name(entry.env) for entry in data.mixture] if isinstance(data, RolloutDataModule) else ["run"]
-        return next_version(Path(self.default_root_dir) / "runs" / "_".join(dict.fromkeys(names)))
+        logger = compat.folder_logger(self)
+        mixture = data.mixture if isinstance(data, RolloutDataModule) else ()
+        task = "_".join(dict.fromkeys(task_name(entry.env) for entry in mixture)) or "run"
+        parent = Path(self.default_root_dir, "runs", task) if logger is None else Path(logger.root_dir)
+        try:
+            return next_version(parent) if logger is None else compat.make_next_version(self, logger)
+        except OSError as error:
+            raise unwritable(parent, error) from error
 
 
 def _refuse_to_overwrite(folder: Path) -> None:
