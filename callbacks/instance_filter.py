@@ -20,12 +20,13 @@ class InstanceFilter(Callback):
     U(u) = Std[R(τ)] of TSR (arXiv 2602.11767), over the trajectories whose returns the objective compares: all of them
     in the paper. Returns are those that the baseline compares: after reward shaping, or successes where it looks at
     those alone; a KL penalty on the rewards is not known yet, and a format penalty apart from the return is not in
-    them. A group is uniform, and ranks last, where it has no signal (`objectives/signal.py`): these returns are all
-    equal and no member is imitated. Ties are broken by the deviation of all returns, then by order. A group that
-    teaches by imitation alone is not ranked, and is kept: a member is imitated (a searched success, under
-    `ImitateSuccesses`), and the compared returns are all equal, or there are none. Without a success a group in which
-    nothing is compared is uniform, however its returns differ. Under tree credit a group ranks by the state whose
-    values vary most.
+    them. A group is uniform, and ranks last, where these returns are all equal and no member is imitated
+    (`objectives/signal.py`). Under a critic or a rollout's mean it teaches all the same, and leaving it out biases that
+    baseline; a lone trajectory, which has no spread, is not uniform there. Ties are broken by the deviation of all
+    returns, then by order. A group that teaches by imitation alone is not ranked, and is kept: a member is imitated (a
+    searched success, under `ImitateSuccesses`), and the compared returns are all equal, or there are none. Without a
+    success a group in which nothing is compared is uniform, however its returns differ. Under tree credit a group ranks
+    by the state whose values vary most.
 
     It ranks by returns, never by a search's scores. All ranks get the groups of all, and choose alike.
 
@@ -73,8 +74,7 @@ class InstanceFilter(Callback):
         return [one for i, one in enumerate(groups) if i in chosen]
 
     def _uniform(self, groups: Sequence[Compared]) -> list[bool]:
-        """Whether the objective's policy terms can learn nothing from each group."""
-        return [not one.has_signal(self.minimum_std) for one in groups]
+        return [one.is_uniform(self.minimum_std) for one in groups]
 
     def _figures(self, groups: Sequence[Compared], kept: Sequence[Compared]) -> dict[str, float]:
         """Of all groups, and of the kept ones where there are any."""

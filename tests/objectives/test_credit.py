@@ -180,16 +180,36 @@ def test_imitate_successes_with_grpo():
 
 def test_imitate_successes_with_ppo():
     # Whitened over the sampled ones alone. Values 0, so advantages are returns: 1, 1, 3, 3, 3, with mean 11 / 5 = 2.2
-    # and variance (2 * 1.44 + 3 * 0.64) / 5 = 0.96. The critic trains on all four.
+    # and variance (2 * 1.44 + 3 * 0.64) / 5 = 0.96. The critic trains on the sampled ones.
     ((a, b, success, failure),) = credit(PPO(searched=ImitateSuccesses()), MIXED)
     close(a.advantages, [-1.2 / math.sqrt(0.96)] * 2)
     close(b.advantages, [0.8 / math.sqrt(0.96)] * 3)
     close(success.advantages, [1.0, 1.0])
     close(failure.weights, [0.0])
     close(failure.normalizers, [0.0])
-    close(success.value_targets, [50.0, 50.0])
-    close(failure.value_targets, [-50.0])
-    close(failure.value_weights, [1.0])
+    close(torch.cat([a.value_weights, b.value_weights]), [1.0] * 5)
+    close(torch.cat([success.value_weights, failure.value_weights]), [0.0] * 3)
+
+
+def critic_optimum(*groups: Group) -> float:
+    """The constant value that the critic's squared error is least at."""
+    credits = [each for own in credit(PPO(searched=ImitateSuccesses()), *groups) for each in own]
+    weights = torch.cat([each.value_weights for each in credits])
+    return float((weights * torch.cat([each.value_targets for each in credits])).sum() / weights.sum())
+
+
+def test_a_critic_beside_searches_learns_the_value_of_the_policy():
+    """Samples return 0, 0, 0, 1, so the policy's value is 1/4; with a searched success the mean would be 2/5."""
+    sampled = [trajectory((1, value)) for value in (0.0, 0.0, 0.0, 1.0)]
+    search = trajectory((1, 1.0), origin=Origin.SEARCHED, succeeded=True)
+    shown = trajectory((1, 1.0), origin=Origin.DEMONSTRATED, succeeded=True)
+    assert critic_optimum(group(*sampled, search, shown)) == pytest.approx(0.25)
+    assert critic_optimum(group(*sampled), group(search)) == pytest.approx(0.25)  # over the whole rollout
+
+
+def test_a_critic_of_searches_alone_learns_what_they_reach():
+    searches = [trajectory((1, value), origin=Origin.SEARCHED, succeeded=value > 0) for value in (0.0, 1.0)]
+    assert critic_optimum(group(*searches)) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("objective", [PPO(searched=ImitateSuccesses()), GRPO(searched=ImitateSuccesses())])

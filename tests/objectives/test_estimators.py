@@ -340,11 +340,12 @@ def test_credit_equals_the_reference(case: Case, searched_too: bool, seed: int):
         if weight:
             close(credit.advantages, advantages)
     unwhitened = chain.from_iterable(case.reference(rollout))
-    for credit, own, advantages in zip(credits, estimates, unwhitened, strict=True):
+    members = chain.from_iterable(rollout)
+    for credit, own, advantages, one in zip(credits, estimates, unwhitened, members, strict=True):
         if case.objective.critic is None:
             assert not credit.value_weights.any()
-        else:  # the critic trains on all
-            assert (credit.value_weights == 1).all()
+        else:  # the critic trains on what is compared
+            assert (credit.value_weights == float(searched_too or one.sampled)).all()
             close(credit.value_targets, torch.tensor(advantages) + own.values.double())
 
 

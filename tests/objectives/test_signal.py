@@ -6,6 +6,7 @@ import pytest
 import torch
 from ragged import group_of, ragged_groups, trajectory_of, zero_estimates
 
+from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.objectives import (
     DAPO,
     GRPO,
@@ -22,7 +23,7 @@ from tsr_lightning.objectives import (
     Supervised,
 )
 from tsr_lightning.objectives.signal import Compared, compared_returns, has_signal
-from tsr_lightning.trajectory import Origin
+from tsr_lightning.trajectory import Origin, Trajectory
 
 OBJECTIVES = [
     GRPO(),
@@ -87,3 +88,28 @@ def test_a_demonstration_has_signal_while_its_term_has_a_coefficient():
     demonstrated = group_of(replace(trajectory_of([(2, 0.0)]), origin=Origin.DEMONSTRATED))
     assert has_signal(demonstrated, objective.at(3))
     assert not has_signal(demonstrated, objective.at(4))
+
+
+@pytest.mark.parametrize("objective", [PPO(), ReinforcePlusPlus()], ids=str)
+def test_one_failure_and_three_are_treated_alike_where_the_baseline_is_not_the_group(objective: Objective):
+    """Beside a group with a success the advantages of failures are below 0 in a group of three as in one of one."""
+    failures = [trajectory_of([(2, 0.0)]) for _ in range(3)]
+    success = trajectory_of([(2, 1.0)], succeeded=True)
+    for group in (group_of(failures[0]), group_of(*failures)):
+        assert has_signal(group, objective)
+        assert not has_signal(group, GRPO())
+        both = [group, group_of(success)]
+        credits, _ = objective.credit(both, [[valued(each) for each in one.trajectories] for one in both])
+        assert all((credit.weights * credit.advantages < -0.1).all() for credit in credits)
+
+
+def valued(trajectory: Trajectory) -> Estimates:
+    """The critic expects a return of 0.5 everywhere."""
+    zeros = torch.zeros(trajectory.trained_tokens)
+    return Estimates(zeros, zeros + 0.5, zeros, 0.0)
+
+
+@pytest.mark.parametrize("objective", [PPO(), ReinforcePlusPlus()], ids=str)
+def test_all_of_a_masked_group_has_no_signal_under_any_baseline(objective: Objective):
+    cut = [trajectory_of([(2, 0.0)], out_of_tokens=True) for _ in range(3)]
+    assert not has_signal(group_of(*cut), replace(objective, mask_truncated=True))

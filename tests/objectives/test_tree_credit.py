@@ -196,7 +196,7 @@ def test_a_group_has_signal_where_responses_of_a_state_differ_in_value():
     assert has_signal(group_of(varied), objective)
     assert not has_signal(group_of(uniform), objective)
     assert (Compared.of(group_of(varied), objective).std, Compared.of(group_of(uniform), objective).std) == (0.5, 0.0)
-    assert not has_signal(group_of(uniform), PPO(searched=TreeCredit()))
+    assert has_signal(group_of(uniform), PPO(searched=TreeCredit()))  # whose baseline is the critic's
     cut = tuple(replace(candidate, out_of_tokens=True) for candidate in varied)
     assert not has_signal(group_of(cut), DAPO(searched=TreeCredit()))
 

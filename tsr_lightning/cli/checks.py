@@ -24,6 +24,7 @@ from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
+from tsr_lightning.training.void_settings import check_void
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
@@ -102,6 +103,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
                 raise ConfigError(f"a strategy is Expert, but {entry.env} has no oracle: choose another strategy")
     check_plan(agent.objective, data.plan, data.demonstrations)
     check_updates(agent.objective, data.updates)
+    check_void(agent.objective, data.plan, data.updates)
     if data.dynamic_sampling is not None:
         data.dynamic_sampling.check(data.plan)
 

@@ -76,6 +76,12 @@ class Objective(ABC):
         """Whether a part of it does nothing without demonstrations."""
         return False
 
+    @property
+    def comparison_settings(self) -> Mapping[str, object]:
+        """Settings that act through the advantages of compared trajectories alone, by key, where they are not the
+        defaults; without a comparison they do nothing, and are refused."""
+        return {}
+
     def at(self, epoch: int) -> "Objective":
         """The objective as it is in an epoch, where a part of it follows a schedule. As configured it is that of
         epoch 0."""

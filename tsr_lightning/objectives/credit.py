@@ -46,7 +46,7 @@ def weighted(estimate: Advantages, aggregation: Aggregation, group_weight: float
 
 
 def apply_override(credit: Credit, override: CreditOverride | None) -> Credit:
-    """Replaces the policy's part of the credit; the critic's stays."""
+    """Replaces the policy's part of the credit."""
     if override is None:
         return credit
     return replace(

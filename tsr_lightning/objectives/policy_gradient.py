@@ -1,7 +1,7 @@
 """A policy gradient composed of its parts; the named objectives are its presets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 
@@ -131,6 +131,16 @@ class PolicyGradient(Objective):
     def return_of(self, trajectory: Trajectory) -> float:
         return self.advantage.return_of(trajectory, self._rewards(trajectory))
 
+    @property
+    def comparison_settings(self) -> dict[str, object]:
+        default = {each.name: each.default for each in fields(self)}["whiten"]
+        settings = {
+            "shaping": [type(step).__name__ for step in self.shaping],
+            "whiten": self.whiten and default is not True,
+            "kl": type(self.kl).__name__ if self.kl is not None and self.kl.in_rewards else None,
+        }
+        return {name: value for name, value in settings.items() if value}
+
     def comparisons(self, group: Group) -> list[Group]:
         return self.searched.comparisons(group, self.minimum_compared)
 
@@ -149,13 +159,23 @@ class PolicyGradient(Objective):
         if self.whiten:
             credits = whitened(credits, [each.compared for group in shaped for each in group])
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        return regroup(map(self._finished, credits, trajectories), groups)
+        # The critic estimates what the policy reaches, which selected successes beside its samples would raise. Where a
+        # rollout has searches alone it learns what these reach.
+        learns_values = not self.needs.tree and not any(each.compared for group in shaped for each in group)
+        finished = [self._finished(*pair, learns_values) for pair in zip(credits, trajectories, strict=True)]
+        return regroup(finished, groups)
 
-    def _finished(self, credit: Credit, trajectory: Trajectory) -> Credit:
-        """The credit with all that neither baseline nor whitening sees."""
+    def _finished(self, credit: Credit, trajectory: Trajectory, learns_values: bool) -> Credit:
+        """The credit with all that neither baseline nor whitening sees.
+
+        Args:
+            credit: by estimator and aggregation.
+            trajectory: that it belongs to.
+            learns_values: whether the critic trains on a trajectory that is not compared.
+        """
         searched = self.searched.override(trajectory)
-        if self.needs.tree and searched is not None:
-            credit = without_critic(credit)  # it learns the values of responses, not the returns of selected successes
+        if searched is not None and not learns_values:
+            credit = without_critic(credit)
         override = LEFT_OUT if self.masks(trajectory) else searched
         finished = penalise_format(apply_override(credit, override), trajectory, self.format_penalty)
         if self.supervised is None:

@@ -25,7 +25,7 @@ class SearchedCredit(ABC):
     @abstractmethod
     def compares(self, origin: Origin) -> bool:
         """Whether trajectories of this origin keep the objective's own credit. Baselines and whitening are computed
-        among those alone; the critic trains on all."""
+        among those alone, and the critic trains on those alone where a rollout has any."""
 
     @abstractmethod
     def override(self, trajectory: Trajectory) -> CreditOverride | None:

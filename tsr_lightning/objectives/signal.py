@@ -42,14 +42,24 @@ class Compared(NamedTuple):
         return max((_std(part, self.objective) for part in self.parts), default=0.0)
 
     def has_signal(self, minimum_std: float = MINIMUM_STD) -> bool:
-        """Whether the policy's terms can learn something from a group: a member is imitated, or the compared returns
-        differ and not all of these members are masked. A lone compared trajectory has signal where the objective's
-        baseline is not the group's.
+        """Whether the policy's terms can learn something from a group: a member is imitated, or one is compared and
+        not masked, and the compared returns differ. They need not differ where the baseline lies outside the group (a
+        critic's value, the mean of the rollout): three failures then have an advantage as one has, and leaving them
+        out would bias baseline and critic by the groups that are kept.
+
+        Such a baseline is known after the rollout alone. Where it equals the return of every trajectory, as the mean
+        of a rollout of failures does, all advantages are 0 and the groups teach nothing after all.
 
         DAPO asks for 0 < successes < G. Where returns are 0 or 1 that is the same, and where rewards are dense, a group
         without a success can teach too. A critic and a format penalty may learn from groups without signal.
         """
         return self.is_imitated or any(_has_compared_signal(part, self.objective, minimum_std) for part in self.parts)
+
+    def is_uniform(self, minimum_std: float = MINIMUM_STD) -> bool:
+        """Whether a filter by spread has no reason to keep a group: it has no signal, or none of it is imitated and
+        several returns are compared, which are all equal. Under a critic such a group has signal all the same."""
+        several = any(len(compared_returns(part, self.objective)) > 1 for part in self.parts)
+        return not self.has_signal(minimum_std) or (several and not self.is_imitated and self.std <= minimum_std)
 
 
 def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_STD) -> bool:
@@ -66,5 +76,5 @@ def _has_compared_signal(group: Group, objective: Objective, minimum_std: float)
     compared = [t for t in group.trajectories if objective.compares(t.origin)]
     if all(objective.masks(trajectory) for trajectory in compared):
         return False
-    is_lone = len(compared) == 1 and objective.minimum_compared == 1  # its baseline lies outside the group
-    return is_lone or _std(group, objective) > minimum_std
+    has_outer_baseline = objective.minimum_compared == 1
+    return has_outer_baseline or _std(group, objective) > minimum_std

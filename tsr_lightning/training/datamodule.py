@@ -58,6 +58,7 @@ from tsr_lightning.training.monitor import RolloutMonitor, timed
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.training.sampler import Sampler
 from tsr_lightning.training.staleness import check_staleness
+from tsr_lightning.training.void_settings import check_void
 from tsr_lightning.trajectory import Group
 
 
@@ -185,6 +186,7 @@ class RolloutDataModule(LightningDataModule):
             rehearse(strategy)
         check_plan(self.agent.objective, self.plan, self.demonstrations)
         check_updates(self.agent.objective, self.updates)
+        check_void(self.agent.objective, self.plan, self.updates)
         check_staleness(self.staleness, self.updates, Ranks.of(self._trainer), self._trainer.precision)
         self._collector, self._beside = Collector(self._collect_beside), None
         if self.dynamic_sampling is not None:

@@ -9,7 +9,7 @@ from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives.base import Objective
-from tsr_lightning.objectives.signal import has_signal
+from tsr_lightning.objectives.signal import Compared
 from tsr_lightning.objectives.tree_credit import expanded_states
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
@@ -83,8 +83,12 @@ def tree_metrics(
     """
     expanded = sum(len(expanded_states([t.tree for t in group.trajectories])) for group in groups)
     states = [part for parts in comparisons for part in parts if part.is_state]
+
+    def differs(state: Group) -> bool:
+        return not Compared.of(state, objective).is_uniform()
+
     return {
-        "rollout/signal_node_share": sum(has_signal(state, objective) for state in states) / max(expanded, 1),
+        "rollout/signal_node_share": sum(map(differs, states)) / max(expanded, 1),
         "rollout/compared_responses": sum(len(state.trajectories) for state in states),
     }
 
