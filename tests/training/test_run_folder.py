@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import QUICK, TINY, tsr
+from commands import QUICK, TINY, in_folder, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 
@@ -29,8 +29,9 @@ CALLBACKS = [
     {"class_path": "callbacks.ConversationLog", "init_args": {"successes_only": False}},
 ]
 RUN = (
-    *("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY, "--data.held_out.instances", "2"),
-    *("--data.instances", "2", "--trainer.check_val_every_n_epoch", "1"),
+    *("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY, "--data.held_out.instances", "1"),
+    *("--data.instances", "1", "--trainer.check_val_every_n_epoch", "1"),
+    *("--data.evaluations", '[{"name": "greedy", "temperature": 0, "samples": 1}]'),
 )
 FILES = {"config.yaml", "conversations.jsonl", "evaluation.json", "evaluation.history.json", "checkpoints"}
 
@@ -69,7 +70,6 @@ def names(folder: Path) -> set[str]:
 LOGGERS: dict[str, tuple[tuple[str, str], set[str]]] = {
     "none": (("--trainer.logger", "false"), set()),
     "without a folder": (logger(f"{__name__}.Elsewhere"), set()),
-    "CSV": (logger("CSVLogger", save_dir="runs", name="sokoban"), {"metrics.csv"}),
     "several": (
         ("--trainer.logger", f"[{__name__}.Elsewhere, TensorBoardLogger, CSVLogger]"),
         {"metrics.csv", "hparams.yaml", "events.out.tfevents"},
@@ -148,19 +148,29 @@ def test_a_folder_that_was_moved_has_one_last_which_is_the_newest(empty_folder: 
     assert names(Path("second")) == FILES
 
 
-@pytest.mark.parametrize("killed", ["before the old one was removed", "after"])
-def test_a_kill_between_two_files_leaves_no_third(killed: str, empty_folder: Path):
-    """A killed run had saved `epoch=1.ckpt`, and `last.ckpt` is still that of epoch 0."""
-    flags = ("--trainer.run_folder", "run", "--trainer.logger", "false", "--ckpt_path", "last")
+IN_RUN = ("--trainer.run_folder", "run", "--trainer.logger", "false", "--ckpt_path", "last")
+
+
+@pytest.fixture(scope="module")
+def two_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two epochs in `run`, and its checkpoints after the first in `earlier`."""
+    folder = tmp_path_factory.mktemp("states")
+    with in_folder(folder):
+        fit(*IN_RUN)
+        shutil.copytree("run/checkpoints", "earlier")  # with its times
+        fit(*IN_RUN, epochs=2)
+    return folder
+
+
+@pytest.mark.parametrize("left", [(), ("epoch=0.ckpt",)])
+def test_a_kill_between_two_files_leaves_no_third(left: tuple[str, ...], two_states: Path, empty_folder: Path):
+    """A killed run had saved `epoch=1.ckpt`, and `last.ckpt` is still that of epoch 0, with or without its file."""
+    shutil.copytree(two_states, ".", dirs_exist_ok=True)
     folder = Path("run/checkpoints")
-    fit(*flags)
-    shutil.copytree(folder, "earlier")  # with its times
-    fit(*flags, epochs=2)
     (folder / "mine.ckpt").write_text("a file of the user's")
-    shutil.copy2("earlier/last.ckpt", folder)
-    if killed != "after":
-        shutil.copy2("earlier/epoch=0.ckpt", folder)
-    fit(*flags, epochs=2)
+    for name in ("last.ckpt", *left):
+        shutil.copy2(Path("earlier", name), folder)
+    fit(*IN_RUN, epochs=2)
     assert names(folder) == {"epoch=1.ckpt", "last.ckpt", "mine.ckpt"}
     assert epochs_in(folder / "last.ckpt") == epochs_in(folder / "epoch=1.ckpt") == 2
 
