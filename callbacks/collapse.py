@@ -1,6 +1,7 @@
 """Detects that a policy has collapsed; warns, stops or restores the best checkpoint."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -153,9 +154,15 @@ class CollapseGuard(Callback):
         )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._best is not None and not trainer.strategy.broadcast(Path(self._best.path).is_file()):
+        if self._best is None:
+            return
+        path = trainer.strategy.broadcast(_found(Path(self._best.path), Path(trainer.ckpt_path or "")))
+        if path is None:
             rank_zero_warn(f"CollapseGuard: {self._best.path} does not exist; the next best policy replaces it")
             self._best = None
+            return
+        self._best = replace(self._best, path=str(path))
+        self._wrote_best = path.parent == _folder(trainer)  # the same run goes on: the next best takes its place
 
     # Observing
 
@@ -320,9 +327,19 @@ def _ranks_policies(data: RolloutDataModule) -> bool:
     return sampled or any(protocol.search is None for protocol in data.evaluations)
 
 
+def _found(best: Path, resumed: Path) -> Path | None:
+    """The best policy's checkpoint, where it was written or, in a folder that was moved, beside the resumed one."""
+    places = (best, resumed.absolute().parent / best.name)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _folder(trainer: Trainer) -> Path:
+    return Path(trainer.log_dir or trainer.default_root_dir).absolute() / "checkpoints"
+
+
 def _new_path(trainer: Trainer) -> str:
     """A path in the run's folder that no earlier run has written to; absolute, because a resume may run elsewhere."""
-    folder = Path(trainer.log_dir or trainer.default_root_dir).absolute() / "checkpoints"
+    folder = _folder(trainer)
     best = compat.BEST_POLICY
     names = (f"{best}.ckpt" if number == 0 else f"{best}-v{number}.ckpt" for number in count())
     return trainer.strategy.broadcast(str(next(folder / name for name in names if not (folder / name).exists())))

@@ -248,6 +248,28 @@ def test_a_resumed_run_equals_the_uninterrupted(kept: str, tmp_path: Path):
     assert again.weight == agent.weight
 
 
+def test_a_run_that_goes_on_in_its_folder_keeps_one_best_policy_wherever_the_folder_is(tmp_path: Path):
+    better = [0, 0, 1, 1, 3, 3, 4, 4]  # successes by rollout, so that best policies follow one another
+
+    def keeping(folder: Path) -> ModelCheckpoint:
+        return ModelCheckpoint(folder / "logs" / "checkpoints", save_last=True, save_on_train_epoch_end=True)
+
+    def rollout(epoch: int) -> list[Group]:
+        return good(epoch) if better[epoch] > 2 else bad(epoch)
+
+    fit(tmp_path / "first", CollapseGuard(Restore(), window=2), Data(rollout=rollout), 5, keeping(tmp_path / "first"))
+    (tmp_path / "first").rename(tmp_path / "second")
+    checkpoints, guard = tmp_path / "second" / "logs" / "checkpoints", CollapseGuard(Restore(), window=2)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "CollapseGuard")
+        data, last = Data(rollout=rollout), checkpoints / "last.ckpt"
+        fit(tmp_path / "second", guard, data, 8, keeping(tmp_path / "second"), ckpt_path=last)
+    assert [path.name for path in checkpoints.glob("best_policy*")] == ["best_policy.ckpt"]
+    assert guard.state_dict()["best"][0] == str(checkpoints / "best_policy.ckpt")
+    saved = torch.load(checkpoints / "best_policy.ckpt", weights_only=True)["callbacks"]["CollapseGuard"]["best"]
+    assert saved == guard.state_dict()["best"]
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
