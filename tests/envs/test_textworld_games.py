@@ -22,7 +22,7 @@ from tsr_lightning.envs.textworld.maker import without_date
 from tsr_lightning.envs.textworld.orders import Order
 from tsr_lightning.envs.textworld.pool import GameError, MakerPool
 from tsr_lightning.envs.textworld.sources import GeneratedGames, open_folder
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, EnvFault
 from tsr_lightning.rng import Key
 from tsr_lightning.training.instances import HeldOut, Instances
 
@@ -138,7 +138,7 @@ def test_a_maker_that_dies_is_named_and_replaced(tmp_path: Path, monkeypatch: py
     pool = MakerPool(1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     [future] = pool.order([order])
-    with pytest.raises(GameError, match="the process that makes games ended with code 1"):
+    with pytest.raises(EnvFault, match="the process that makes games ended with code 1"):
         future.result()
     monkeypatch.undo()
     [future] = pool.order([order], urgent=True)

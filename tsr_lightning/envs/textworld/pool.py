@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from tsr_lightning.envs.textworld.orders import Order, Outcome
+from tsr_lightning.errors import EnvFault
 
 MOST_PROCESSES = 4
 MOST_SECONDS = 300.0  # that a game may take; most take one, and huge worlds take forever
@@ -58,7 +59,8 @@ class MakerPool:
         return self._made, self._ordered
 
     def order(self, orders: Sequence[Order], *, urgent: bool = False) -> list["Future[None]"]:
-        """Futures of games, one for each order; where a game cannot be made, it raises a GameError."""
+        """Futures of games, one for each order; where a game cannot be made, it raises a GameError, and
+        where the process that makes it died an EnvFault."""
         with self._lock:
             if not self._jobs:
                 self._made = self._ordered = 0
@@ -118,7 +120,7 @@ class _Maker:
                 raise GameError(f"it took longer than {MOST_SECONDS:.0f} s")
             self._errors.seek(0)
             last = self._errors.read().strip().rpartition("\n")[2]
-            raise GameError(f"the process that makes games ended with code {code}: {last}")
+            raise EnvFault(f"the process that makes games ended with code {code}: {last}")
         outcome: Outcome = json.loads(answer)
         if outcome["problem"]:
             raise GameError(outcome["problem"])
