@@ -129,7 +129,9 @@ def test_last_is_refused_where_it_is_damaged_and_begins_where_there_is_none(empt
     with pytest.raises(ConfigError, match=r"last.ckpt, which is a link .* go on from .*epoch=0.ckpt beside it"):
         fit(*flags)
     with pytest.raises(ConfigError, match=r"ckpt_path is last, and the run's folder has no checkpoint: give"):
-        tsr("validate", *RUN[1:], "--ckpt_path", "last", "--trainer.logger", "false")
+        tsr("validate", *RUN[1:], "--ckpt_path", "last", "--trainer.run_folder", "empty")
+    with pytest.raises(ConfigError, match=r"ckpt_path is last, and this run begins in a new folder.*run_folder, or"):
+        fit("--ckpt_path", "last")
 
 
 def epochs_in(path: Path) -> int:

@@ -120,11 +120,20 @@ class Trainer(pl.Trainer):
         export(model.policy, model.tokenizer, output, merged=merge)
 
     def resumed_from(self, ckpt_path: _PATH | None) -> _PATH | None:
-        """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is."""
+        """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is.
+
+        Raises:
+            ConfigError: for `last` where each run gets a new folder, in which there would never be one.
+        """
         if ckpt_path != "last":
             return ckpt_path
         own = self._fixed_folder()
         folders = [*compat.checkpoint_folders(self), *([] if own is None else [own / "checkpoints"])]
+        if not folders:
+            raise ConfigError(
+                "ckpt_path is last, and this run begins in a new folder, which has no checkpoint: name the folder to "
+                "go on in with trainer.run_folder, or give the path of a checkpoint"
+            )
         return checkpoints.newest(dict.fromkeys(folders))
 
     @contextmanager
