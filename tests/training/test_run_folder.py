@@ -117,7 +117,11 @@ def test_a_refused_resume_changes_nothing_and_a_beginning_overwrites_nothing(emp
         fit(*flags, "--ckpt_path", "last", "--model.optimizer.learning_rate", "0.5", callbacks=refusing)
     with pytest.raises(ConfigError, match="the run's folder is run, which has the checkpoints of an earlier run"):
         fit(*flags)
+    elsewhere = ("--trainer.logger", "false", "--ckpt_path", "run/checkpoints/last.ckpt")
+    with pytest.raises(ConfigError, match="refused"):
+        fit(*elsewhere, callbacks=refusing)
     assert digest(empty_folder) == before
+    assert not list(empty_folder.glob("runs/*/*"))
 
 
 def test_last_is_refused_where_it_is_damaged_and_begins_where_there_is_none(empty_folder: Path):

@@ -101,6 +101,12 @@ def task_name(env: str) -> str:
     return re.sub(r"-v\d+$", "", re.split(r"[/:]", env)[-1]).lower() or "run"
 
 
+def remove_if_empty(folder: Path) -> None:
+    """Removes a folder that has nothing in it."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def remove_unfinished(folder: Path) -> None:
     """Removes what a killed process had not finished writing. The caller holds the lock."""
     for pattern in _UNFINISHED:

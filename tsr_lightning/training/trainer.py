@@ -19,6 +19,7 @@ from tsr_lightning.training.run_folder import (
     FolderLock,
     clean_earlier,
     next_version,
+    remove_if_empty,
     remove_unfinished,
     task_name,
     unwritable,
@@ -151,6 +152,7 @@ class Trainer(pl.Trainer):
         folder = self._folder or self._fixed_folder() or self._new_folder(data)
         given = [each for each in compat.checkpoint_folders(self) if each.parent != folder]
         with ExitStack() as held:
+            held.callback(remove_if_empty, folder)  # where the run is refused before it writes
             for each in dict.fromkeys([folder, *given]):
                 held.callback(FolderLock.acquire(each).release)
             if begins and is_first and ckpt_path is None:
