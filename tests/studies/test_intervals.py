@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tsr_lightning.studies.report.intervals import mean_interval
+from tsr_lightning.studies.report.intervals import discoveries, mean_interval
 
 RNG = np.random.default_rng
 
@@ -38,7 +38,7 @@ def test_is_the_formula_as_a_plain_loop():
         of_seeds**2 / (seeds - 1) + of_instances**2 / (instances - 1) + rest**2 / ((seeds - 1) * (instances - 1))
     )
     half = stats.t.ppf(0.975, freedom) * (total / (seeds * instances)) ** 0.5
-    assert mean_interval(values) == pytest.approx((mean, mean - half, mean + half))
+    assert mean_interval(values)[:3] == pytest.approx((mean, mean - half, mean + half))
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["instances", "seeds"])
@@ -46,19 +46,21 @@ def test_of_one_row_is_that_of_a_mean(transposed: bool):
     values = RNG(2).standard_normal((1, 9))
     expected = stats.ttest_1samp(values[0], 0).confidence_interval(0.95)
     found = mean_interval(values.T if transposed else values)
-    assert found == pytest.approx((values.mean(), expected.low, expected.high))
+    p_value = stats.ttest_1samp(values[0], 0).pvalue
+    assert found == pytest.approx((values.mean(), expected.low, expected.high, p_value))
 
 
 def test_seeds_that_differ_by_a_constant_count_as_seeds():
     """All instances alike: the interval is that of the seeds' means."""
     seeds = RNG(3).standard_normal(5)
     expected = stats.ttest_1samp(seeds, 0).confidence_interval(0.95)
-    assert mean_interval(np.tile(seeds[:, None], (1, 40))) == pytest.approx((seeds.mean(), expected.low, expected.high))
+    found = mean_interval(np.tile(seeds[:, None], (1, 40)))
+    assert found[:3] == pytest.approx((seeds.mean(), expected.low, expected.high))
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (3, 5)])
 def test_values_without_spread_have_a_point(shape: tuple[int, int]):
-    assert mean_interval(np.full(shape, 0.25)) == (0.25, 0.25, 0.25)
+    assert mean_interval(np.full(shape, 0.25)) == (0.25, 0.25, 0.25, 0.0)
 
 
 def test_a_single_value_has_no_interval():
@@ -90,3 +92,13 @@ def test_covers_the_truth_in_95_of_100_studies(seeds: int, spreads: tuple[float,
     found = [mean_interval(crossed(rng, seeds, 64, spreads)) for _ in range(studies)]
     coverage = sum(one.low <= 0 <= one.high for one in found) / studies
     assert 0.93 <= coverage <= 0.995  # the standard error of a coverage is 0.007
+
+
+def test_discoveries_are_those_of_scipy():
+    p_values = RNG(8).random(40) ** 4
+    expected = stats.false_discovery_control(p_values) <= 0.05
+    assert 0 < expected.sum() < 40
+    assert discoveries(p_values.tolist()) == expected.tolist()
+    assert discoveries([0.04, 0.04]) == [True, True]
+    assert discoveries([0.03, 0.2, 0.9]) == [False] * 3  # 0.03 > 0.05 / 3
+    assert discoveries([]) == []

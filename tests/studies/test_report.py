@@ -19,6 +19,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.folder import StudyFolder, write_json
 from tsr_lightning.studies.grid import Run
 from tsr_lightning.studies.report.comparisons import (
+    End,
     all_sets,
     at_budgets,
     by_environment,
@@ -28,9 +29,10 @@ from tsr_lightning.studies.report.comparisons import (
     reached,
 )
 from tsr_lightning.studies.report.curves import Curve, matrix
-from tsr_lightning.studies.report.intervals import mean_interval
+from tsr_lightning.studies.report.intervals import Estimate, mean_interval
 from tsr_lightning.studies.report.load import curve, load_study, with_start
 from tsr_lightning.studies.report.pictures import at_common_evaluations, draw
+from tsr_lightning.studies.report.verdict import verdict
 from tsr_lightning.studies.result import result_contents
 
 INSTANCES = [[0, 11], [0, 22]]
@@ -89,6 +91,41 @@ def test_ends_by_hand(tmp_path: Path):
     # seed 1: (1, 1) − (1, 0); seed 2: (0.5, 1) − (1, 0.5)
     assert beam.against == mean_interval(np.array([[0, 1], [-0.5, 0.5]])).within(-1, 1)
     assert beam.against.value == 0.25
+
+
+def ended(arm: str, against: Estimate | None, seeds: int = 2) -> End:
+    return End("known", arm, "sampled", "", seeds, None, Estimate(0.5, 0.4, 0.6), None, None, "plain", against)
+
+
+def test_the_headline_names_what_holds_beside_all_other_comparisons(tmp_path: Path):
+    """0.04 is below 0.05, and above 0.05 · 2/3, as the second of three; one seed is no comparison."""
+    sure, likely, none = Estimate(0.2, 0.1, 0.3, 0.001), Estimate(0.1, 0.01, 0.2, 0.04), Estimate(0.0, -0.1, 0.1, 0.9)
+    alone = Estimate(0.4, 0.3, 0.5, 1e-9)
+    rows = [ended("a", sure), ended("b", likely), ended("c", none), ended("d", alone, seeds=1), ended("plain", None)]
+    lines = list(verdict(load_study(write_study(tmp_path)), rows))
+    assert lines[-2] == (
+        "After all epochs, of 3 comparisons taken together (Benjamini-Hochberg, 5%), ahead of the baseline: a, sampled "
+        "by +0.200; behind it: none."
+    )
+    assert lines[-1] == "One seed says nothing of seeds like it, so no verdict is given on d, sampled."
+
+
+@pytest.mark.parametrize("changed", [{"threads": 2}, {"jobs": 1}, {"versions": {"torch": "1.0"}}])
+def test_seconds_of_different_conditions_are_not_compared(changed: dict[str, Any], tmp_path: Path):
+    root = write_study(tmp_path, pairs=[["beam", "plain"]])
+    budgets = {"tokens_generated", "env_steps", "train_seconds"}
+
+    def compared() -> tuple[set[str], set[str]]:
+        study = load_study(root)
+        [group] = instance_sets(study)
+        [pair] = pairs(study, [group])
+        rows = at_budgets(study, group)
+        return set(pair.equal), {row.budget for row in rows if row.against is not None} - {"epochs"}
+
+    assert compared() == (budgets, budgets)
+    path = StudyFolder(root).result(Run("beam", 2))
+    write_json(path, json.loads(path.read_text()) | changed)
+    assert compared() == (budgets - {"train_seconds"},) * 2
 
 
 MIXTURE = {"data.env.0.env": "tsr/Sokoban-v0", "data.env.0.name": "easy", "data.env.1.env": "tsr/Sokoban-v0"}

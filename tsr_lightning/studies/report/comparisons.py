@@ -172,7 +172,8 @@ def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
             if not _reaches_back(curves, budget, common):
                 continue
             baseline, others = _baseline(study, group, arm)
-            shared = min(_least(curves, budget), _least(others, budget)) if baseline in spenders else None
+            is_compared = baseline in spenders and _comparable(study, budget, arm, baseline or arm)
+            shared = min(_least(curves, budget), _least(others, budget)) if is_compared else None
             if shared is not None and not _reaches_back([*curves, *others], budget, shared):
                 shared = None
             yield AtBudget(
@@ -197,7 +198,7 @@ def pairs(study: StudyResults, groups: Sequence[InstanceSet]) -> Iterator[Pair]:
         if end is None:
             continue
         spent, equal = {}, {}
-        for budget in (one for one in BUDGETS if one != "epochs"):
+        for budget in (one for one in BUDGETS if one != "epochs" and _comparable(study, one, arm, other)):
             amount = min(_least(curves, budget), _least(others, budget))
             found = _difference_at(curves, others, budget, amount)
             if amount > 0 and found is not None and _reaches_back([*curves, *others], budget, amount):
@@ -249,6 +250,16 @@ def _difference_at(curves: Sequence[Curve], others: Sequence[Curve], budget: str
 def _reaches_back(curves: Sequence[Curve], budget: str, amount: float) -> bool:
     """Whether all were evaluated before so much was spent; without a start the first evaluation may come later."""
     return all(float(one.costs[budget][0]) <= amount for one in curves)
+
+
+def _comparable(study: StudyResults, budget: str, *names: str) -> bool:
+    """Whether runs spent a budget under the same conditions: seconds depend on threads, on how many runs shared the
+    machine, and on versions; on the day too, which no result records."""
+    if budget != "train_seconds":
+        return True
+    results = [result for arm in study.arms if arm.arm in names for result in arm.results.values()]
+    conditions = [[result.get(key) for key in ("threads", "jobs", "versions")] for result in results]
+    return all(each == conditions[0] for each in conditions)
 
 
 def _least(curves: Sequence[Curve], budget: str) -> float:

@@ -1,6 +1,7 @@
 """The 95% interval of a mean over seeds and instances."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ class Estimate(NamedTuple):
     value: float
     low: float
     high: float
+    p_value: float = 1.0  # two-sided, of a mean of 0
 
     @property
     def has_interval(self) -> bool:
@@ -26,7 +28,7 @@ class Estimate(NamedTuple):
         """With the interval, if there is one, cut to what is possible."""
         if not self.has_interval:
             return self
-        return Estimate(self.value, max(self.low, least), min(self.high, most))
+        return self._replace(low=max(self.low, least), high=min(self.high, most))
 
 
 def mean_interval(values: Floats) -> Estimate:
@@ -38,6 +40,9 @@ def mean_interval(values: Floats) -> Estimate:
     variance (Searle, Casella and McCulloch 1992, Variance Components, section 4.3), with the t quantile of
     `scipy.stats` at Satterthwaite's degrees of freedom (1946, doi.org/10.2307/3002019). A mean square below that of the
     rest, which is chance, counts as if its effect were absent.
+
+    It covers less than 95% where seeds differ much or successes are rare: measured 93% at three seeds and 88% at two
+    with large seed effects, and 85% at five with rare success. It is of one comparison: see `discoveries` for several.
 
     No bootstrap, because there are few seeds: the percentiles of a bootstrap over five of them are too narrow by a
     third (√(4/5) for the variance, and 1.96 for t's 2.78). With one seed the interval is over instances alone, and with
@@ -53,10 +58,20 @@ def mean_interval(values: Floats) -> Estimate:
     terms = _terms(values)
     variance = sum(term for term, _ in terms) / (seeds * instances)
     if variance <= 0:
-        return Estimate(mean, mean, mean)
+        return Estimate(mean, mean, mean, 0.0 if mean else 1.0)
     freedom = sum(term for term, _ in terms) ** 2 / sum(term**2 / degrees for term, degrees in terms)
-    half = float(stats.t.ppf(_LEVEL, freedom)) * float(np.sqrt(variance))
-    return Estimate(mean, mean - half, mean + half)
+    error = float(np.sqrt(variance))
+    half = float(stats.t.ppf(_LEVEL, freedom)) * error
+    return Estimate(mean, mean - half, mean + half, 2 * float(stats.t.sf(abs(mean) / error, freedom)))
+
+
+def discoveries(p_values: Sequence[float], rate: float = 0.05) -> list[bool]:
+    """Which of several comparisons to name, by Benjamini and Hochberg (1995): of those that are named at most this
+    share is expected to be luck, where comparisons are independent or rise together, as those of shared runs do."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    passing = [rank for rank, place in enumerate(order, 1) if p_values[place] <= rate * rank / len(p_values)]
+    named = set(order[: max(passing, default=0)])
+    return [place in named for place in range(len(p_values))]
 
 
 def _terms(values: Floats) -> list[tuple[float, int]]:

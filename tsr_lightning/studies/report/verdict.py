@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tsr_lightning.studies.report.comparisons import End
+from tsr_lightning.studies.report.intervals import discoveries
 from tsr_lightning.studies.report.load import StudyResults
 from tsr_lightning.studies.settings import differing_keys
 
@@ -29,14 +30,24 @@ def verdict(study: StudyResults, ends: Sequence[End]) -> Iterator[str]:
             f"{len(below)} of {len(gains)} arms and protocols end below their start{named}, {len(surely)} of them by "
             "more than the interval."
         )
+    yield from _against_baselines(ends)
+
+
+def _against_baselines(ends: Sequence[End]) -> Iterator[str]:
+    """What is ahead and behind together: a single interval in twenty excludes zero by luck."""
     compared = [(end, end.against) for end in ends if end.against is not None]
-    ahead = [f"{_name(end)} by {against.value:+.3f}" for end, against in compared if against.low > 0]
-    behind = [f"{_name(end)} by {against.value:+.3f}" for end, against in compared if against.high < 0]
-    if compared:
+    several = [(end, against) for end, against in compared if end.seeds > 1]
+    surely = discoveries([against.p_value for _, against in several])
+    held = [(end, against) for (end, against), holds in zip(several, surely, strict=True) if holds]
+    ahead = [f"{_name(end)} by {against.value:+.3f}" for end, against in held if against.value > 0]
+    behind = [f"{_name(end)} by {against.value:+.3f}" for end, against in held if against.value < 0]
+    if several:
         yield (
-            f"After all epochs, by more than the interval, ahead of the baseline: {'; '.join(ahead) or 'none'}; "
-            f"behind it: {'; '.join(behind) or 'none'}."
+            f"After all epochs, of {len(several)} comparisons taken together (Benjamini-Hochberg, 5%), ahead of the "
+            f"baseline: {'; '.join(ahead) or 'none'}; behind it: {'; '.join(behind) or 'none'}."
         )
+    if alone := [_name(end) for end, _ in compared if end.seeds == 1]:
+        yield f"One seed says nothing of seeds like it, so no verdict is given on {'; '.join(alone)}."
 
 
 def _missing(study: StudyResults) -> str:
