@@ -56,6 +56,20 @@ def test_the_expected_gradient_is_that_of_the_return(case: Case, task: str, roll
     assert found.bias < 1e-6
 
 
+@pytest.mark.parametrize(("task", "bias"), [("no noise", 0.065), ("slip", 0.038)])
+def test_a_step_of_a_single_vine_is_biased(task: str, bias: float, rollouts: dict[str, Rollouts]):
+    """It divides by the weight of its own states, which depends on what was drawn: the mean of a quotient, by
+    enumeration, where the table has the quotient of two means."""
+    [case] = [case for case in UNBIASED if case.search == "vine" and "critic" not in case.credit]
+    world, vines = rollouts[task].world, rollouts[task].of(case)
+    probabilities = torch.tensor([probability for probability, _ in vines], dtype=torch.float64)
+    sums, divisors = world._steps(case.objective, [group for _, (group, _) in vines])
+    divisors = torch.where(divisors > 0, divisors, 1.0)  # a vine without a comparison adds nothing
+    found = torch.einsum("g,gsa->sa", probabilities, sums / divisors[:, None, None])
+    along = world.exact.gradient * (found * world.exact.gradient).sum() / world.exact.gradient.square().sum()
+    assert float((found - along).norm() / along.norm()) == pytest.approx(bias, abs=2e-3)
+
+
 @pytest.mark.parametrize("case", BIASED, ids=named)
 def test_the_expected_gradient_is_that_of_something_else(case: Case, rollouts: dict[str, Rollouts]):
     assert figures(rollouts["no noise"], case).bias > 0.003
