@@ -42,7 +42,7 @@ turns; with slip it is the third in two, and a move goes one step further with p
   plain samples from the last state of a success.
 - The gradient is that of a step of many groups with importance ratios of 1, without an entropy bonus. A step divides by
   the weights of its own states, so tree credit in a step of few is biased: here, without noise and with slip, by 6.5
-  and 3.8% with one vine, 1.9 and 2.1% with four, 0.5 and 0.7% with sixteen; on another task 5.6% with four. It has
+  and 3.6% with one vine, some 2% with four, some 0.6% with sixteen; on another task 5.6% with four. It has
   leave-one-out baselines and `size_power` 0 unless the row says otherwise.
 - *cosine*: with the exact gradient of the expected return. *bias*: what is left of the expected gradient after the best
   multiple of the exact one, in units of that multiple; a common factor is a step size.

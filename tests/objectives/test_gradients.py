@@ -56,7 +56,7 @@ def test_the_expected_gradient_is_that_of_the_return(case: Case, task: str, roll
     assert found.bias < 1e-6
 
 
-@pytest.mark.parametrize(("task", "bias"), [("no noise", 0.065), ("slip", 0.038)])
+@pytest.mark.parametrize(("task", "bias"), [("no noise", 0.065), ("slip", 0.0356)])
 def test_a_step_of_a_single_vine_is_biased(task: str, bias: float, rollouts: dict[str, Rollouts]):
     """It divides by the weight of its own states, which depends on what was drawn: the mean of a quotient, by
     enumeration, where the table has the quotient of two means."""
