@@ -28,6 +28,7 @@ from tsr_lightning.training.lightning_compat import (
     log_figures,
     position_at_validation,
     run_folder,
+    stopped_by,
 )
 
 HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
@@ -174,7 +175,9 @@ class Evaluation(Callback):
             measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
             if measurement is not None:
                 measured[name] = measurement
-        is_start = trainer.sanity_checking and position.epochs == 0  # some resumed runs have a sanity check too
+        is_start = (
+            trainer.sanity_checking and position.epochs == 0
+        )  # Lightning's own Trainer makes one of a resumed run too
         start = {} if is_start else self._before
         measured = {
             name: replace(one, figures=one.figures | search_gap(measured, name) | since_start(start.get(name), one))
@@ -201,6 +204,7 @@ class Evaluation(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._update_costs(trainer, pl_module)
+        self._history.end(self._costs.epochs, stopped_by(trainer))
         self._write(trainer)
 
     # Printing

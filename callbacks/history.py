@@ -16,16 +16,18 @@ class History:
     `plain` has `instances`: [I] of (environment, seed); `protocols`: by name, its `settings` and `episodes`, [I] counts
     (0 where it did not play an instance); `evaluations`: the costs of the run so far (`RunCosts`), and by protocol its
     `figures` and `successes`, [I] counts. A run may go on with other settings of a protocol, such as more samples: an
-    evaluation by those has a `protocols` of its own, with them and its episodes.
+    evaluation by those has a `protocols` of its own, with them and its episodes. `end` is there once the training has
+    come to its end: the `epochs` trained, and in `stopped_by` what ended it before the last epoch, if anything did.
     """
 
     def __init__(self) -> None:
+        self._end: dict[str, Any] | None = None
         self._instances: list[Instance] = []
         self._protocols: dict[str, dict[str, Any]] = {}
         self._evaluations: list[dict[str, Any]] = []
 
     def add(self, costs: RunCosts, measured: Mapping[str, Measurement]) -> None:
-        """Adds an evaluation; a second one after as many epochs, as a resumed run may begin with, is left out."""
+        """Adds an evaluation; a second one after as many epochs, as that of a loaded policy may be, is left out."""
         if not measured or any(past["costs"]["epochs"] == costs.epochs for past in self._evaluations):
             return
         self._add_instances({instance for one in measured.values() for instance in one.outcomes})
@@ -47,6 +49,10 @@ class History:
             }
         )
 
+    def end(self, epochs: int, stopped_by: str | None) -> None:
+        """Notes that the training has come to its end."""
+        self._end = {"epochs": epochs, "stopped_by": stopped_by}
+
     def _add_instances(self, played: Collection[Instance]) -> None:
         """Those that are new, as where a run goes on with others; what was measured before did not play them."""
         new = sorted(set(played) - set(self._instances))
@@ -63,9 +69,11 @@ class History:
             "instances": [list(instance) for instance in self._instances],
             "protocols": self._protocols,
             "evaluations": self._evaluations,
+            **({} if self._end is None else {"end": self._end}),
         }
 
     def load(self, plain: Mapping[str, Any]) -> None:
+        """Takes up the history of a run that goes on, so that an end of it is none."""
         self._instances = [(env, seed) for env, seed in plain["instances"]]
         self._protocols = dict(plain["protocols"])
         self._evaluations = list(plain["evaluations"])

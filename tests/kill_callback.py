@@ -1,4 +1,4 @@
-"""A callback that kills its own process at a chosen moment, and writes down what a run did."""
+"""A callback that ends its own process by a signal at a chosen moment, and writes down what a run did."""
 
 import os
 import signal
@@ -9,21 +9,29 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
-from tsr_lightning.training.lightning_compat import epochs_at_rollout
+from tsr_lightning.training.lightning_compat import epochs_at_rollout, position_at_validation
 from tsr_lightning.trajectory import Group
 
 
 class Killer(Callback):
-    """Writes one line per rollout to rollouts.txt, and the state at the end of the training to final.pt.
+    """Writes one line per rollout to rollouts.txt, one per validation to validations.txt, and the state at the end of
+    the training to final.pt.
 
     Args:
         moment: when to kill; `checkpoint` is between the writing of last.ckpt and its rename.
         epoch: in which epoch.
+        by: the signal.
     """
 
-    def __init__(self, moment: Literal["never", "rollout", "update", "checkpoint"] = "never", epoch: int = 2) -> None:
+    def __init__(
+        self,
+        moment: Literal["never", "rollout", "update", "validation", "checkpoint"] = "never",
+        epoch: int = 2,
+        by: Literal["SIGKILL", "SIGTERM", "SIGINT"] = "SIGKILL",
+    ) -> None:
         self.moment = moment
         self.epoch = epoch
+        self.by = signal.Signals[by]
         self.waves = 0
         self.updates = 0
 
@@ -43,6 +51,13 @@ class Killer(Callback):
             if self.waves % 5 == 3:  # five turns, each a wave
                 self._kill_at("rollout", epochs_at_rollout(trainer))
 
+        elif not trainer.sanity_checking:
+            self._kill_at("validation", trainer.current_epoch)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with Path("validations.txt").open("a") as file:
+            file.write(f"{position_at_validation(trainer, None).epochs}\n")
+
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
         with Path("rollouts.txt").open("a") as file:
             file.write(f"{epochs_at_rollout(trainer)}\n")
@@ -61,4 +76,4 @@ class Killer(Callback):
 
     def _kill_at(self, moment: str, epoch: int) -> None:
         if moment == self.moment and epoch == self.epoch:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.by)

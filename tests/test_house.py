@@ -13,7 +13,7 @@ from tsr_lightning.cli.renamed import RENAMED
 
 ROOT = Path(__file__).resolve().parent.parent
 
-COMMON = ("errors", "files", "rng", "trajectory", "costs")
+COMMON = ("errors", "files", "rng", "signals", "trajectory", "costs")
 # What a room may import besides itself: a room, or one module of it as room.module. Imports inside functions count.
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COMMON, ()),
@@ -26,7 +26,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
     "estimate": (*COMMON, "envs", "batching", "policy", "engines", "search"),
-    "studies": ("errors", "files"),
+    "studies": ("errors", "files", "signals"),
     "cli": (
         *COMMON,
         "studies",
@@ -41,7 +41,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "training",
     ),
     "callbacks": (*COMMON, "training", "batching", "objectives.base", "objectives.signal"),
-    "__main__": ("cli",),
+    "__main__": ("cli", "signals"),
 }
 # Libraries that a room may not import.
 FOREIGN: Mapping[str, set[str]] = {

@@ -1,8 +1,18 @@
-"""What a run's evaluations leave, where the run went on with other settings."""
+"""What a run's evaluations leave, where the run went on with other settings, and how it ended."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+import callback_support as support
+import pytest
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from callbacks import Evaluation
 from callbacks.costs import RunCosts
 from callbacks.history import History
 from callbacks.measurement import Measurement
+from tsr_lightning.signals import Terminated
 from tsr_lightning.training.instances import Instance
 
 
@@ -34,3 +44,36 @@ def test_instances_that_are_new_were_not_played_before():
     assert plain["protocols"]["sampled"]["episodes"] == [2, 0]
     assert [one["successes"]["sampled"] for one in plain["evaluations"]] == [[1, 0], [2, 1]]
     assert plain["evaluations"][1]["protocols"]["sampled"]["episodes"] == [2, 2]
+
+
+class Ends(Callback):
+    """Ends the training in its second epoch: `early` asks for the end, `killed` as SIGTERM does."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            trainer.should_stop = self.how == "early"
+            if self.how == "killed":
+                raise Terminated
+
+
+@pytest.mark.parametrize(
+    ("how", "max_steps", "end"),
+    [
+        ("early", -1, {"epochs": 2, "stopped_by": "a callback"}),
+        ("never", 2, {"epochs": 2, "stopped_by": "trainer.max_steps"}),
+        ("never", -1, {"epochs": 3, "stopped_by": None}),
+        ("killed", -1, None),
+    ],
+)
+def test_the_history_says_what_ended_the_training(how: str, max_steps: int, end: dict[str, Any] | None, tmp_path: Path):
+    played = support.fixed(support.eval_result(support.SAMPLED, support.outcomes(1, 1)))
+    trainer = support.trainer(tmp_path, Ends(how), Evaluation(), max_epochs=3, max_steps=max_steps)
+    try:
+        trainer.fit(support.Agent(), support.Data([[played]]))
+    except Terminated:
+        assert how == "killed"
+    history = json.loads((tmp_path / "logs" / "evaluation.history.json").read_text())
+    assert history.get("end") == end

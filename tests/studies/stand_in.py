@@ -11,9 +11,14 @@ from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import parse_grid
 from tsr_lightning.studies.study import CheckedArm, Outcome, run_study
 
-SETTINGS = {"model.policy.model": "embedded/sokoban", "trainer.num_sanity_val_steps": -1}
-# Its flags beside those of `tsr fit`: --fails_while=FILE raises an error where the file exists, and --waits_for=FILE
-# writes FILE.begun and waits for the file.
+SETTINGS = {
+    "model.policy.model": "embedded/sokoban",
+    "trainer.num_sanity_val_steps": -1,
+    "trainer.max_epochs": 2,
+    "trainer.check_val_every_n_epoch": 1,
+}
+# Its flags beside those of `tsr fit`: --fails_while=FILE raises an error where the file exists, --stops_while=FILE ends
+# after the first epoch with status 0 there, and --waits_for=FILE writes FILE.begun and waits for the file.
 PROGRAM = """#!{python} -IS
 import json, sys, time
 from pathlib import Path
@@ -29,6 +34,8 @@ if "waits_for" in given:
     while not Path(given["waits_for"]).exists():
         time.sleep(0.01)
 epochs = [2] if given.get("trainer.num_sanity_val_steps") == "0" else [0, 2]
+if "stops_while" in given and Path(given["stops_while"]).exists():
+    epochs = [0, 1]
 history = {{
     "instances": [[0, 1]],
     "protocols": {{"sampled": {{"settings": {{}}, "episodes": [1]}}}},

@@ -14,8 +14,9 @@ import stand_in
 from commands import IMPORT_PATH
 from rich.console import Console
 
-from tsr_lightning.studies.folder import StudyFolder, read_json
+from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Run
+from tsr_lightning.studies.result import result_contents
 from tsr_lightning.studies.starts import measures_its_start
 
 PYTHON = sys.executable
@@ -44,6 +45,30 @@ def test_the_next_run_measures_the_start_where_the_first_fails(tmp_path: Path):
     broken.unlink()
     assert len(stand_in.run(tmp_path / "study", arms).finished) == 3
     assert measuring(tmp_path / "study") == {"second/seed1"}
+
+
+def test_a_run_that_ended_early_is_not_finished_whatever_its_status_was(tmp_path: Path):
+    stops = tmp_path / "stops"
+    stops.touch()
+    arms, run, folder = {"stops": {"stops_while": str(stops)}}, Run("stops", 1), StudyFolder(tmp_path / "study")
+    printed = io.StringIO()
+    outcome = stand_in.run(folder.root, arms, console=Console(file=printed, width=200))
+    assert outcome.failed == (run,)
+    assert not folder.result(run).exists()
+    assert "FAILED: it was evaluated after 1 epochs at last, of 2, so the same command goes on" in printed.getvalue()
+    # nor is one that an earlier version took for finished
+    history = read_json(folder.work(run) / "evaluation.history.json")
+    contents = result_contents(run, stand_in.SETTINGS, history, jobs=1, threads=1)
+    write_json(folder.result(run), contents)
+    stops.unlink()
+    printed = io.StringIO()
+    assert stand_in.run(folder.root, arms, console=Console(file=printed, width=200)).finished == (run,)
+    assert "1 runs, 0 finished, 1 to do" in printed.getvalue()
+    assert [one["costs"]["epochs"] for one in read_json(folder.result(run))["evaluations"]] == [0, 2]
+    write_json(folder.result(run), {**contents, "end": {"epochs": 1, "stopped_by": "a callback"}})
+    printed = io.StringIO()
+    assert stand_in.run(folder.root, arms, console=Console(file=printed, width=200)).finished == (run,)
+    assert "1 runs, 1 finished, 0 to do" in printed.getvalue()
 
 
 def test_a_failure_is_reported_with_the_end_of_its_output_and_the_others_go_on(tmp_path: Path):

@@ -100,9 +100,12 @@ class TestAStudy:
 
     def test_that_is_stopped_says_so_and_leaves_no_result(self, ran: Ran):
         status, output = ran.killed
-        assert status == 130
+        assert status == 143
         assert "mine: 1 runs, 0 finished, 1 to do, 2 side by side" in output
-        assert "stopped; the same command goes on" in output
+        sentence = (
+            "tsr study: stopped by SIGTERM: its runs were ended, and the same command goes on from their checkpoints"
+        )
+        assert output.splitlines()[-1] == sentence
 
     def test_goes_on_from_the_last_checkpoint_and_runs_the_others(self, ran: Ran):
         status, output = ran.resumed

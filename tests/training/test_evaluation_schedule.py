@@ -105,7 +105,7 @@ def test_a_run_evaluates_what_is_due(uninterrupted: Path):
 
 def test_a_resumed_run_evaluates_what_the_uninterrupted_one_does(run, uninterrupted: Path, empty_folder: Path):
     tsr("fit", *run, "--ckpt_path", checkpoint(uninterrupted, 3))
-    assert list(scalars(empty_folder, "val/sampled/success_rate")) == [3, 4, 5]
+    assert list(scalars(empty_folder, "val/sampled/success_rate")) == [4, 5]
     assert list(scalars(empty_folder, "val/second/success_rate")) == [4, 5]
     assert list(scalars(empty_folder, "val/ends/success_rate")) == [5]
     assert timeless(report(empty_folder)) == timeless(report(uninterrupted))

@@ -27,6 +27,7 @@ from tsr_lightning.cli.study import DESCRIPTION as STUDY
 from tsr_lightning.cli.study import study
 from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
@@ -125,9 +126,9 @@ class ParsingCLI(TSRCLI):
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """The console script. Bad input ends it with one sentence and status 2."""
+    """The console script. Bad input ends it with one sentence and status 2, a signal with one and status 130 or 143."""
     given = list(sys.argv[1:] if args is None else args)
-    with one_sentence_errors("tsr"):
+    with one_sentence_signals("tsr"), one_sentence_errors("tsr"):
         if given[:1] == ["study"]:
             sys.exit(study(given[1:], resolved_settings))
         if given[:1] == ["report"]:

@@ -1,17 +1,13 @@
 """`tsr study`: a grid of configurations x seeds, each run as `tsr fit` runs it."""
 
-import signal
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from rich.console import Console
 
 from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
 from tsr_lightning.cli.shipped_configs import config_path
+from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import read_grid
 from tsr_lightning.studies.study import Outcome, Resolve, check_arms, run_study
@@ -49,7 +45,7 @@ def study(args: Sequence[str], resolve: Resolve) -> int:
     console = Console(highlight=False)
     checked = check_arms(grid, resolve, given.only)  # of the chosen arms alone, since each takes half a second
     folder = StudyFolder(given.output or Path("runs") / "studies" / grid.name)
-    with _interrupted_by_sigterm():
+    with one_sentence_signals("tsr study", "its runs were ended, and the same command goes on from their checkpoints"):
         outcome = run_study(
             grid,
             checked,
@@ -74,20 +70,3 @@ def _conclude(outcome: Outcome, folder: StudyFolder, console: Console) -> int:
             console.print(f"{len(runs)} {state}: {', '.join(map(str, runs))}; the same command goes on with it")
     console.print(f"{len(outcome.finished)} finished, results in {folder.results}; tsr report {folder.root}")
     return 1 if outcome.failed or outcome.busy else 0
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, so that what runs is ended with the study."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoints", file=sys.stderr)
-        sys.exit(130)
-    finally:
-        signal.signal(signal.SIGTERM, before)

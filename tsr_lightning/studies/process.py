@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+_GRACE = 20.0  # seconds in which a run that is asked to end does so: it may be writing a checkpoint
 
 
 class AlreadyRunning(Exception):
@@ -71,10 +74,18 @@ class Processes:
         return self._closed
 
     def close(self) -> None:
-        """Kills what runs and lets nothing begin. Checkpoints are written atomically, so nothing is lost but time."""
+        """Ends what runs, and lets nothing begin: by SIGTERM, and what has not ended in time is killed. Checkpoints are
+        written whole or not at all, so nothing is lost but time."""
         with self._mutex:
             self._closed = True
-            for process in self._running:
+            running = list(self._running)
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + _GRACE
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
                 process.kill()
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from tsr_lightning.errors import ConfigError, RunError, require
+from tsr_lightning.signals import NAMES
+from tsr_lightning.studies.finished import missing_evaluations
 from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Arm, Grid, Run, flag_value
 from tsr_lightning.studies.process import AlreadyRunning, Processes, last_lines, locked
@@ -173,8 +175,10 @@ def run_study(
 
 
 def _results(grid: Grid, folder: StudyFolder) -> dict[Run, dict[str, Any]]:
-    """Of all finished runs, in whichever process they were."""
-    return {run: read_result(folder.result(run)) for run in grid.runs() if folder.result(run).is_file()}
+    """Of all finished runs, in whichever process they were. One that ended early, by a signal that an earlier version
+    took for its end, is not finished."""
+    results = {run: read_result(folder.result(run)) for run in grid.runs() if folder.result(run).is_file()}
+    return {run: result for run, result in results.items() if not missing_evaluations(result, result["settings"])}
 
 
 def _measured_starts(grid: Grid, folder: StudyFolder) -> set[str]:
@@ -236,7 +240,7 @@ class _Worker:
         """Runs one run to its end: `finished`, `failed` or `busy`."""
         try:
             with locked(self.folder.lock(run)) as lock:
-                if self.folder.result(run).is_file():
+                if self._is_finished(run):
                     self.progress.begin(run, "is left out")
                     self.progress.skip(run, "was finished by another study of this folder")
                     return "finished"
@@ -245,6 +249,12 @@ class _Worker:
             self.progress.begin(run, "is left out")
             self.progress.fail(run, "is being run by another process", [])
             return "busy"
+
+    def _is_finished(self, run: Run) -> bool:
+        """True where another process of this study has finished it meanwhile."""
+        written = self.folder.result(run)
+        result = read_result(written) if written.is_file() else None
+        return result is not None and not missing_evaluations(result, result["settings"])
 
     def _run(self, run: Run, checked: CheckedArm, lock: int) -> str:
         checkpoint = self._checkpoint(run, checked)
@@ -271,6 +281,10 @@ class _Worker:
         log = self.folder.log(run)
         if self.processes.closed:
             return "failed"  # ended with the study, which says so once
+        if status in NAMES:
+            note = f"was stopped by {NAMES[status]}, and the same command goes on from its last checkpoint"
+            self.progress.fail(run, note, [])
+            return "failed"
         if status != 0:
             how = f"was killed by signal {-status}" if status < 0 else f"FAILED with exit status {status}"
             self.progress.fail(run, f"{how}; the end of {log}:", last_lines(log, _LINES_OF_A_FAILURE))
@@ -278,6 +292,10 @@ class _Worker:
         history = self._history(run, checked)
         if not history["evaluations"]:
             self.progress.fail(run, f"FAILED: it ended without an evaluation; the end of {log}:", last_lines(log, 5))
+            return "failed"
+        if shortfall := missing_evaluations(history, checked.settings):
+            note = f"FAILED: {shortfall}, so the same command goes on with it; the end of {log}:"
+            self.progress.fail(run, note, last_lines(log, 5))
             return "failed"
         contents = result_contents(run, checked.settings, history, jobs=self.jobs, threads=self.threads)
         write_json(self.folder.result(run), contents)

@@ -2,23 +2,28 @@
 
 import os
 import re
+import signal
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.trainer.connectors.signal_connector import _HandlersCompose, _SignalConnector
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from tsr_lightning.signals import terminate, uninterrupted
 from tsr_lightning.training import checkpoints
 from tsr_lightning.training.run_folder import HasRunFolder
 
@@ -103,6 +108,16 @@ def epoch_limit(trainer: Trainer) -> int | None:
     return None if trainer.max_epochs is None or trainer.max_epochs < 0 else trainer.max_epochs
 
 
+def stopped_by(trainer: Trainer) -> str | None:
+    """What ended a fit before `max_epochs`; None where nothing did. Called at the end of the training."""
+    limit = epoch_limit(trainer)
+    if limit is not None and epochs_at_rollout(trainer) >= limit:
+        return None
+    if trainer.should_stop:
+        return "a callback"
+    return "trainer.max_steps" if 0 <= trainer.max_steps <= trainer.global_step else None
+
+
 def position_at_validation(trainer: Trainer, loaded: Position | None) -> Position:
     """Counts the epoch that the validation closes, unlike `trainer.current_epoch`. `loaded` is the position in the
     checkpoint that was loaded: `validate` does not restore the Trainer's own counts."""
@@ -162,8 +177,13 @@ def prepare_empty_epoch(trainer: Trainer) -> None:
 class CheckpointFiles(CheckpointIO):
     """Reads and writes checkpoints as `checkpoints.py` does: Lightning's own go through memory and $TMPDIR."""
 
+    def __init__(self) -> None:
+        self.newest: tuple[Path, Position] | None = None  # that this process has written
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        checkpoints.write(checkpoint, Path(path))
+        with uninterrupted():  # a signal costs no checkpoint
+            checkpoints.write(checkpoint, Path(path))
+            self.newest = Path(path), Position.in_checkpoint(checkpoint)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
@@ -172,6 +192,22 @@ class CheckpointFiles(CheckpointIO):
 
     def remove_checkpoint(self, path: str | Path) -> None:
         Path(path).unlink(missing_ok=True)
+
+
+class OneStart(Callback):
+    """Leaves out the evaluation of the start where a run goes on: Lightning would make it again, of the policy that the
+    checkpoint holds, which the earlier process has evaluated."""
+
+    def __init__(self) -> None:
+        self._steps: int | float | None = None  # as configured, while they are none
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if is_fitting(trainer) and self._steps is None:
+            self._steps, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._steps is not None:
+            trainer.num_sanity_val_steps, self._steps = self._steps, None
 
 
 class CheckpointFolders(Callback):
@@ -251,6 +287,35 @@ def use_run_folder(trainer: Trainer, folder: Path) -> None:
 def checkpoint_folders(trainer: Trainer) -> list[Path]:
     """The folders that the configuration gives to checkpoints."""
     return [Path(callback.dirpath) for callback in _model_checkpoints(trainer) if callback.dirpath is not None]
+
+
+# -- signals ----------------------------------------------------------------------------------------------------------
+
+
+class Signals(_SignalConnector):
+    """Ends a run where SIGTERM arrives, as Ctrl-C does. Lightning waits for the end of a batch, and a rollout or an
+    evaluation may take longer than the sender waits; between several ranks it sends in the handler, into whatever they
+    are sending.
+
+    Where SLURM requeues the job, its own handlers stay alone in force: they write a checkpoint at its signal, let
+    SIGTERM pass meanwhile, and end the run at the end of a batch.
+    """
+
+    def register_signal_handlers(self) -> None:
+        super().register_signal_handlers()
+        handler = signal.getsignal(signal.SIGTERM)
+        if isinstance(handler, _HandlersCompose):
+            others = [one for one in handler.signal_handlers if one is not terminate]
+            environment = self.trainer._accelerator_connector.cluster_environment
+            if not (isinstance(environment, SLURMEnvironment) and environment.auto_requeue):
+                others = [*(one for one in others if one != self._sigterm_notifier_fn), self._stop]
+            self._register_signal(signal.SIGTERM, _HandlersCompose(others))
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        launcher = self.trainer.strategy.launcher
+        if launcher is not None:
+            launcher.kill(number)
+        terminate(number, frame)
 
 
 # -- loggers ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tsr_lightning.training.run_folder import (
     task_name,
     unwritable,
 )
+from tsr_lightning.training.stopping import VALIDATION, says_how_to_go_on, state_of_fit
 
 
 class Trainer(pl.Trainer):
@@ -41,8 +43,10 @@ class Trainer(pl.Trainer):
         super().__init__(*args, **kwargs)
         self._given_folder = run_folder
         self._folder: Path | None = None  # on rank 0, from the first run on
-        self.strategy.checkpoint_io = compat.CheckpointFiles()
-        self.callbacks: list[pl.Callback] = [compat.CheckpointFolders(), *compat.callbacks(self)]
+        self._files = compat.CheckpointFiles()
+        self.strategy.checkpoint_io = self._files
+        self._signal_connector = compat.Signals(self)
+        self.callbacks: list[pl.Callback] = [compat.CheckpointFolders(), compat.OneStart(), *compat.callbacks(self)]
 
     def run_folder(self) -> Path:
         """Returns the folder of the run in progress; called on every rank at once."""
@@ -72,7 +76,11 @@ class Trainer(pl.Trainer):
             ckpt_path: a checkpoint to resume from, or "last" for the newest of this run's folder, if there is one.
             weights_only: true loads only tensors and plain values, all that our checkpoints hold; null is Lightning's.
         """
-        with self._in_run_folder(datamodule, ckpt_path) as resumed:
+        state = partial(self._state_of_fit, ckpt_path)
+        with (
+            says_how_to_go_on(state, is_first_rank=self.is_global_zero),
+            self._in_run_folder(datamodule, ckpt_path) as resumed,
+        ):
             super().fit(model, train_dataloaders, val_dataloaders, datamodule, resumed, weights_only)
 
     def validate(
@@ -93,7 +101,10 @@ class Trainer(pl.Trainer):
         """
         if ckpt_path == "last" and self.resumed_from(ckpt_path) is None:
             raise ConfigError("ckpt_path is last, and the run's folder has no checkpoint: give the path of one")
-        with self._in_run_folder(datamodule, ckpt_path, begins=False) as loaded:
+        with (
+            says_how_to_go_on(lambda: VALIDATION, is_first_rank=self.is_global_zero),
+            self._in_run_folder(datamodule, ckpt_path, begins=False) as loaded,
+        ):
             return super().validate(model, dataloaders, loaded, verbose, datamodule, weights_only)
 
     def export(
@@ -136,6 +147,13 @@ class Trainer(pl.Trainer):
                 "go on in with trainer.run_folder, or give the path of a checkpoint"
             )
         return checkpoints.newest(dict.fromkeys(folders))
+
+    def _state_of_fit(self, ckpt_path: _PATH | None) -> str:
+        """Says what this fit has saved and how to go on with it, on rank 0."""
+        folder = self._folder
+        folders = [*compat.checkpoint_folders(self), *([] if folder is None else [folder / "checkpoints"])]
+        resumed = None if ckpt_path in (None, "last") else Path(str(ckpt_path))
+        return state_of_fit(folder, checkpoints.newest(dict.fromkeys(folders)), self._files.newest, resumed)
 
     @contextmanager
     def _in_run_folder(

@@ -13,6 +13,7 @@ from tsr_lightning.cli.messages import one_sentence_errors
 from tsr_lightning.cli.ray.environment import with_environment
 from tsr_lightning.cli.ray.options import RayOptions, make_parser, parse
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.staleness import check_staleness
 
@@ -26,7 +27,10 @@ _STRATEGIES = ("auto", "ddp")
 
 def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends it with one sentence and status 2."""
-    with one_sentence_errors("tsr-ray"):
+    with (
+        one_sentence_signals("tsr-ray", "newest_checkpoint.txt in its storage names what to go on from"),
+        one_sentence_errors("tsr-ray"),
+    ):
         run(list(sys.argv[1:] if args is None else args))
 
 

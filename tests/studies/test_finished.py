@@ -1,0 +1,44 @@
+"""A run is finished where its history reaches the last validation of its settings, or says why it ended before."""
+
+import json
+from typing import Any
+
+import pytest
+from commands import ROOT
+
+from tsr_lightning.studies.finished import last_validation, missing_evaluations
+
+SETTINGS = {"trainer.max_epochs": 10, "trainer.check_val_every_n_epoch": 4}
+
+
+def history(*epochs: int, **end: Any) -> dict[str, Any]:
+    return {"evaluations": [{"costs": {"epochs": one}} for one in epochs], **({"end": end} if end else {})}
+
+
+@pytest.mark.parametrize(
+    ("settings", "last"),
+    [
+        (SETTINGS, 8),
+        ({**SETTINGS, "trainer.max_epochs": 12}, 12),
+        ({**SETTINGS, "trainer.max_epochs": -1}, None),
+        ({**SETTINGS, "trainer.check_val_every_n_epoch": None}, None),
+        ({}, None),
+    ],
+)
+def test_the_last_validation_is_at_the_last_whole_interval(settings: dict[str, Any], last: int | None):
+    assert last_validation(settings) == last
+
+
+def test_a_run_that_ended_before_its_last_validation_is_not_finished():
+    assert missing_evaluations(history(0, 4, 8), SETTINGS) == ""
+    assert missing_evaluations(history(0, 4), SETTINGS) == "it was evaluated after 4 epochs at last, of 8"
+    assert missing_evaluations(history(0, 4, epochs=5, stopped_by="a callback"), SETTINGS) == ""
+    assert missing_evaluations(history(0, 4, epochs=5, stopped_by=None), SETTINGS) != ""
+
+
+def test_every_result_of_this_project_is_of_a_finished_run():
+    results = list((ROOT / "docs" / "results").rglob("results/*/seed*.json"))[::40]
+    assert len(results) > 10
+    for path in results:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+        assert missing_evaluations(contents, contents["settings"]) == "", path
