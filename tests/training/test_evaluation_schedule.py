@@ -104,7 +104,10 @@ def test_a_run_evaluates_what_is_due(uninterrupted: Path):
 
 
 def test_a_resumed_run_evaluates_what_the_uninterrupted_one_does(run, uninterrupted: Path, empty_folder: Path):
-    tsr("fit", *run, "--ckpt_path", checkpoint(uninterrupted, 3))
+    resumed = tsr("fit", *run, "--ckpt_path", checkpoint(uninterrupted, 3))
+    assert (
+        "; 20 rolled out for training" in resumed.datamodule.instances.summary
+    )  # in five epochs, of which it made two
     assert list(scalars(empty_folder, "val/sampled/success_rate")) == [4, 5]
     assert list(scalars(empty_folder, "val/second/success_rate")) == [4, 5]
     assert list(scalars(empty_folder, "val/ends/success_rate")) == [5]

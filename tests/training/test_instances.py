@@ -1,5 +1,6 @@
 """Held out means that no initial state of the set is trained on, by the hash of the state."""
 
+import json
 from typing import Any
 
 import pytest
@@ -112,5 +113,21 @@ def test_the_summary_counts_held_out_trained_and_skipped() -> None:
     skipped = sum(instances.training(epoch, 50).skipped for epoch in range(4))
     assert skipped > 0
     summary = instances.summary
-    assert summary.startswith("instances: 20 held out, all of different initial states; 200 trained on, of ")
+    assert summary.startswith(
+        "instances: 20 held out, all of different initial states; 200 rolled out for training, of "
+    )
     assert summary.endswith(f" 0 of them held out ({skipped} draws fell on held-out states and were drawn again)")
+
+
+def test_a_resumed_run_counts_what_the_whole_run_drew() -> None:
+    """From a checkpoint after two epochs, while the third was drawn ahead: that one is drawn again."""
+    whole, first, second = (instances(SMALL_LAKE, count=20) for _ in range(3))
+    for epoch in range(4):
+        whole.training(epoch, 50)
+    for epoch in range(3):
+        first.training(epoch, 50)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict(2))))  # plain types
+    for epoch in (2, 3, 3):  # the last is collected again, as after a restored policy
+        second.training(epoch, 50)
+    assert "200 rolled out for training" in whole.summary
+    assert second.summary == whole.summary

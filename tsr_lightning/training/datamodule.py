@@ -525,15 +525,18 @@ class RolloutDataModule(LightningDataModule):
         return batch.to(device) if isinstance(batch, Batch) else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Draws depend on the seed and the epoch, which Lightning keeps; the seed is here to be compared. Rollouts that
-        are under way are not kept: with the weights that they began with, they are collected again."""
-        if not self.staleness:
-            return {"seed": self.seed}
-        return {"seed": self.seed, "ahead": self._collector.state_dict(compat.epochs_at_rollout(self._trainer))}
+        """Draws depend on the seed and the epoch, which Lightning keeps; the seed is here to be compared, and what was
+        drawn to be counted. Rollouts that are under way are not kept: with the weights that they began with, they are
+        collected again."""
+        epochs = compat.epochs_at_rollout(self._trainer)
+        state = {"seed": self.seed, "instances": self.instances.state_dict(epochs)}
+        return {**state, "ahead": self._collector.state_dict(epochs)} if self.staleness else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run
             self.check_seed(state_dict)
+            if "instances" in state_dict:  # which earlier versions did not keep
+                self.instances.load_state_dict(state_dict["instances"])
             if self.staleness and "ahead" in state_dict:  # absent from a run that collected before its updates
                 self._collector.load_state_dict(state_dict["ahead"], self.staleness)
 

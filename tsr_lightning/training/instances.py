@@ -5,10 +5,11 @@ do not suffice (most random 4x4 lakes recur). Both streams are pure functions of
 position in the training stream. An instance is a pair: the index of its environment in the mixture, and a seed.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
+from typing import Any
 
 from tsr_lightning.envs.base import Branchable, PreparesInstances, fingerprint
 from tsr_lightning.envs.boundary import Call, bounded, final, name_of
@@ -18,10 +19,10 @@ from tsr_lightning.envs.waiting import told
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.faults import Guard, Lost, Unguarded
+from tsr_lightning.training.drawn_states import DrawnStates, State, shortened
 from tsr_lightning.training.mixture import choose
 
 Instance = tuple[int, int]  # (index of the environment, seed of the initial state)
-State = tuple[int, str]  # (index of the environment, fingerprint of the initial state)
 
 _ATTEMPTS = 1000  # seeds tried for one instance before the environment counts as having too few initial states
 
@@ -72,18 +73,26 @@ class Instances:
         self._weights = weights
         self._key = key
         self._spec = held_out
-        self._trained: dict[State, int] = {}  # how often each initial state was drawn for training
-        self._skipped = 0
+        self._drawn = DrawnStates()
 
     @property
     def summary(self) -> str:
         """How training and evaluation were kept apart, in words and counts."""
-        overlap = sum(state in self._held_out_of[state[0]] for state in self._trained)
+        drawn = self._drawn.counts()
+        held_out = [{shortened(state) for state in states} for states in self._held_out_of]
+        overlap = sum(state in held_out[state[0]] for state in drawn.states)
         return (
             f"instances: {len(self._held_out)} held out, all of different initial states; "
-            f"{sum(self._trained.values())} trained on, of {len(self._trained)} different initial states, {overlap} of "
-            f"them held out ({self._skipped} draws fell on held-out states and were drawn again)"
+            f"{drawn.instances} rolled out for training, of {len(drawn.states)} different initial states, {overlap} of "
+            f"them held out ({drawn.skipped} draws fell on held-out states and were drawn again)"
         )
+
+    def state_dict(self, epochs: int) -> dict[str, Any]:
+        """What was drawn for this many epochs, for the summary of a run that goes on."""
+        return self._drawn.state_dict(epochs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self._drawn.load_state_dict(state_dict)
 
     @property
     def held_out(self) -> tuple[Instance, ...]:
@@ -107,8 +116,7 @@ class Instances:
                 continue
             instances.append((env, seed))
             skipped += attempts
-            self._trained[initial] = self._trained.get(initial, 0) + 1
-        self._skipped += skipped
+            self._drawn.add(epoch, place, initial, attempts)
         self._announce_training(epoch + 1, range(count))  # made while this epoch is rolled out
         return TrainingInstances(tuple(instances), skipped)
 
