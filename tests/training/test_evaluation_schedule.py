@@ -114,6 +114,32 @@ def test_a_resumed_run_evaluates_what_the_uninterrupted_one_does(run, uninterrup
     assert timeless(report(empty_folder)) == timeless(report(uninterrupted))
 
 
+def test_a_finished_run_that_is_resumed_rolls_out_and_evaluates_nothing(
+    run, uninterrupted: Path, empty_folder: Path, caplog: pytest.LogCaptureFixture
+):
+    """Lightning asks for the first batch, and with it for a rollout, before it looks whether an epoch is left."""
+    with caplog.at_level("INFO"):
+        resumed = tsr("fit", *run, "--ckpt_path", checkpoint(uninterrupted, 5))
+    assert "; 20 rolled out for training" in resumed.datamodule.instances.summary
+    assert (
+        "the run is finished: trainer.max_epochs is 5, and the policy has been trained for 5 epochs; go on with more, "
+        "as by --trainer.max_epochs 10"
+    ) in caplog.messages
+    assert not [path for path in empty_folder.rglob("events.out.*") if "val/" in path.read_text(errors="replace")]
+    with pytest.raises(
+        ConfigError, match=r"trainer\.max_epochs is 3: the checkpoint's policy has been trained for 5 epo"
+    ):
+        tsr("fit", *run, "--trainer.max_epochs", "3", "--ckpt_path", checkpoint(uninterrupted, 5))
+
+
+def test_no_epoch_is_no_rollout(run, empty_folder: Path, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO"):
+        cli = tsr("fit", *run, "--trainer.max_epochs", "0")
+    assert "; 0 rolled out for training" in cli.datamodule.instances.summary
+    assert "trainer.max_epochs is 0: nothing is rolled out or trained" in caplog.messages
+    assert list(scalars(empty_folder, "val/sampled/success_rate")) == [0]
+
+
 def test_validate_evaluates_all_and_knows_the_start(run, uninterrupted: Path, empty_folder: Path):
     tsr("validate", *run, "--ckpt_path", checkpoint(uninterrupted, 3))
     found = report(empty_folder, "evaluation.validate.json")

@@ -329,8 +329,11 @@ class RolloutDataModule(LightningDataModule):
 
     def epoch(self) -> Iterator[Batch | None]:
         """The rollout of the current epoch, then the micro-batches of its updates; a single None where nothing is left
-        to train on."""
+        to train on, and nothing where the epoch will not be trained."""
         trainer, agent = self._trainer, self.agent
+        if reason := compat.nothing_to_train(trainer):
+            rank_zero_info(reason)
+            return
         ranks, epoch = Ranks.of(trainer), compat.epochs_at_rollout(trainer)
         objective = agent.objective.at(epoch)
         if self.staleness:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from tsr_lightning.errors import require
 from tsr_lightning.signals import terminate, uninterrupted
 from tsr_lightning.training import checkpoints
 from tsr_lightning.training.run_folder import HasRunFolder
@@ -106,6 +107,25 @@ def epochs_at_rollout(trainer: Trainer) -> int:
 def epoch_limit(trainer: Trainer) -> int | None:
     """The epochs that a fit trains for at most; None where their number is not limited."""
     return None if trainer.max_epochs is None or trainer.max_epochs < 0 else trainer.max_epochs
+
+
+def nothing_to_train(trainer: Trainer) -> str | None:
+    """Says why a fit trains no further epoch, and how to go on; None where it does. Lightning asks for the first batch
+    before it looks."""
+    epochs, limit = epochs_at_rollout(trainer), epoch_limit(trainer)
+    if limit == 0:
+        return "trainer.max_epochs is 0: nothing is rolled out or trained"
+    if limit is not None and epochs >= limit:
+        return (
+            f"the run is finished: trainer.max_epochs is {limit}, and the policy has been trained for {epochs} epochs; "
+            f"go on with more, as by --trainer.max_epochs {2 * epochs}"
+        )
+    if 0 <= trainer.max_steps <= trainer.global_step:
+        return (
+            f"the run is finished: trainer.max_steps is {trainer.max_steps}, and the policy has been trained for "
+            f"{trainer.global_step} updates; go on with more"
+        )
+    return None
 
 
 def stopped_by(trainer: Trainer) -> str | None:
@@ -196,13 +216,18 @@ class CheckpointFiles(CheckpointIO):
 
 class OneStart(Callback):
     """Leaves out the evaluation of the start where a run goes on: Lightning would make it again, of the policy that the
-    checkpoint holds, which the earlier process has evaluated."""
+    checkpoint holds, which the earlier process has evaluated. Refuses fewer epochs than the checkpoint has."""
 
     def __init__(self) -> None:
         self._steps: int | float | None = None  # as configured, while they are none
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if is_fitting(trainer) and self._steps is None:
+        if not is_fitting(trainer):
+            return
+        limit, epochs = epoch_limit(trainer), Position.in_checkpoint(checkpoint).epochs
+        remedy = f"the checkpoint's policy has been trained for {epochs} epochs, so give more, such as {2 * epochs}"
+        require(limit is None or epochs <= limit, "trainer.max_epochs", limit, remedy)
+        if self._steps is None:
             self._steps, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
