@@ -1,0 +1,7 @@
+"""Trains language-model agents with reinforcement learning on trajectories built by search.
+
+Importing the package registers its environments with gymnasium, by name: `gymnasium.make("tsr/Sokoban-v0")`. It loads
+neither them nor PyTorch.
+"""
+
+from tsr_lightning import envs as envs

@@ -25,6 +25,7 @@ from tsr_lightning.cli.save_config import SaveConfig
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.cli.study import DESCRIPTION as STUDY
 from tsr_lightning.cli.study import study
+from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
 from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.signals import one_sentence_signals
@@ -177,6 +178,7 @@ def parsed_run(flags: Sequence[str]) -> tuple[Agent, RolloutDataModule, Mapping[
 
 def run(args: Sequence[str], cli: type[TSRCLI] = TSRCLI) -> TSRCLI:
     """Runs the command and returns its CLI, which holds the agent, the data module and the Trainer."""
+    keep_callbacks_apart()
     if "" not in sys.path:
         sys.path.insert(0, "")  # a user's own environments and strategies are modules of the working folder
     start = next((i for i, argument in enumerate(args, start=1) if argument in SUBCOMMANDS), len(args))
