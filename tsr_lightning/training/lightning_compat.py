@@ -351,6 +351,12 @@ def folder_logger(trainer: Trainer) -> TensorBoardLogger | CSVLogger | None:
     return next((one for one in trainer.loggers if isinstance(one, TensorBoardLogger | CSVLogger)), None)
 
 
+def tensorboard_folder(trainer: Trainer) -> Path | None:
+    """The folder of all runs of the first TensorBoard logger."""
+    found = next((one for one in trainer.loggers if isinstance(one, TensorBoardLogger)), None)
+    return None if found is None else Path(found.root_dir)
+
+
 def has_fixed_version(logger: TensorBoardLogger | CSVLogger) -> bool:
     """True if the configuration says which version the run is; else it is the next one."""
     return logger._version is not None

@@ -16,6 +16,7 @@ from tsr_lightning.training import checkpoints
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.next_steps import after_fit, after_validation
 from tsr_lightning.training.run_folder import (
     FolderLock,
     clean_earlier,
@@ -82,6 +83,8 @@ class Trainer(pl.Trainer):
             self._in_run_folder(datamodule, ckpt_path) as resumed,
         ):
             super().fit(model, train_dataloaders, val_dataloaders, datamodule, resumed, weights_only)
+            if self.is_global_zero and self._folder is not None:
+                rank_zero_info(after_fit(self._folder, self._newest(), compat.tensorboard_folder(self)))
 
     def validate(
         self,
@@ -105,7 +108,10 @@ class Trainer(pl.Trainer):
             says_how_to_go_on(lambda: VALIDATION, is_first_rank=self.is_global_zero),
             self._in_run_folder(datamodule, ckpt_path, begins=False) as loaded,
         ):
-            return super().validate(model, dataloaders, loaded, verbose, datamodule, weights_only)
+            figures = super().validate(model, dataloaders, loaded, verbose, datamodule, weights_only)
+            if self._folder is not None and (where := after_validation(self._folder)):
+                rank_zero_info(where)
+            return figures
 
     def export(
         self,
@@ -150,10 +156,13 @@ class Trainer(pl.Trainer):
 
     def _state_of_fit(self, ckpt_path: _PATH | None) -> str:
         """Says what this fit has saved and how to go on with it, on rank 0."""
-        folder = self._folder
-        folders = [*compat.checkpoint_folders(self), *([] if folder is None else [folder / "checkpoints"])]
         resumed = None if ckpt_path in (None, "last") else Path(str(ckpt_path))
-        return state_of_fit(folder, checkpoints.newest(dict.fromkeys(folders)), self._files.newest, resumed)
+        return state_of_fit(self._folder, self._newest(), self._files.newest, resumed)
+
+    def _newest(self) -> Path | None:
+        """The newest checkpoint of the run, on rank 0."""
+        own = [] if self._folder is None else [self._folder / "checkpoints"]
+        return checkpoints.newest(dict.fromkeys([*compat.checkpoint_folders(self), *own]))
 
     @contextmanager
     def _in_run_folder(
