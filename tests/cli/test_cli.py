@@ -17,6 +17,8 @@ from lightning.pytorch import Callback
 
 from tsr_lightning.cli.app import main
 from tsr_lightning.envs.base import Branchable
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.training import checkpoints
 
 KEEPING = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch:03d}", "every_n_epochs": 1, '
 KEEPING += '"save_last": true, "save_on_train_epoch_end": true}}'
@@ -226,8 +228,40 @@ def test_a_run_leaves_its_configuration_beside_its_checkpoints(tiny_model, empty
     assert {path.name for path in run.glob("checkpoints/*")} == {"epoch=001.ckpt", "last.ckpt"}
     assert yaml.safe_load((run / "config.yaml").read_text())["data"]["instances"] == 3
     assert [path.name for path in empty_folder.iterdir()] == ["runs"]
-    tsr("export", "--config", run / "config.yaml", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--output", "out")
+    export = ("export", "--config", run / "config.yaml", "--output", "out", "--ckpt_path")
+    tsr(*export, run / "checkpoints" / "last.ckpt")
     assert (empty_folder / "out" / "model.safetensors").is_file()
+    tsr(*export, run / "checkpoints" / "epoch=001.ckpt")  # the same policy in another file
+    [code] = re.findall(r"```python\n(.*?)```", (empty_folder / "out" / "README.md").read_text(), re.DOTALL)
+    exec(code, {})  # the model card says how to use it
+
+
+def test_an_export_says_what_it_wrote_and_is_not_written_over(tiny_model, empty_folder: Path, caplog):
+    kept = ("--trainer.callbacks", f"[{KEEPING}, {MEASURED}]", "--trainer.check_val_every_n_epoch", "1")
+    tsr("fit", *PPO, "--model.policy.model", tiny_model("sokoban"), *kept, "--trainer.max_epochs", "1")
+    [last] = empty_folder.rglob("last.ckpt")
+    export = ("export", *PPO, "--model.policy.model", tiny_model("sokoban"), "--output", "out", "--ckpt_path")
+    with caplog.at_level("INFO"):
+        tsr(*export, last)
+    said = (
+        rf"exported a whole model to out \(8 files, 0\.\d MB\): the policy of {last}, trained for 1 epochs; out/README"
+    )
+    assert re.match(said, caplog.messages[-1])
+    assert re.search(
+        r"\| sampled \| 1 epochs \| 0\.\d{3} \[0\.\d{3}, \d\.\d{3}\] \| 4 \|", Path("out/README.md").read_text()
+    )
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    contents = checkpoints.load(last)
+    next(iter(contents["state_dict"].values())).add_(1)
+    checkpoints.write(contents, Path("other.ckpt"))
+    with pytest.raises(
+        ConfigError, match=rf"output is out, which holds the policy of {last}: give another folder, or del"
+    ):
+        tsr(*export, "other.ckpt")
+    with pytest.raises(ConfigError, match="output is runs, which holds files of another kind: give the path of a new"):
+        tsr(*(part if part != "out" else "runs" for part in export), last)
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+    assert not list(empty_folder.glob(".*"))
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")  # lightning's, of every next version_

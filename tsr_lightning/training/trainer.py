@@ -11,8 +11,7 @@ from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.policy.export import export
-from tsr_lightning.training import checkpoints
+from tsr_lightning.training import checkpoints, exporting
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -126,16 +125,18 @@ class Trainer(pl.Trainer):
 
         Args:
             ckpt_path: a checkpoint of `fit`.
-            output: the folder to write.
+            output: the folder to write; one that holds another policy is refused.
             merge: merge the adapter into the base weights, for plain transformers without peft.
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
+        checkpoint = checkpoints.load(Path(ckpt_path), weights_only=weights_only is not False)
+        exported = exporting.planned(checkpoint, ckpt_path, model.spec, merge=merge)
+        exported.check(Path(output))
         compat.attach(self, model, datamodule)
         model.configure_model()
-        checkpoint = checkpoints.load(Path(ckpt_path), weights_only=weights_only is not False)
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
-        export(model.policy, model.tokenizer, output, merged=merge)
+        exporting.write(exported, Path(output), model, datamodule, checkpoint)
 
     def resumed_from(self, ckpt_path: _PATH | None) -> _PATH | None:
         """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is.

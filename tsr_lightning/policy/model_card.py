@@ -1,0 +1,147 @@
+"""The README.md of an exported policy: what it is, how it was trained, what is known of it and how it is used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Form = Literal["adapter", "merged", "whole"]
+
+FORMS: dict[Form, str] = {
+    "adapter": "a LoRA adapter",
+    "merged": "a whole model, its adapter merged",
+    "whole": "a whole model",
+}
+_CLASSES: dict[Form, tuple[str, str, str]] = {  # library, module and class that load it
+    "adapter": ("peft", "peft", "AutoPeftModelForCausalLM"),
+    "merged": ("transformers", "transformers", "AutoModelForCausalLM"),
+    "whole": ("transformers", "transformers", "AutoModelForCausalLM"),
+}
+_TEMPLATE = """---
+library_name: {library}
+pipeline_tag: text-generation
+tags:
+- reinforcement-learning
+- tsr-lightning
+---
+
+# {name}
+
+{says}
+
+| | |
+|---|---|
+{rows}
+
+## Figures
+
+{figures}
+
+## Use
+
+```python
+from transformers import AutoTokenizer
+from {module} import {loader}
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = {loader}.from_pretrained("{name}")
+chat = [{{"role": "user", "content": "..."}}]  # the task's instructions and observation, as in training
+inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+answer = model.generate(**inputs, do_sample=True, {sampling})
+print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+```
+{further}"""
+_FURTHER = """
+Training goes on from it with `tsr fit --config ... --model.policy.model PATH`, the path of this folder.
+"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A success rate on held-out instances.
+
+    Args:
+        protocol: of the evaluation.
+        epochs: that the policy had been trained for.
+        instances: held out.
+        success: the rate.
+        interval: of 95%.
+    """
+
+    protocol: str
+    epochs: int
+    instances: int
+    success: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card says.
+
+    Args:
+        name: of the folder.
+        base: the model that training began with.
+        form: of the weights.
+        tasks: the environments with their arguments.
+        training: what was chosen for it, by name.
+        epochs: that the policy was trained for.
+        updates: of these.
+        figures: known of it.
+        temperature: that it was sampled at.
+        max_response_tokens: of a response.
+        version: of this project.
+    """
+
+    name: str
+    base: str
+    form: Form
+    tasks: tuple[str, ...]
+    training: tuple[tuple[str, str], ...]
+    epochs: int
+    updates: int
+    figures: tuple[Figure, ...]
+    temperature: float
+    max_response_tokens: int
+    version: str
+
+    def text(self) -> str:
+        """The whole file."""
+        library, module, loader = _CLASSES[self.form]
+        rows = [
+            ("weights", FORMS[self.form]),
+            ("base model", f"`{self.base}`"),
+            *(("task", f"`{task}`") for task in self.tasks),
+            ("trained for", f"{self.epochs} epochs, {self.updates} updates"),
+            *((key, f"`{value}`") for key, value in self.training),
+        ]
+        games = " and ".join(f"`{task.partition('(')[0]}`" for task in self.tasks)
+        return _TEMPLATE.format(
+            library=library,
+            module=module,
+            loader=loader,
+            name=self.name,
+            says=f"A policy that plays {games}, trained with TSR Lightning {self.version}.",
+            rows=_table(rows),
+            figures=self._figures(),
+            sampling=f"temperature={self.temperature:g}, top_k=0, max_new_tokens={self.max_response_tokens}",
+            further="" if self.form == "adapter" else _FURTHER,
+        )
+
+    def _figures(self) -> str:
+        if not self.figures:
+            return "None: no evaluation is in the checkpoint."
+        rows = [
+            (
+                one.protocol,
+                f"{one.epochs} epochs",
+                f"{one.success:.3f} [{one.interval[0]:.3f}, {one.interval[1]:.3f}]",
+                str(one.instances),
+            )
+            for one in self.figures
+        ]
+        head = "| protocol | after | success rate, 95% interval | held-out instances |\n"
+        return f"{head}|---|---|---|---|\n{_table(rows)}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
