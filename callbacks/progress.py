@@ -1,24 +1,43 @@
-"""A progress line for rollouts, beside Lightning's own progress bar."""
+"""A progress line for rollouts, beside Lightning's own progress bar, and lines for a log where there is no terminal."""
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from rich.progress import Progress
 
+from callbacks.log_lines import INTERVAL, Interval, Rate, epoch_ended, evaluation_ended, under_way
+from tsr_lightning.training.evaluation import EvalResult
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
-from tsr_lightning.training.lightning_compat import epochs_at_rollout
+from tsr_lightning.training.lightning_compat import (
+    epoch_limit,
+    epochs_at_rollout,
+    is_fitting,
+    position_at_validation,
+)
 
 
 class RolloutProgressBar(Callback):
-    """On a terminal one live line per rollout; elsewhere one line per part of a training rollout, with the cost so far.
-    A rollout has several parts where failed groups are searched, or where dynamic sampling draws more instances."""
+    """On a terminal one live line per rollout. Elsewhere, as in the log of a job, a line per part of a training rollout
+    with the cost so far; every 30 seconds one of what is under way, evaluations included, with its rate and the time
+    left; one per evaluation with its success; and after an epoch, at most every 30 seconds, one with the rollout's
+    success and the time that the run still takes. A rollout has several parts where failed groups are searched, or
+    where dynamic sampling draws more instances. Under several ranks the lines are of the first one's share."""
 
     def __init__(self) -> None:
         super().__init__()
         self._line: _Line | None = None
+        self._interval = Interval()
+        self._success: dict[str, float] = {}  # of the epoch's rollout, by origin
+        self._evaluated: dict[str, Rate] = {}  # by protocol
+        self._epochs: list[float] = []  # seconds of each in this process
+        self._began = 0.0  # the epoch
+        self._said = -INTERVAL  # when an epoch's line was written last
 
     def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
         if not trainer.is_global_zero:
@@ -29,8 +48,55 @@ class RolloutProgressBar(Callback):
             self._line.show(progress)
             if ended:
                 self._line.hide()
-        elif ended and progress.phase == TRAINING_ROLLOUT:
-            print(f"epoch {epochs_at_rollout(trainer)}: {describe(progress)}", file=sys.stderr, flush=True)
+            return
+        is_due = self._interval.is_due(progress)
+        prefix = f"epoch {epochs_at_rollout(trainer)}: " if progress.phase == TRAINING_ROLLOUT else "evaluation "
+        if ended and progress.phase == TRAINING_ROLLOUT:
+            _write(f"{prefix}{describe(progress)}")
+        elif is_due and not ended:
+            _write(f"{prefix}{under_way(progress)}")
+
+    # Lines without a terminal
+
+    def on_rollout_metrics(self, trainer: Trainer, metrics: Mapping[str, float], epochs: int) -> None:
+        keys = {origin: f"rollout/{origin}/success_rate" for origin in ("sampled", "searched")}
+        self._success = {origin: metrics[key] for origin, key in keys.items() if key in metrics}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs, self._began, self._said = [], monotonic(), -INTERVAL
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        now = monotonic()
+        self._epochs.append(now - self._began)
+        self._began = now
+        epochs, limit = epochs_at_rollout(trainer), epoch_limit(trainer)
+        if _is_logged(trainer) and (now - self._said >= INTERVAL or epochs == limit):
+            _write(epoch_ended(epochs, limit, self._success, self._epochs))
+            self._said = now
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluated = {}
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if not isinstance(outputs, EvalResult):
+            return
+        rate = self._evaluated.setdefault(outputs.protocol.name, Rate())
+        trajectories = [trajectory for group in outputs.groups for trajectory in group.trajectories]
+        rate.successes += sum(trajectory.succeeded for trajectory in trajectories)
+        rate.episodes += len(trajectories)
+        rate.seconds += outputs.seconds
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._evaluated and _is_logged(trainer) and is_fitting(trainer):  # `validate` prints all figures
+            _write(evaluation_ended(position_at_validation(trainer, None).epochs, self._evaluated))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._end()
@@ -53,6 +119,14 @@ def describe(progress: RolloutProgress) -> str:
 def describe_costs(progress: RolloutProgress) -> str:
     rate = progress.costs.tokens_generated / progress.seconds if progress.seconds > 0 else 0.0
     return f"{progress.costs.tokens_generated:,} tokens ({rate:,.0f}/s), {progress.costs.env_steps:,} env steps"
+
+
+def _is_logged(trainer: Trainer) -> bool:
+    return trainer.is_global_zero and not sys.stderr.isatty()
+
+
+def _write(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 class _Line(ABC):

@@ -105,7 +105,7 @@ def describe_instances(measured: Measurement) -> str:
 def describe_costs(cost: RunCosts) -> str:
     return (
         f"cost of the run: {_plural(cost.epochs, 'epoch')}, {_plural(cost.updates, 'update')}, "
-        f"{_duration(cost.seconds)} (evaluation {_duration(cost.evaluation_seconds)}); "
+        f"{duration(cost.seconds)} (evaluation {duration(cost.evaluation_seconds)}); "
         f"rollouts: {cost.tokens_generated:,} tokens generated, {cost.env_steps:,} environment steps{_failures(cost)}"
     )
 
@@ -199,7 +199,7 @@ def _plural(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

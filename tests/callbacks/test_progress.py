@@ -1,14 +1,16 @@
 """The rollout's progress line, on a fake terminal and without one."""
 
 import io
+import re
 import sys
 
 import pytest
-from callback_support import Agent, Data, trainer
+from callback_support import SAMPLED, Agent, Data, eval_result, fixed, outcomes, trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 
 from callbacks import RolloutProgressBar
 from callbacks.costs import RolloutCostMeter
+from callbacks.log_lines import epoch_ended
 from callbacks.progress import describe_costs
 from tsr_lightning.costs import Costs
 from tsr_lightning.training.hooks import OnRolloutWave, RolloutProgress
@@ -33,6 +35,43 @@ def test_without_a_terminal_a_rollout_is_one_line(tmp_path, capsys):
     lines = [line for line in capsys.readouterr().err.splitlines() if "searches" in line]
     line = "rollout of 3 searches in 6.0 s: 1,200 tokens (200/s), 30 env steps"
     assert lines == [f"epoch 0: {line}", f"epoch 1: {line}"]
+
+
+def test_without_a_terminal_an_epoch_says_what_is_left_and_an_evaluation_its_success(tmp_path, capsys):
+    played = fixed(eval_result(SAMPLED, outcomes(1, 1, 1, 0), outcomes(2, 1), seconds=3.0))
+    progress = RolloutProgressBar()
+    trainer(tmp_path, progress, max_epochs=2).fit(Agent(), Data([[played]], waves=WAVES))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("evaluation")] == [
+        f"evaluation after {epochs} epochs: success sampled 0.750 (4 episodes in 3.0 s)" for epochs in (0, 1, 2)
+    ]
+    epochs = [re.sub(r"\d+\.\d s", "T", line) for line in lines if " of 2 epochs" in line]
+    assert epochs == [
+        "1 of 2 epochs: success unknown; T an epoch, about T left",
+        "2 of 2 epochs: success unknown; T an epoch, about T left",
+    ]
+
+
+def test_what_takes_long_is_told_every_30_seconds(tmp_path, capsys):
+    progress, run = RolloutProgressBar(), trainer(tmp_path)
+    for seconds in range(10, 101, 10):
+        done = 0 if seconds < 50 else 8
+        costs = Costs(tokens_generated=1000 * seconds)
+        progress.on_rollout_wave(run, RolloutProgress(7, "sampled", done, 32, costs, float(seconds)))
+    progress.on_rollout_wave(run, RolloutProgress(8, "rollout", 1, 4, Costs(tokens_generated=50), 40.0))
+    assert capsys.readouterr().err.splitlines() == [
+        "evaluation sampled: 0 of 32 searches after 30.0 s, 30,000 tokens (1,000/s)",
+        # a quarter took a minute
+        "evaluation sampled: 8 of 32 searches after 1 min 0 s, 60,000 tokens (1,000/s), about 3 min 0 s left",
+        "evaluation sampled: 8 of 32 searches after 1 min 30 s, 90,000 tokens (1,000/s), about 4 min 30 s left",
+        "epoch 0: rollout: 1 of 4 searches after 40.0 s, 50 tokens (1/s), about 2 min 0 s left",
+    ]
+
+
+def test_the_time_left_is_that_of_the_epochs_so_far():
+    line = epoch_ended(12, 32, {"sampled": 0.25, "searched": 0.5}, [50.0, 70.0])
+    assert line == "12 of 32 epochs: success sampled 0.250, searched 0.500; 1 min 0 s an epoch, about 20 min 0 s left"
+    assert epoch_ended(12, None, {}, [2.0]) == "12 epochs: success unknown; 2.0 s an epoch"
 
 
 def test_on_a_terminal_the_line_is_redrawn(tmp_path, monkeypatch):
