@@ -59,8 +59,14 @@ def describe(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """The class and message of an error."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """The class and message of an error, for a log or a terminal."""
+    return printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def printable(text: str) -> str:
+    """A text whose control characters are escaped, all but line ends and tabs: a terminal obeys them, and errors repeat
+    texts of web pages and of policies."""
+    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 
 def _readable(file: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -288,6 +289,18 @@ CASES = {
     "checkpoint that is a text file": Case(
         ("--ckpt_path", "mine.ckpt"), r"mine\.ckpt.*no readable checkpoint", {"mine.ckpt": "hello"}
     ),
+    "checkpoint of another machine": Case(
+        ("--ckpt_path", "https://example.org/a.ckpt"),
+        r"ckpt_path is 'https://example\.org/a\.ckpt': give a file of this",
+    ),
+    "checkpoint that is a folder": Case(("--ckpt_path", "."), r"ckpt_path is \., which is a folder: give"),
+    "checkpoint that is no archive, of another ending": Case(
+        ("--ckpt_path", "a.safetensors"), r"a\.safetensors, which is no readable checkpoint", {"a.safetensors": "hello"}
+    ),
+    "checkpoint called best": Case(("--ckpt_path", "best"), r"ckpt_path is best, which does not exist"),
+    "control characters in a value": Case(
+        ("--trainer.max_epochs", "\x1b[2Jfoo\x07"), r"max_epochs is \\x1b\[2Jfoo\\x07: give a whole number"
+    ),
     # refused by the parser
     "misspelt key": Case(("--data.instancs", "3"), r"--data\.instancs is no key.*did you mean --data\.instances\?"),
     "misspelt key, with =": Case(("--data.instancs=3",), r"--data\.instancs is no key.*--data\.instances\?"),
@@ -504,6 +517,20 @@ def test_another_seed_is_accepted_by_validate(checkpoint: Path, empty_folder: Pa
 def test_damaged_checkpoint(checkpoint: Path, refused: Refused, empty_folder: Path):
     (empty_folder / "half.ckpt").write_bytes(checkpoint.read_bytes()[:1000])
     assert re.search("half.ckpt.*is truncated", refused(*RUN, *NEW, "--ckpt_path", "half.ckpt"))
+
+
+def test_export_of_the_last_checkpoint_needs_one(refused: Refused):
+    flags = ("export", *RUN[1:], *NEW, "--ckpt_path", "last", "--output", "out")
+    assert re.search(r"ckpt_path is last, and this run begins in a new folder.*trainer\.run_folder", refused(*flags))
+    assert re.search("the run's folder has no checkpoint: give", refused(*flags, "--trainer.run_folder", "absent"))
+
+
+def test_the_last_checkpoint_is_exported(checkpoint: Path, empty_folder: Path):
+    last = empty_folder / "mine" / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    shutil.copy(checkpoint, last)
+    tsr("export", *RUN[1:], *NEW, "--ckpt_path", "last", "--trainer.run_folder", "mine", "--output", "out")
+    assert (empty_folder / "out" / "model.safetensors").exists()
 
 
 def test_checkpoint_of_another_program(refused: Refused, empty_folder: Path):

@@ -139,6 +139,57 @@ def test_two_processes_build_at_once_and_a_third_finds_it(tmp_path: Path) -> Non
     assert library.parent.stat().st_mode & 0o077 == 0
 
 
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A file in place of the library: what the compiler writes does not matter here."""
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && echo built > "$2"; shift; done\n')
+    compiler.chmod(0o700)
+    return building.build([str(compiler)], tmp_path)
+
+
+@pytest.mark.parametrize("spoil", ["truncated", "changed", "empty", "written to by others"])
+def test_a_library_that_is_broken_or_not_trusted_is_built_anew(spoil: str, kept: Path) -> None:
+    whole = kept.read_bytes()
+    if spoil == "written to by others":
+        kept.chmod(0o720)
+    else:
+        kept.write_bytes({"truncated": whole[:-1], "changed": b"B" + whole[1:], "empty": b""}[spoil])
+    assert building.build([str(kept.parent / "cc")], kept.parent) == kept
+    assert kept.read_bytes() == whole
+    assert kept.stat().st_mode & 0o777 == 0o700
+    before = kept.stat().st_mtime_ns
+    building.build([str(kept.parent / "cc")], kept.parent)
+    assert kept.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("folder", "mode"), [("tsr_lightning/native", 0o770), ("tsr_lightning/native", 0o702), (".", 0o777)]
+)
+def test_a_folder_that_others_may_write_to_is_not_trusted(
+    folder: str,
+    mode: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    not_loaded: None,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    building.cache_folder()
+    (tmp_path / "cache" / folder).chmod(mode)
+    with caplog.at_level(logging.INFO):
+        assert building.load().library is None
+    assert re.search(r"(by everybody|others may write to it), so .*XDG_CACHE_HOME", caplog.text)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    os.chown(building.cache_folder(), 12345, 12345)
+    with pytest.raises(PermissionError, match="another user's"):
+        building.cache_folder()
+
+
 @needs_compiler
 def test_one_openmp_library_is_loaded() -> None:
     """The kernel uses PyTorch's: two thread pools would compete for the cores."""

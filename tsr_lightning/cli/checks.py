@@ -139,9 +139,11 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
 
 def check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:
     """Refuses a checkpoint that is damaged, or of another model, objective or seed."""
+    if ckpt_path == "last":
+        return  # looked up once there is a Trainer, and checked then
     path = Path(ckpt_path)
-    if path.suffix != ".ckpt":
-        return  # "last", "best" and the like, which Lightning looks up
+    remedy = "give a file of this machine, since who can change what is downloaded can change what is run"
+    require("://" not in ckpt_path, "ckpt_path", ckpt_path, remedy)
     checkpoint = checkpoints.load(path, mmap=True)
     check_identity(checkpoint, agent.spec)
     _check_critic(checkpoint["state_dict"], agent, ckpt_path)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.cli.shipped_configs import config_folder
-from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.errors import ConfigError, RunError, printable
 
 _PACKAGES = ("tsr_lightning", "callbacks")
 _WORDS = {"NoneType": "null", "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
@@ -34,7 +34,7 @@ def config_error_sentence(error: BaseException) -> str | None:
     if str(error).startswith("Does not validate against any of the Union subtypes"):
         # jsonargparse lists the message of every type that it tried: ours are those that are not in its own words
         messages = re.findall(r"^\s*- (?!Expected |Does not validate )(.*)$", str(error), re.MULTILINE)
-        return messages[0] if messages else None
+        return one_line(messages[0]) if messages else None
     return None
 
 
@@ -53,7 +53,7 @@ def one_sentence_errors(program: str) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        print(f"{error.details.rstrip()}\n" if error.details else "", end="", file=sys.stderr)
+        print(f"{printable(error.details).rstrip()}\n" if error.details else "", end="", file=sys.stderr)
         print(f"{program}: error: {one_line(error.sentence)}", file=sys.stderr)
         sys.exit(1)
     except (ArgumentError, ValueError, ModuleNotFoundError) as error:  # a ConfigError is a ValueError
@@ -71,7 +71,7 @@ def parser_error_sentence(message: str, keys: Collection[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def _unknown_key(text: str, keys: Collection[str]) -> str | None:

@@ -101,8 +101,8 @@ class Trainer(pl.Trainer):
             verbose: print Lightning's own table of the figures too.
             weights_only: true loads only tensors and plain values, all that our checkpoints hold; null is Lightning's.
         """
-        if ckpt_path == "last" and self.resumed_from(ckpt_path) is None:
-            raise ConfigError("ckpt_path is last, and the run's folder has no checkpoint: give the path of one")
+        if ckpt_path is not None:
+            self._existing(ckpt_path)
         with (
             says_how_to_go_on(lambda: VALIDATION, is_first_rank=self.is_global_zero),
             self._in_run_folder(datamodule, ckpt_path, begins=False) as loaded,
@@ -124,13 +124,14 @@ class Trainer(pl.Trainer):
         """Write a trained policy as files that plain transformers and peft load.
 
         Args:
-            ckpt_path: a checkpoint of `fit`.
+            ckpt_path: a checkpoint of `fit`, or "last" for the newest of the run's folder.
             output: the folder to write; one that holds another policy is refused.
             merge: merge the adapter into the base weights, for plain transformers without peft.
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
-        checkpoint = checkpoints.load(Path(ckpt_path), weights_only=weights_only is not False)
-        exported = exporting.planned(checkpoint, ckpt_path, model.spec, merge=merge)
+        path = self._existing(ckpt_path)
+        checkpoint = checkpoints.load(path, weights_only=weights_only is not False)
+        exported = exporting.planned(checkpoint, str(path), model.spec, merge=merge)
         exported.check(Path(output))
         compat.attach(self, model, datamodule)
         model.configure_model()
@@ -154,6 +155,13 @@ class Trainer(pl.Trainer):
                 "go on in with trainer.run_folder, or give the path of a checkpoint"
             )
         return checkpoints.newest(dict.fromkeys(folders))
+
+    def _existing(self, ckpt_path: _PATH) -> Path:
+        """The checkpoint that a path or `last` names, where it has to be there."""
+        found = self.resumed_from(ckpt_path)
+        if found is None:
+            raise ConfigError("ckpt_path is last, and the run's folder has no checkpoint: give the path of one")
+        return Path(found)
 
     def _state_of_fit(self, ckpt_path: _PATH | None) -> str:
         """Says what this fit has saved and how to go on with it, on rank 0."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tsr_lightning.modeling.native.kept_library import is_sound, make_private, seal
+
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c", "step.c"))
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 _HEADERS = tuple(Path(__file__).with_name(name) for name in ("numbers.h", "rows.h", "vectors.h"))
@@ -54,18 +56,21 @@ def compiler() -> list[str]:
 def cache_folder() -> Path:
     """Of built kernels; only this user may write there."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(root) / "tsr_lightning" / "native"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = Path(root).absolute() / "tsr_lightning" / "native"
+    make_private(path)
     return path
 
 
 def build(command: list[str], folder: Path) -> Path:
-    """The shared library, built if it is not there yet. Processes may build at once: each moves a whole file."""
+    """The shared library, built where there is none, or one that is broken or not trusted. Processes may build
+    at once: each moves a whole file."""
     path = folder / f"kernels-{_fingerprint(command)}.so"
-    if not path.exists():
+    if not is_sound(path):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             output = Path(scratch) / path.name
             _run([*command, *FLAGS, "-o", str(output), *map(str, SOURCES), "-lm"])
+            output.chmod(0o700)
+            seal(output)
             output.replace(path)
     return path
 
