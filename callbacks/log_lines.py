@@ -61,7 +61,7 @@ def epoch_ended(epochs: int, limit: int | None, success: Mapping[str, float], se
     """
     rates = ", ".join(f"{origin} {rate:.3f}" for origin, rate in success.items())
     each = sum(seconds) / len(seconds)
-    left = "" if limit is None else f", about {duration(each * (limit - epochs))} left"
+    left = "" if limit is None or epochs >= limit else f", about {duration(each * (limit - epochs))} left"
     done = f"{epochs} epochs" if limit is None else f"{epochs} of {limit} epochs"
     return f"{done}: success {rates or 'unknown'}; {duration(each)} an epoch{left}"
 

@@ -62,8 +62,11 @@ class RolloutProgressBar(Callback):
         keys = {origin: f"rollout/{origin}/success_rate" for origin in ("sampled", "searched")}
         self._success = {origin: metrics[key] for origin, key in keys.items() if key in metrics}
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epochs, self._began, self._said = [], monotonic(), -INTERVAL
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._began = monotonic()  # the first rollout comes before `on_train_start`
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         now = monotonic()

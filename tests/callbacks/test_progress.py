@@ -48,7 +48,7 @@ def test_without_a_terminal_an_epoch_says_what_is_left_and_an_evaluation_its_suc
     epochs = [re.sub(r"\d+\.\d s", "T", line) for line in lines if " of 2 epochs" in line]
     assert epochs == [
         "1 of 2 epochs: success unknown; T an epoch, about T left",
-        "2 of 2 epochs: success unknown; T an epoch, about T left",
+        "2 of 2 epochs: success unknown; T an epoch",
     ]
 
 
