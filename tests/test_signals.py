@@ -18,16 +18,21 @@ sys.path.insert(0, {root!r})
 from tsr_lightning.signals import one_sentence_signals
 with one_sentence_signals("tsr"):
     print("ready", flush=True)
-    time.sleep(60)
+    {waits}
 """
+SLEEP = "time.sleep(60)"
 
 
+@pytest.mark.parametrize("waits", [SLEEP, f"exec({SLEEP!r})"])  # as imports do, for classes that are made of text
 @pytest.mark.parametrize(
     ("number", "status", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
 )
-def test_a_signal_ends_a_program_with_a_sentence_and_its_status(number: signal.Signals, status: int, name: str):
+def test_a_signal_ends_a_program_with_a_sentence_and_its_status(
+    number: signal.Signals, status: int, name: str, waits: str, tmp_path: Path
+):
+    (tmp_path / "waits.py").write_text(WAITS.format(root=str(ROOT), waits=waits))
     program = subprocess.Popen(
-        [sys.executable, "-c", WAITS.format(root=str(ROOT))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "waits"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert program.stdout is not None
     assert program.stdout.readline() == "ready\n"

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED = 128 + signal.SIGINT  # exit statuses
 TERMINATED = 128 + signal.SIGTERM
@@ -19,6 +19,16 @@ class Terminated(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(TERMINATED)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised where Ctrl-C arrives. Python notes a plain KeyboardInterrupt that leaves `exec`, as in an import, and ends
+    the process by the signal whatever its exit status would be."""
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The handler of SIGINT."""
+    raise Interrupted
 
 
 def terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -45,7 +55,7 @@ def one_sentence_signals(program: str, remedy: str = "the same command begins ag
         program: the name that the sentence begins with.
         remedy: the end of the sentence: how to go on.
     """
-    before = _handle_sigterm()
+    before = _handle()
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
@@ -54,16 +64,20 @@ def one_sentence_signals(program: str, remedy: str = "the same command begins ag
         print(f"{program}: stopped by {NAMES[status]}: {remedy}", file=sys.stderr, flush=True)
         sys.exit(status)
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _handle_sigterm() -> "signal.Handlers | None":
-    """Handles SIGTERM where nothing did, and returns what to restore. Only the main thread may."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        return None
-    signal.signal(signal.SIGTERM, terminate)
-    return signal.SIG_DFL
+def _handle() -> dict[signal.Signals, Any]:
+    """Handles the signals that nothing but Python handles, and returns what to restore. Only the main thread may."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    plain = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: handler for number, handler in plain.items() if signal.getsignal(number) == handler}
+    ours = {signal.SIGINT: interrupt, signal.SIGTERM: terminate}
+    for number in before:
+        signal.signal(number, ours[number])
+    return before
 
 
 @contextmanager
