@@ -2,9 +2,9 @@
 
 Each run is `tsr fit` of a few seconds in a process of its own, which a signal ends in a rollout, an update, a
 validation, while a checkpoint is written or before it begins; every second run is interrupted twice. The same command
-then goes on to the end. A table says, by logger and signal, how many ended with the status and the sentence that they should, with
-the weights, optimizer state and evaluations of a run that was not interrupted, and without a stray file. The exit
-status is 1 where one did not.
+then goes on to the end. A table says, by logger and signal, how many ended with the status and the sentence that they
+should, with the weights, optimizer state and evaluations of a run that was not interrupted, and without a stray file.
+The exit status is 1 where one did not.
 
     python -m benchmarks.interruptions --kills 30 --sigterms 10 --ctrl_cs 10 --loggers tensorboard wandb none --jobs 2
 """
