@@ -1,5 +1,6 @@
 """Every use of Lightning's internals and of what it does in a way of its own: what to check when it is upgraded."""
 
+import logging
 import os
 import re
 import signal
@@ -317,6 +318,14 @@ def checkpoint_folders(trainer: Trainer) -> list[Path]:
 # -- signals ----------------------------------------------------------------------------------------------------------
 
 
+_RANK_ZERO = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+
+
+def _without_its_sentence(record: logging.LogRecord) -> bool:
+    """Drops what Lightning says of Ctrl-C: the run's own sentence follows (`stopping.py`)."""
+    return "Detected KeyboardInterrupt" not in record.getMessage()
+
+
 class Signals(_SignalConnector):
     """Ends a run where SIGTERM arrives, as Ctrl-C does. Lightning waits for the end of a batch, and a rollout or an
     evaluation may take longer than the sender waits; between several ranks it sends in the handler, into whatever they
@@ -328,6 +337,7 @@ class Signals(_SignalConnector):
 
     def register_signal_handlers(self) -> None:
         super().register_signal_handlers()
+        _RANK_ZERO.addFilter(_without_its_sentence)
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _HandlersCompose):
             others = [one for one in handler.signal_handlers if one is not terminate]
