@@ -72,7 +72,7 @@ class TestHelp:
 
     def test_lists_no_other_subcommands(self, capsys, empty_folder):
         said = printed(capsys, "--help")
-        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export,study,report,estimate"
+        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export,study,report,estimate,import-gguf"
         assert "trajectories built" in said
 
     @pytest.mark.parametrize("subcommand", ["fit", "validate", "export"])
