@@ -281,6 +281,25 @@ def _model_checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
     return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
 
 
+def save_at_ends_of_epochs(trainer: Trainer) -> None:
+    """Lets ModelCheckpoints save where an epoch has ended. Lightning goes on from what it saves in a validation, its
+    default where not every epoch has one, by training that validation's epoch a second time.
+
+    Raises:
+        ConfigError: one is told to save within an epoch.
+    """
+    for callback in _model_checkpoints(trainer):
+        asked, steps = callback._save_on_train_epoch_end, callback._every_n_train_steps
+        remedy = "give true: a run that went on from such a checkpoint would train its epoch a second time"
+        require(asked is not False, "ModelCheckpoint.save_on_train_epoch_end", False, remedy)
+        remedy = "give every_n_epochs instead: a run that went on from within an epoch would train it a second time"
+        require(not steps, "ModelCheckpoint.every_n_train_steps", steps, remedy)
+        if asked is None:
+            callback._save_on_train_epoch_end = True
+            if callback.monitor is not None and callback._every_n_epochs == 1:  # it may know no figure in between
+                callback._every_n_epochs = trainer.check_val_every_n_epoch or 1
+
+
 def _saved_after(callback: ModelCheckpoint, last: Path) -> list[Path]:
     """Checkpoints that a killed run saved just before it would have written `last.ckpt`: no state names them, and their
     policy was trained for longer than that of `last.ckpt`, with which the run goes on."""

@@ -46,6 +46,7 @@ class Trainer(pl.Trainer):
         self._files = compat.CheckpointFiles()
         self.strategy.checkpoint_io = self._files
         self._signal_connector = compat.Signals(self)
+        compat.save_at_ends_of_epochs(self)
         self.callbacks: list[pl.Callback] = [compat.CheckpointFolders(), compat.OneStart(), *compat.callbacks(self)]
 
     def run_folder(self) -> Path:
