@@ -72,6 +72,7 @@ CALLBACKS = [
     {"class_path": "benchmarks.interruptions.Phase"},
 ]
 STARTING = 0.15  # of the interruptions come before the run begins
+WRITING = 0.15  # and as many wait until a checkpoint is being written, which takes milliseconds here
 PHASE = "phase.txt"
 SECONDS = 600  # that a process may take
 # files that each process adds, or that name it
@@ -155,9 +156,15 @@ class Process:
             time.sleep(0.01)
         return time.monotonic() - self.started
 
+    def wait_for_a_checkpoint(self, seconds: float) -> None:
+        """Returns once one is being written, not before so many seconds have passed."""
+        time.sleep(seconds)
+        while not _unfinished(self.folder) and self.process.poll() is None:
+            time.sleep(0.0005)
+
     def interrupt(self, by: str) -> str | None:
         """Sends the signal and returns the moment, None where the process had ended."""
-        unfinished = list(self.folder.rglob(".*.part"))
+        unfinished = _unfinished(self.folder)
         phase = (self.folder / PHASE).read_text(encoding="utf-8") if (self.folder / PHASE).exists() else "start"
         if self.process.poll() is not None:
             return None
@@ -169,6 +176,10 @@ class Process:
 
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    return list((folder / "run" / "checkpoints").glob(".*.part"))
 
 
 def prepare(folder: Path, logger: str) -> None:
@@ -240,11 +251,15 @@ def run_case(case: Case, root: Path, reference: Reference, seed: int) -> Result:
     draws = random.Random(f"{seed} {case}")
     for number in range(case.times):
         process = Process(folder, number)
-        if draws.random() < STARTING:
+        when, later = draws.random(), draws.uniform(0, 0.9 * reference.running / case.times)
+        if when < STARTING:
             time.sleep(draws.uniform(0.2, reference.starting))
         else:
             process.wait_for_its_beginning()
-            time.sleep(draws.uniform(0, reference.running / case.times))
+            if when < STARTING + WRITING:
+                process.wait_for_a_checkpoint(later)
+            else:
+                time.sleep(later)
         moment = process.interrupt(case.by)
         status = process.process.wait(SECONDS)
         result.moments.append(moment or "after its end")
