@@ -19,10 +19,11 @@ from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.objectives.grpo import GRPO
 from tsr_lightning.objectives.surrogates import Clipped
 from tsr_lightning.search.plan import Uniform
-from tsr_lightning.training.agent import Agent, Optimizer
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.hooks import RolloutProgress
 from tsr_lightning.training.instances import HeldOut
+from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.trajectory import Group
 
 

@@ -64,7 +64,9 @@ def scheduled(
 
 
 SEQUENCES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8)), min_size=1, max_size=24).map(credited)
-UPDATES = st.builds(Updates, st.integers(1, 3), st.integers(1, 5), st.integers(1, 120))
+UPDATES = st.builds(
+    Updates, st.integers(1, 3), st.integers(1, 5), st.integers(1, 120), min_trajectories=st.integers(1, 5)
+)
 RANKS = st.integers(1, 3)
 AT_LEAST = st.integers(1, 3)
 
@@ -75,7 +77,7 @@ def test_every_sequence_is_trained_once_per_pass(
 ) -> None:
     """Over the steps, micro-batches and ranks of a pass."""
     plan = scheduled(sequences, updates, ranks, at_least)
-    steps = min(updates.minibatches, len(sequences))
+    steps = max(1, min(updates.minibatches, len(sequences) // updates.min_trajectories))
     for of_rank in plan:
         assert len(of_rank) == updates.epochs * steps
     for epoch in range(updates.epochs):
@@ -237,3 +239,20 @@ def test_a_micro_batch_computes_each_distinct_prefix_once(
         assert len(batch.packed) == fewest
         used = [part for part in split if trained(part)]
         assert sum(len(part.packed) for part in used) <= fewest + (len(used) - 1) * longest
+
+
+def test_minibatches_are_cut_by_what_has_signal() -> None:
+    """Of 20 sequences 6 have signal, of 3 trajectories: with one trajectory a step each of three steps has two of them,
+    and as many others as the next; with two a step there is one step, and without signal none."""
+    sequences = [
+        replace(sequence, has_signal=index < 6, trajectory=index // 2)
+        for index, sequence in enumerate(credited([(2, 2)] * 20))
+    ]
+    for least, expected in ((1, 3), (2, 1), (9, 1)):
+        [steps] = scheduled(sequences, Updates(1, 5, 1000, min_trajectories=least), 1)
+        assert len(steps) == expected
+        indices = [[index for batch in step for index in trained(batch)] for step in steps]
+        assert sorted(chain.from_iterable(indices)) == list(range(20))
+        assert {sum(index < 6 for index in step) for step in indices} == {6 // expected}
+        assert max(map(len, indices)) - min(map(len, indices)) <= 1
+    assert scheduled([replace(one, has_signal=False) for one in sequences], Updates(), 1) == [[]]

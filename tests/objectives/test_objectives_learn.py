@@ -19,10 +19,11 @@ from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
 from tsr_lightning.training import collect
-from tsr_lightning.training.agent import Agent, Optimizer
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.training.instances import HeldOut
+from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.trajectory import Trajectory
 
 LEARNT = 0.75  # success rate at which a run has learnt and ends

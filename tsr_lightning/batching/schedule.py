@@ -1,5 +1,6 @@
 """The optimizer steps of an epoch: sequences in minibatches, and these in packed micro-batches for every rank."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
@@ -21,12 +22,15 @@ class Updates:
 
     Args:
         epochs: passes over the rollout.
-        minibatches: optimizer steps per pass; fewer where there are fewer sequences, or fewer search trees, which no
-            minibatch divides.
+        minibatches: optimizer steps per pass; fewer where fewer trajectories have signal. Each has about as many of
+            these as the others. Where none has any, there is no step: AdamW would take full steps of what the entropy
+            bonus and other regularisers ask for.
+        min_trajectories: the fewest trajectories with signal, or search trees under tree credit, per optimizer step. A
+            rollout with fewer than twice as many is one step.
         micro_batch_tokens: the most tokens in one forward and backward pass, where shared prefixes count once; a
             minibatch is split into as many micro-batches as that takes. A longer sequence is a micro-batch by itself.
-        target_kl: no further optimizer steps in an epoch once the KL to the rollout's policy has passed this; acts one
-            step late, because Lightning fetches a step ahead. null never stops.
+        target_kl: an optimizer step is taken only while the KL of the policy to that of the rollout, over the step's
+            own tokens, is at most this, in nats a token; the first above it ends the epoch's updates. null never does.
         correction: weights for where engine and trainer give a sample different probabilities; null is off.
         reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass.
             For engines that agree with the trainer to rounding, such as ours in float32; the run stops where any token
@@ -45,8 +49,20 @@ class Updates:
     correction: Correction | None = None
     reuse_logprobs: bool = False
     mismatch_tolerance: float | Literal["auto"] | None = "auto"
+    min_trajectories: int = 4
 
     def __post_init__(self) -> None:
+        counts = {
+            "epochs": self.epochs,
+            "minibatches": self.minibatches,
+            "min_trajectories": self.min_trajectories,
+            "micro_batch_tokens": self.micro_batch_tokens,
+        }
+        for key, count in counts.items():
+            require(count >= 1, f"data.updates.{key}", count, "give 1 or more")
+        remedy = "give a KL in nats a token above 0, such as 0.02, or null for no limit"
+        within = self.target_kl is None or 0 < self.target_kl < math.inf
+        require(within, "data.updates.target_kl", self.target_kl, remedy)
         tolerance = self.mismatch_tolerance
         remedy = "give a KL in nats a token above 0, such as 0.01 in bfloat16, or auto, or null to stop at none"
         valid = tolerance is None or tolerance == "auto" or tolerance > 0
@@ -77,7 +93,7 @@ def schedule(
     ranks: int = 1,
     at_least: int = 1,
 ) -> list[list[Batch]]:
-    """This rank's micro-batches of every optimizer step of an epoch.
+    """This rank's micro-batches of every optimizer step of an epoch; no step where no sequence has signal.
 
     The steps consist of the sequences of all ranks, so they are the same for any number of ranks. Every rank has the
     same number of micro-batches in every step, with dummy sequences where it would have none.
@@ -93,8 +109,10 @@ def schedule(
     steps = [
         _normalised([sequences[i] for i in minibatch])
         for epoch in range(updates.epochs)
-        for minibatch in _minibatches(_units(sequences), updates.minibatches, key.fold_in(Stream.SHUFFLE, epoch))
+        for minibatch in _minibatches(sequences, updates, key.fold_in(Stream.SHUFFLE, epoch))
     ]
+    if not steps:
+        return []
     packs = [[_packs(part, updates.micro_batch_tokens) for part in _sharded(step, ranks)] for step in steps]
     count = max([at_least, *(len(part) for step in packs for part in step)])
     return [_batches(_extended(step[rank], count)) for step in packs]
@@ -131,15 +149,32 @@ def _units(sequences: Sequence[TrainingSequence]) -> list[list[int]]:
     return units
 
 
-def _minibatches(units: Sequence[list[int]], minibatches: int, key: Key) -> list[list[int]]:
-    """The indices of shuffled units in minibatches of nearly equally many units, none of them empty."""
-    count = len(units)
-    order = key.generator().permutation(count).tolist()
-    parts = min(minibatches, count)
+def _minibatches(sequences: Sequence[TrainingSequence], updates: Updates, key: Key) -> list[list[int]]:
+    """The indices of shuffled units in minibatches, each with nearly as many units of either kind as the others: with
+    signal, at least one, and without."""
+    units = _units(sequences)
+    shuffled = [units[place] for place in key.generator().permutation(len(units)).tolist()]
+    with_signal = [unit for unit in shuffled if any(sequences[i].has_signal for i in unit)]
+    without = [unit for unit in shuffled if not any(sequences[i].has_signal for i in unit)]
+    if not with_signal:
+        return []
+    most = _sources([sequences[i] for unit in with_signal for i in unit]) // updates.min_trajectories
+    parts = max(1, min(updates.minibatches, most, len(with_signal)))
     return [
-        [i for unit in order[count * part // parts : count * (part + 1) // parts] for i in units[unit]]
+        [i for kind in (with_signal, without) for unit in _part(kind, part, parts) for i in unit]
         for part in range(parts)
     ]
+
+
+def _part(units: Sequence[list[int]], part: int, parts: int) -> Sequence[list[int]]:
+    count = len(units)
+    return units[count * part // parts : count * (part + 1) // parts]
+
+
+def _sources(sequences: Sequence[TrainingSequence]) -> int:
+    """How many trajectories, or search trees, the sequences with signal are of."""
+    own = [(each.tree, each.trajectory if each.tree is None else None) for each in sequences if each.has_signal]
+    return len({source for source in own if source != (None, None)}) + own.count((None, None))
 
 
 def _normalised(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:

@@ -30,6 +30,8 @@ class TrainingSequence:
     targets: Targets | None = None  # [N]; None before credit
     normalizers: Tensor | None = None  # [N] what each token adds to the divisor of its optimizer step
     tree: int | None = None  # sequences of one search tree, which share prefixes, stay in one minibatch
+    trajectory: int | None = None  # that it is a part of; None: one of its own
+    has_signal: bool = True  # an outcome moves the policy here: regularisers alone make no optimizer step
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,7 +72,13 @@ def training_sequences(trajectory: Trajectory) -> list[TrainingSequence]:
 
 
 def with_credit(
-    sequences: Sequence[TrainingSequence], estimates: Estimates, credit: Credit, tree: int | None = None
+    sequences: Sequence[TrainingSequence],
+    estimates: Estimates,
+    credit: Credit,
+    *,
+    tree: int | None = None,
+    trajectory: int | None = None,
+    teaches: bool = True,
 ) -> list[TrainingSequence]:
     """The sequences of one trajectory, each with its part of the credit; those without any weight are left out.
 
@@ -79,6 +87,8 @@ def with_credit(
         estimates: of its tokens.
         credit: of its tokens.
         tree: the search tree that it is a response of, if it is one.
+        trajectory: its number in the rollout.
+        teaches: whether its outcome may move the policy; see `objectives/step_signal.py`.
     """
     targets = Targets(
         old_logprobs=estimates.logprobs,
@@ -91,18 +101,31 @@ def with_credit(
         supervised_weights=credit.supervised_weights,
         turn_starts=torch.cat([sequence.turn_starts for sequence in sequences]),
     )
+
+    def credited(sequence: TrainingSequence, own: Targets, normalizers: Tensor) -> TrainingSequence:
+        has_signal = bool(own.supervised_weights.any()) or (
+            teaches and bool(((own.weights != 0) & (own.advantages != 0)).any())
+        )
+        return replace(
+            sequence,
+            targets=own,
+            normalizers=normalizers,
+            tree=tree,
+            trajectory=trajectory,
+            has_signal=has_signal,
+        )
+
     if len(sequences) == 1:  # as with every response of a tree: nothing has to be cut
-        whole = replace(sequences[0], targets=targets, normalizers=credit.normalizers, tree=tree)
-        return [whole] if _has_weight(targets) else []
-    credited = []
+        return [credited(sequences[0], targets, credit.normalizers)] if _has_weight(targets) else []
+    parts = []
     start = 0
     for sequence in sequences:
         span = slice(start, start + sequence.trained_tokens)
         start = span.stop
         part = targets.map(itemgetter(span))
         if _has_weight(part):
-            credited.append(replace(sequence, targets=part, normalizers=credit.normalizers[span], tree=tree))
-    return credited
+            parts.append(credited(sequence, part, credit.normalizers[span]))
+    return parts
 
 
 def _has_weight(targets: Targets) -> bool:

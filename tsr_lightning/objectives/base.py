@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,17 @@ class Objective(ABC):
 
     def masks(self, trajectory: Trajectory) -> bool:
         """Whether a compared trajectory stays out of the policy loss, though its return counts in the baseline."""
+        return False
+
+    @property
+    def has_advantages_without_outcomes(self) -> bool:
+        """Whether advantages can differ from 0 where all returns are equal: by a critic's errors, by a KL penalty in
+        the rewards, or by rounding that whitening magnifies. Such advantages alone make no optimizer step
+        (`step_signal.py`)."""
+        return self.needs.values
+
+    def penalises(self, turn: Turn) -> bool:
+        """Whether a turn's advantage is lowered whatever the outcome, as for text that could not be read."""
         return False
 
     def comparisons(self, group: Group) -> list[Group]:

@@ -25,7 +25,7 @@ from tsr_lightning.objectives.searched import LEFT_OUT, SearchedCredit, Unchange
 from tsr_lightning.objectives.shaping import RewardShaping
 from tsr_lightning.objectives.supervised import Supervised, supervised_credit, with_supervised_loss
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,13 @@ class PolicyGradient(Objective):
 
     def masks(self, trajectory: Trajectory) -> bool:
         return self.mask_truncated and trajectory.overlong
+
+    @property
+    def has_advantages_without_outcomes(self) -> bool:
+        return self.needs.values or self.whiten or (self.kl is not None and self.kl.in_rewards)
+
+    def penalises(self, turn: Turn) -> bool:
+        return self.format_penalty > 0 and not turn.valid
 
     def return_of(self, trajectory: Trajectory) -> float:
         return self.advantage.return_of(trajectory, self._rewards(trajectory))

@@ -1,12 +1,13 @@
 """Agent: policy, reference and critic as three views of one model, and the updates by an objective."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -18,7 +19,7 @@ from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence
 from tsr_lightning.batching.tensors import Estimates, Outputs
 from tsr_lightning.engines.base import Engine, EngineSpec
 from tsr_lightning.envs.base import fingerprint
-from tsr_lightning.errors import require
+from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.model import Policy, Reference
@@ -31,26 +32,8 @@ from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.mismatch import sampled_logprobs
+from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.trajectory import Trajectory
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """AdamW, with one parameter group for the policy and one for the critic.
-
-    Args:
-        learning_rate: of the policy.
-        critic_learning_rate: of the value head.
-        weight_decay: of both.
-        betas: decay rates of AdamW's averages.
-        warmup_updates: optimizer steps over which both rates rise linearly from zero.
-    """
-
-    learning_rate: float = 1e-5
-    critic_learning_rate: float = 1e-4
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    warmup_updates: int = 0
 
 
 @runtime_checkable
@@ -75,7 +58,7 @@ class Agent(LightningModule):
         self,
         policy: PolicySpec,
         objective: Objective,
-        optimizer: Optimizer = Optimizer(),
+        optimizer: Optimizer = Optimizer(),  # noqa: B008  (frozen)
         temperature: float = 1.0,
         seed: int = 1,
     ) -> None:
@@ -93,7 +76,8 @@ class Agent(LightningModule):
         self._engines: dict[Context, Engine] = {}
         self._stats: dict[str, Tensor] = {}  # of the micro-batches of an optimizer step: sums
         self._maxima: dict[str, Tensor] = {}
-        self._kl = 0.0
+        self._target_kl: float | None = None
+        self._has_moved_past = False  # the policy of the rollout, by more than the target
         self._update_memory: PeakMemory | None = None  # while updates run
         self._heap = HeapTrimmer()
         self._epoch = 0  # of the updates
@@ -205,20 +189,26 @@ class Agent(LightningModule):
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
-    def begin_updates(self, epoch: int) -> None:
-        """Between the rollout of an epoch and its updates: gives memory back, and resets the figures."""
+    def begin_updates(self, epoch: int, target_kl: float | None = None) -> None:
+        """Gives memory back between the rollout of an epoch and its updates, and resets the figures.
+
+        Args:
+            epoch: of the rollout.
+            target_kl: no optimizer step is taken at a KL to the rollout's policy above it; None for any KL.
+        """
         for engine in self._engines.values():
             engine.release()
         self._heap.trim()
         self._epoch = epoch
         self._update_memory = PeakMemory(self.device)
         self._updates_began = time.perf_counter()
-        self._kl = 0.0
+        self._target_kl, self._has_moved_past = target_kl, False
         self._stats, self._maxima = {}, {}
 
-    def has_moved_past(self, target_kl: float | None) -> bool:
-        """Whether the KL to the rollout's policy was above this at the last optimizer step."""
-        return target_kl is not None and self._kl > target_kl
+    @property
+    def has_moved_past(self) -> bool:
+        """Whether an optimizer step of this epoch was left out, because the policy has moved past the target KL."""
+        return self._has_moved_past
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.weights.release()
@@ -236,8 +226,15 @@ class Agent(LightningModule):
 
     def _report(self) -> None:
         sums, maxima = self._reduced(self._stats, "sum"), self._reduced(self._maxima, "max")
-        self._kl = sums.get("approx_kl", 0.0) / (sums["policy_weight"] or 1.0)
+        kl = sums.get("approx_kl", 0.0) / (sums["policy_weight"] or 1.0)
+        if self._target_kl is not None and kl > self._target_kl and not self._has_moved_past:
+            self._has_moved_past = True
+            rank_zero_info(
+                f"epoch {self._epoch}: no further updates, the KL to the rollout's policy, {kl:.3g}, is above "
+                f"data.updates.target_kl = {self._target_kl}"
+            )
         self._stats, self._maxima = {}, {}
+        self._require_finite({**sums, **maxima})
         self.log_dict(step_metrics(sums, maxima), rank_zero_only=True)
 
     def _reduced(self, figures: Mapping[str, Tensor], operation: str) -> dict[str, float]:
@@ -271,12 +268,35 @@ class Agent(LightningModule):
             self._heap.trim()
         self.weights.gather()
 
+    def _require_finite(self, figures: Mapping[str, float]) -> None:
+        """Ends the run before a step that would destroy the weights.
+
+        Raises:
+            RunError: a figure of the step is not finite.
+        """
+        broken = {name: value for name, value in figures.items() if not math.isfinite(value)}
+        if broken:
+            named = ", ".join(f"{name} is {value}" for name, value in broken.items())
+            raise RunError(
+                f"epoch {self._epoch}, update {self.trainer.global_step + 1}: {named}, so no step is taken and the "
+                "last checkpoint stays as it is; lower model.optimizer.learning_rate, or set trainer.gradient_clip_val"
+            )
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        if self._has_moved_past:
+            compat.uncount_step(self.trainer)
+
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._has_moved_past:  # without gradients AdamW leaves weights, averages and counts as they are
+            optimizer.zero_grad(set_to_none=True)
+            return
         norms = {
             f"train/grad_norm_{group['name']}": _grad_norm(group["params"])
             for group in optimizer.param_groups
             if any(parameter.grad is not None for parameter in group["params"])
         }
+        self._require_finite({name.removeprefix("train/"): float(norm) for name, norm in norms.items()})
         self.log_dict(norms, rank_zero_only=True)
 
     def configure_gradient_clipping(
@@ -305,8 +325,7 @@ class Agent(LightningModule):
         optimizer = AdamW(
             [group for group in groups if group["params"]], betas=settings.betas, weight_decay=settings.weight_decay
         )
-        warmup = settings.warmup_updates
-        schedule = LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / (warmup + 1)))
+        schedule = LambdaLR(optimizer, settings.factor)
         return OptimizerLRSchedulerConfig(
             optimizer=optimizer, lr_scheduler=LRSchedulerConfigType(scheduler=schedule, interval="step")
         )
@@ -336,6 +355,13 @@ class Agent(LightningModule):
         self.weights.take_over()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        weights = checkpoint["state_dict"]
+        broken = next((name for name, weight in weights.items() if not weight.isfinite().all()), None)
+        if broken is not None:
+            raise RunError(
+                f"epoch {self._epoch}: {broken} is not finite, so no checkpoint is written and the last one stays as "
+                "it is; lower model.optimizer.learning_rate, or set trainer.gradient_clip_val"
+            )
         checkpoint["model_identity"] = model_identity(self.spec)
         checkpoint["vocabulary"] = _digest(self.tokenizer)
         checkpoint["rng_state"] = torch.get_rng_state()

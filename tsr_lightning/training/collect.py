@@ -17,6 +17,7 @@ from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, train
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives.base import Needs, Objective
+from tsr_lightning.objectives.step_signal import outcomes_teach
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
 from tsr_lightning.search.plan import PlanEntry
@@ -185,12 +186,15 @@ def credited_sequences(
             return credit  # what is imitated is imitated whoever would have sampled it
         return corrected(credit, trajectories[place], estimates[place], updates)
 
+    teaching = outcomes_teach(compared, objective)
     credited = [
         sequence
-        for tree, of_group, own in zip(trees, places, credits, strict=True)
+        for tree, teaches, of_group, own in zip(trees, teaching, places, credits, strict=True)
         for place, copies in _by_place(of_group, own).items()
         for credit in summed(copies)
-        for sequence in with_credit(sequences[place], estimates[place], correct(credit, place), tree)
+        for sequence in with_credit(
+            sequences[place], estimates[place], correct(credit, place), tree=tree, trajectory=place, teaches=teaches
+        )
     ]
     remaining = iter(credits)
     of_groups = [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons]

@@ -340,7 +340,7 @@ class RolloutDataModule(LightningDataModule):
             self._begin_rollouts(epoch)
         drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
         comparisons = rolled_out + [objective.comparisons(group) for group in self._demonstrated(epoch)]
-        agent.begin_updates(epoch)
+        agent.begin_updates(epoch, self.updates.target_kl)
         estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
         key = self.key.fold_in("epoch", epoch)
         sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates, key)
@@ -363,10 +363,17 @@ class RolloutDataModule(LightningDataModule):
             at_least=self._micro_batches,
         )
         compat.log_figures(trainer, update_metrics(steps), epoch)
+        if not steps:
+            rank_zero_info(
+                f"epoch {epoch}: no update, because none of the {drawn} groups has signal: nothing is imitated, and "
+                "all compared returns are equal"
+            )
+            compat.prepare_empty_epoch(trainer)
+            yield None
+            return
         trainer.accumulate_grad_batches = len(steps[0])
         for step in steps:
-            if agent.has_moved_past(self.updates.target_kl):
-                rank_zero_info(f"epoch {epoch}: no further updates, the policy has moved past data.updates.target_kl")
+            if agent.has_moved_past:
                 return
             yield from step
 

@@ -175,6 +175,15 @@ def summed_loss(trainer: Trainer, loss: Tensor) -> Tensor:
     return loss * trainer.accumulate_grad_batches * trainer.world_size
 
 
+def uncount_step(trainer: Trainer) -> None:
+    """Takes an optimizer step that changed nothing out of the Trainer's count; called inside `optimizer_step`, after
+    which Lightning counts it, so that `global_step`, the schedule and resumes count the steps that were taken."""
+    progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
+    for counts in (progress.total, progress.current):
+        counts.ready -= 1
+        counts.completed -= 1
+
+
 def training_precision(trainer: Trainer) -> AbstractContextManager[None]:
     """The precision of `training_step`, for forward passes outside it."""
     return trainer.precision_plugin.forward_context()

@@ -51,6 +51,7 @@ def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
     """Of an epoch's updates, on this rank."""
     packs = [batch.packed for step in steps for batch in step]
     return {
+        "cost/updates": len(steps),
         "cost/update_tokens_computed": sum(len(pack) for pack in packs),
         "cost/update_tokens_saved": sum(pack.unshared_tokens - len(pack) for pack in packs),
     }

@@ -1,0 +1,43 @@
+"""Which comparisons may move the policy at all: regularisers and the errors of a baseline alone must not.
+
+AdamW takes a full step of whatever gradient there is, however small. Where all outcomes are equal, what is left is the
+entropy bonus, the KL term and a critic's errors; so an optimizer step needs a token whose outcome says something.
+"""
+
+from collections.abc import Sequence
+from statistics import pstdev
+
+from tsr_lightning.objectives.base import Objective
+from tsr_lightning.objectives.signal import MINIMUM_STD, compared_returns
+from tsr_lightning.trajectory import Group, Trajectory
+
+
+def outcomes_teach(comparisons: Sequence[Group], objective: Objective) -> list[bool]:
+    """True for each comparison of which a member is imitated or penalised, or whose outcomes differ.
+
+    Returns are compared within a comparison, or over all of them where the baseline lies outside (a critic, the mean of
+    the rollout). An objective whose advantages are 0 where outcomes are equal needs no such look at them.
+
+    Args:
+        comparisons: of a rollout, all ranks together: `Objective.comparisons` of each group.
+        objective: of the epoch.
+    """
+    if not objective.has_advantages_without_outcomes:
+        return [True] * len(comparisons)
+    returns = [compared_returns(group, objective) for group in comparisons]
+    if objective.minimum_compared == 1:
+        differ = [_differ([value for own in returns for value in own])] * len(comparisons)
+    else:
+        differ = [_differ(own) for own in returns]
+    return [
+        (bool(own) and is_told) or any(_teaches_itself(member, objective) for member in group.trajectories)
+        for group, own, is_told in zip(comparisons, returns, differ, strict=True)
+    ]
+
+
+def _teaches_itself(trajectory: Trajectory, objective: Objective) -> bool:
+    return objective.imitates(trajectory) or any(objective.penalises(turn) for turn in trajectory.turns)
+
+
+def _differ(returns: Sequence[float]) -> bool:
+    return len(returns) > 1 and pstdev(returns) > MINIMUM_STD
