@@ -195,7 +195,7 @@ OLD_NAMES: Mapping[str, str] = {
     "SequenceGroup, SequenceState": as_class("Family", "Talk", "Fresh"),
     "PrefixCache, KVStore, DecodeBuffer": rf"{as_class('Memory', 'Store')}|\b[Ww]orkbench\b",
     "torch_backend, native_backend": rf"\bOnBench\b|\bInStore\b|policy[./]player|{as_class('Player')}",
-    "PackedAttention, OutputPositions, ScoreParams": as_class("Reader", "Reads", "Scores"),
+    "PackedAttention, OutputPositions, ScoreParams": as_class("Reads", "Scores"),
     "select_queries, packed_forward, is_supported": r"\.narrowed\b|tsr_lightning[./]bodies|\bbodies\.\w|\bis_ours\b",
     "TrainingSequence, target, dummy": rf"{as_class('Row')}|\.told\b|\btold =|\bweightless\b",
     "is_last_micro_batch, shard, gather": r"\bcloses_step\b|\bdealt\b|\bgathered\(",

@@ -140,7 +140,7 @@ def ragged_groups(turns: int) -> list[Group]:
     return [Group(i, tuple(member(first, place) for place in range(MEMBERS))) for i, first in enumerate(firsts)]
 
 
-class Row(NamedTuple):
+class Encoded(NamedTuple):
     """A trajectory as TRL sees it."""
 
     prompt: list[int]
@@ -148,7 +148,7 @@ class Row(NamedTuple):
     mask: list[int]  # of the completion: 1 where it was sampled
 
 
-def row_of(trajectory: Trajectory) -> Row:
+def row_of(trajectory: Trajectory) -> Encoded:
     first, *_ = trajectory.turns
     ids, mask = list(first.prompt), [0] * len(first.prompt)
     for turn in trajectory.turns:
@@ -156,7 +156,7 @@ def row_of(trajectory: Trajectory) -> Row:
         ids += [*fresh, *turn.response]
         mask += [0] * len(fresh) + [1] * len(turn.response)
     count = len(first.prompt)
-    return Row(list(first.prompt), ids[count:], mask[count:])
+    return Encoded(list(first.prompt), ids[count:], mask[count:])
 
 
 def padded(rows: Sequence[Sequence[float]], *, left: bool = False, value: float = 0) -> Tensor:
@@ -175,7 +175,7 @@ def moved(model: LlamaForCausalLM, size: float, seed: int) -> LlamaForCausalLM:
     return model
 
 
-def logprobs_of(model: LlamaForCausalLM, row: Row) -> Tensor:
+def logprobs_of(model: LlamaForCausalLM, row: Encoded) -> Tensor:
     """[C] of the completion, by a plain forward pass."""
     ids = torch.tensor([[*row.prompt, *row.completion]])
     scores = model(ids).logits[0, len(row.prompt) - 1 : -1].log_softmax(-1)
@@ -184,7 +184,7 @@ def logprobs_of(model: LlamaForCausalLM, row: Row) -> Tensor:
 
 class Rollout(NamedTuple):
     groups: list[Group]
-    rows: list[Row]  # of all members
+    rows: list[Encoded]  # of all members
     old: list[Tensor]  # [C] of each row, float32
     reference: list[Tensor]
 

@@ -149,7 +149,7 @@ def penalised_return(episode: Episode, k1: float) -> float:
 
 
 def ppo(episodes: Sequence[Episode], *, unbiased_k3: float = 0.0) -> Tensor:
-    """GAE with gamma = lambda = 1 over tokens, whitened over the samples; the critic learns from all."""
+    """GAE with gamma = lambda = 1 over tokens, whitened over the samples, whose values the critic learns."""
     rows = []  # (turn, token, the rewards still to come, whether the policy learns from it)
     for episode in episodes:
         for place, turn in enumerate(episode.turns):
@@ -162,8 +162,8 @@ def ppo(episodes: Sequence[Episode], *, unbiased_k3: float = 0.0) -> Tensor:
     for turn, i, to_come, learns in rows:
         change = (turn.values[i] - turn.old_values[i]).clamp(-0.5, 0.5)
         errors = torch.stack([turn.values[i] - to_come, turn.old_values[i] + change - to_come]).square()
-        critic.append(errors.max() / 2)
         if learns:
+            critic.append(errors.max() / 2)
             advantage = (to_come - float(turn.old_values[i]) - mean) / math.sqrt(variance + 1e-8)
             [loss] = by_token()(turn.logprobs[i : i + 1], turn.old_logprobs[i : i + 1], advantage)
             kl = (turn.logprobs[i] - turn.reference_logprobs[i]).square() / 2  # its gradient is that of UnbiasedK3
