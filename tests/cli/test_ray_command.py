@@ -90,10 +90,12 @@ def test_the_newest_checkpoint_is_the_last_that_was_written_whole(tmp_path: Path
     checkpoints = Reporting(CheckpointFiles(), newest.write)
     first, second, weights = (tmp_path / f"{name}.ckpt" for name in ("first", "second", "weights"))
     assert newest.read() is None
-    plain = {"loops": {}, "global_step": 0}
+    counts = {"ready": 0, "processed": 0}
+    loop = {"epoch_loop.batch_progress": {"current": counts}, "epoch_progress": {"current": counts}}
+    plain = {"loops": {"fit_loop": loop}, "global_step": 0}
     checkpoints.save_checkpoint({"optimizer_states": [], "state_dict": {"w": torch.ones(2)}, **plain}, first)
-    checkpoints.save_checkpoint({"optimizer_states": []}, second)
-    checkpoints.save_checkpoint({"state_dict": {}}, weights)  # of weights alone: no run can go on from it
+    checkpoints.save_checkpoint({"optimizer_states": [], **plain}, second)
+    checkpoints.save_checkpoint({"state_dict": {}, **plain}, weights)  # of weights alone: no run can go on from it
     assert newest.read() == str(second)
     assert torch.equal(checkpoints.load_checkpoint(first)["state_dict"]["w"], torch.ones(2))
     checkpoints.remove_checkpoint(second)

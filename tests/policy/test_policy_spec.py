@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from jsonargparse import ArgumentParser
 from transformers import BertConfig, BloomConfig
 
@@ -133,6 +134,21 @@ def test_native_kernels_that_cannot_be_built_are_refused(monkeypatch):
 def test_a_loaded_model_has_the_kernels_of_its_spec(kernels):
     policy = Policy(PolicySpec(SCRATCH, kernels=kernels), make_tokenizer(["Turn 1"]), critic=False)
     assert packed_forward.kernels_of(policy.causal_lm) == Kernels(kernels)
+
+
+def test_bfloat16_weights_are_not_trained_without_an_adapter():
+    """AdamW's step of 1e-3 rounds away next to a weight of 1: its nearest neighbour in bfloat16 is 2^-8 away."""
+    assert torch.tensor(1.0, dtype=torch.bfloat16) - torch.tensor(1e-3, dtype=torch.bfloat16) == 1.0
+    with pytest.raises(ConfigError, match=r"model\.policy\.dtype is 'bfloat16': AdamW hardly moves .* take float32"):
+        check(PolicySpec(Scratch(), dtype="bfloat16"))
+
+
+def test_layers_that_carry_a_state_are_refused_before_the_model_loads(folder):
+    config = json.loads((folder / "config.json").read_text())
+    layers = ["linear_attention"]
+    (folder / "config.json").write_text(json.dumps(config | {"layer_types": layers}))
+    with pytest.raises(ConfigError, match=r"its layers linear_attention carry a state from token to token"):
+        check(PolicySpec(str(folder)))
 
 
 def test_dropout_of_the_adapter_warns():

@@ -37,7 +37,7 @@ def _changes(setup: Setup, ranks: int) -> Iterator[tuple[str, Setup]]:
             "model.policy.gradient_checkpointing true",
             replace(setup, spec=replace(spec, gradient_checkpointing=True)),
         )
-    if spec.dtype == "float32":
+    if spec.dtype == "float32" and spec.adapter is not None:  # AdamW hardly moves bfloat16 weights
         yield "model.policy.dtype bfloat16", replace(setup, spec=replace(spec, dtype="bfloat16"))
     if ranks > 1 and not setup.is_sharded and spec.quantisation is None:
         yield "trainer.strategy fsdp2", replace(setup, is_sharded=True)

@@ -16,6 +16,7 @@ from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model_files import config_file, load_config, location
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}  # kinds of layers
 _WEIGHTS = "model.safetensors"
 _SHARDS = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -29,6 +30,11 @@ def check(spec: PolicySpec) -> None:
         require(spec.adapter is not None, "model.policy.quantisation", spec.quantisation, remedy)
     if spec.adapter:
         _check_adapter(spec.adapter)
+    remedy = (
+        "AdamW hardly moves bfloat16 weights (2% of the movement asked for at a learning rate of 1e-6), so take "
+        "float32, with trainer.precision bf16-mixed for speed, or give model.policy.adapter a LoRA"
+    )
+    require(spec.dtype == "float32" or spec.adapter is not None, "model.policy.dtype", spec.dtype, remedy)
     if isinstance(spec.model, Scratch):
         _check_sizes(spec.model)
         remedy = "a new model has to train all its weights, so set this to null"
@@ -38,6 +44,12 @@ def check(spec: PolicySpec) -> None:
     config = load_config(spec.model)
     remedy = f"its type is {config.model_type}, so name a causal language model instead"
     require(config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "model.policy.model", spec.model, remedy)
+    kinds = set(config.get_text_config().to_dict().get("layer_types") or ()) - _ATTENTION
+    remedy = (
+        f"its layers {', '.join(sorted(kinds))} carry a state from token to token, which leaks between packed "
+        "sequences, so name a model whose layers are all attention"
+    )
+    require(not kinds, "model.policy.model", spec.model, remedy)
     layers = _layers(config)
     if spec.adapter and spec.adapter.target_modules != "all-linear":
         _check_target_modules(spec.adapter.target_modules, layers, config.model_type)

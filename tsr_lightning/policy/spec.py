@@ -70,7 +70,8 @@ class PolicySpec:
             Face hub, or the sizes of a new small model.
         adapter: a LoRA adapter, or null to train all weights.
         quantisation: NF4 for base weights in 4 bits, or null.
-        dtype: of the base weights that are not quantised; adapter and value head are always float32.
+        dtype: of the base weights that are not quantised; adapter and value head are always float32. bfloat16 needs an
+            adapter: AdamW hardly moves weights of it.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
         kernels: of attention and layers. `native` builds C kernels for CPUs with this machine's compiler, `flex`
             compiles flex_attention for GPUs and replays decode steps as CUDA graphs, `torch` uses PyTorch's plain

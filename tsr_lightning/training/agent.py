@@ -23,6 +23,7 @@ from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.model import Policy, Reference
+from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.sharding import Weights, weights_of, whole
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
@@ -98,6 +99,7 @@ class Agent(LightningModule):
                 seed=self.seed,
                 device=self.trainer.strategy.root_device,
             )
+            check_packing(self._policy, self.trainer.strategy.root_device)
             self._policy.train()  # a loaded model is in evaluation mode, which Lightning does not change
             self._weights = weights_of(self._policy, compat.sharding_mesh(self))
             compat.leave_buffers_alone(self)
