@@ -179,6 +179,13 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_its_step():
     assert "lower model.optimizer.learning_rate" in str(ended.value)
 
 
+def test_a_policy_that_a_step_has_destroyed_samples_no_more():
+    """One finite step of 1e30 leaves finite weights, whose log-probabilities are not."""
+    updates = Updates(minibatches=1, mismatch_tolerance=None)
+    with pytest.raises(RunError, match=r"log-probabilities are not finite.* lower model\.optimizer\.learning_rate"):
+        fitted(GRPO(), Outcomes((0.0, 1.0)), optimizer=Optimizer(learning_rate=1e30), updates=updates)
+
+
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
 def test_optimizer_refuses_what_would_destroy_the_policy(rate: float):
     for key in ("learning_rate", "critic_learning_rate", "weight_decay"):

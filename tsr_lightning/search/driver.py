@@ -241,6 +241,7 @@ class Driver:
             prompts = [self._prompt(*asked[i], len(groups[i])) for i in wanted]
             sampled = self.engine.generate(prompts, self.temperature)
             self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
+            _require_finite(sampled)
             for i, responses in zip(wanted, sampled, strict=True):
                 groups[i] += responses
                 node, expand = asked[i]
@@ -381,3 +382,12 @@ def _candidate(node: Node, turn: Turn, parent: int | None) -> Candidate:
         out_of_tokens=node.snapshot.out_of_tokens,
         drawn=node.driver.committed is None,
     )
+
+
+def _require_finite(sampled: Sequence[Sequence[Response]]) -> None:
+    """Ends the run where the policy's log-probabilities are not finite: samples and figures then mean nothing."""
+    if not all(math.isfinite(sum(response.logprobs)) for responses in sampled for response in responses):
+        raise RunError(
+            "the policy's log-probabilities are not finite, so an update has destroyed its weights, or they came so: "
+            "begin from an earlier checkpoint with a lower model.optimizer.learning_rate or trainer.gradient_clip_val"
+        )

@@ -278,9 +278,10 @@ class Agent(LightningModule):
         """
         broken = {name: value for name, value in figures.items() if not math.isfinite(value)}
         if broken:
-            named = ", ".join(f"{name} is {value}" for name, value in broken.items())
+            term = next((name for name in broken if name != "loss"), "loss")  # the total has it from a term
+            update = self.trainer.global_step + 1
             raise RunError(
-                f"epoch {self._epoch}, update {self.trainer.global_step + 1}: {named}, so no step is taken and the "
+                f"epoch {self._epoch}, update {update}: {term} is {broken[term]}, so no step is taken and the "
                 "last checkpoint stays as it is; lower model.optimizer.learning_rate, or set trainer.gradient_clip_val"
             )
 
