@@ -35,10 +35,24 @@ STRIPS_THINKING = (
     "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# Qwen3's rule: reasoning stays after the last user's message, so that it stays while tools are answering
+KEEPS_THINKING_FOR_TOOLS = (
+    "{% set ns = namespace(last=-1) %}{% for message in messages %}{% if message['role'] == 'user' %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for message in messages %}{% set content = message['content'] %}"
+    "{% if message['role'] == 'assistant' and '</think>' in content and loop.index0 < ns.last %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 # the "<think>" that opens a response is missing from earlier turns
 OPENS_THINKING = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
 PREFIX_PRESERVING = {"chatml": CHATML, "llama": LLAMA, "no_system": NO_SYSTEM, "default": None}
-REWRITING = {"strips_thinking": STRIPS_THINKING, "opens_thinking": OPENS_THINKING}
+REWRITING = {
+    "strips_thinking": STRIPS_THINKING,
+    "opens_thinking": OPENS_THINKING,
+    "keeps_thinking_for_tools": KEEPS_THINKING_FOR_TOOLS,
+}
 ALL = PREFIX_PRESERVING | REWRITING
 CONTEXTS = [Full(), LastK(1), LastK(2), SingleTurn()]
 
@@ -114,6 +128,7 @@ CONVERSATIONS: dict[str, list[str | tuple[Message, ...]]] = {  # the observation
     "a text": [f"Turn {i}\n#P_" for i in range(4)],
     "two user messages": [(Message("user", f"Turn {i}"), Message("user", "#P_")) for i in range(4)],
     "a tool's message alone": ["Find it", (TOOL[0],), (TOOL[0],), "Buy it"],
+    "tools' messages to the end": ["Find it", (TOOL[0],), (TOOL[0],), (TOOL[0],)],
     "a tool's message among users'": ["Find it", TOOL, (*TOOL, *TOOL), (TOOL[1], TOOL[0])],
     "an example before": [(TOOL[1], Message("assistant", "Up"), TOOL[1]), "a", "b", "c"],
     "a later system message": ["a", (Message("system", "Hurry"), TOOL[1]), "b", "c"],

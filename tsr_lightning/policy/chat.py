@@ -104,13 +104,13 @@ class Chat:
                 if message.role == "system":
                     roles.append("system")
                     contents.append(encode(message.content))
-        for turn in turns[skipped:]:
+        for number, turn in enumerate(turns[skipped:], start=skipped):
             for message in turn.messages:
                 roles.append(message.role)
                 contents.append(encode(message.content))
             roles.append(_RESPONSE)
             if not is_prefix_preserving:
-                contents.append(self._encode_rewritten(turn.response))
+                contents.append(self._encode_rewritten(turn.response, _later_roles(turns, number, messages)))
             else:
                 contents.append(turn.response if turn.finished else (*turn.response, self._end))
         for message in messages:
@@ -132,8 +132,8 @@ class Chat:
         """The ids of a finished response with this text."""
         return (*self._encode_plain(text), self._end)
 
-    def _rewritten(self, response: tuple[int, ...]) -> tuple[int, ...]:
-        return self._encode_plain(self._template.rewritten(self.read(response)))
+    def _rewritten(self, response: tuple[int, ...], later: tuple[str, ...]) -> tuple[int, ...]:
+        return self._encode_plain(self._template.rewritten(self.read(response), later))
 
     def _make_layout(self, roles: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """The template's own ids before each of M contents, and before the next response: [M + 1]."""
@@ -160,3 +160,11 @@ class Chat:
     def _encode_template(self, text: str) -> tuple[int, ...]:
         """The ids of the template's own text, in which control tokens count."""
         return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _later_roles(turns: Sequence[Turn], number: int, messages: Sequence[Message]) -> tuple[str, ...]:
+    """The role of the message after a turn's response, and that a user's message comes later still where one does."""
+    after = [turn.messages for turn in turns[number + 1 :]] + [tuple(messages)]
+    upcoming = after[0][0].role if after[0] else "user"
+    has_user = any(message.role == "user" for each in after for message in each)
+    return (upcoming,) if upcoming == "user" or not has_user else (upcoming, "assistant", "user")

@@ -68,12 +68,18 @@ class ChatTemplate:
         )
         return parts[::2]
 
-    def rewritten(self, response: str) -> str:
-        """A response as the template renders it in an earlier turn, before a user message."""
-        roles = ["user", "assistant", "user"]
+    def rewritten(self, response: str, later: Sequence[str] = ("user",)) -> str:
+        """A response as the template renders it in an earlier turn.
+
+        Args:
+            response: its text.
+            later: roles of the messages that follow it, of which the template may look at the next (a tool's keeps the
+                reasoning that a user's drops) and at any later one (Qwen3 drops it before the last user's message).
+        """
+        roles = ["user", "assistant", *later]
         first, second = _placeholder(0), _placeholder(1)
-        _, opening, closing, _ = self.fragments(roles)
-        rendered = self._render(roles, [first, response, second])
+        _, opening, closing, *_ = self.fragments(roles)
+        rendered = self._render(roles, [first, response, second, *(_placeholder(i) for i in range(2, 1 + len(later)))])
         middle = rendered[rendered.index(first) + len(first) : rendered.rindex(second)]
         fits = middle.startswith(opening) and middle.endswith(closing) and len(middle) >= len(opening) + len(closing)
         return middle[len(opening) : len(middle) - len(closing)] if fits else response
