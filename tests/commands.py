@@ -22,6 +22,7 @@ TINY = (
 QUICK = (
     *("--trainer.accelerator", "cpu", "--trainer.max_epochs", "2", "--trainer.num_sanity_val_steps", "0"),
     *("--trainer.enable_progress_bar", "false", "--trainer.callbacks", "null"),
+    *("--data.updates.min_trajectories", "1"),
     *("--data.instances", "4", "--data.held_out.instances", "4"),
 )
 

@@ -39,7 +39,7 @@ def test_each_parameter_group_is_clipped_by_its_own_norm(tmp_path: Path, algorit
         callbacks = '--trainer.callbacks=[{"class_path": "test_gradient_clipping.Norms"}]'
         flags = {
             "model.policy.model": TINY,
-            "model.objective.init_args.entropy_coefficient": 1.0,  # a policy gradient even where returns are equal
+            "model.objective.init_args.format_penalty": 10.0,  # a policy gradient even where returns are equal
             "model.objective.init_args.critic.coefficient": 100,
             "trainer.gradient_clip_val": NORM,
             "trainer.gradient_clip_algorithm": algorithm,

@@ -57,6 +57,7 @@ def arguments(objective: str, epochs: int) -> tuple[str, ...]:
         *(*RUN, "--config", f"objective/{objective}.yaml", "--config", "warm_start/supervised.yaml"),
         *("--config", "plan.yaml", "--trainer.max_epochs", str(epochs), "--trainer.callbacks", json.dumps(CALLBACKS)),
         *("--model.optimizer.learning_rate", "0.01", "--model.optimizer.warmup_updates", "0"),
+        *("--model.objective.init_args.format_penalty", "0.1"),  # a signal though no sample succeeds
         *("--data.updates.minibatches", "1", "--trainer.check_val_every_n_epoch", str(EPOCHS + 1)),
         *("--trainer.logger", '{"class_path": "CSVLogger", "init_args": {"save_dir": "runs", "name": "a"}}'),
     )

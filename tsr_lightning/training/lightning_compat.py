@@ -309,6 +309,11 @@ def save_at_ends_of_epochs(trainer: Trainer) -> None:
                 callback._every_n_epochs = trainer.check_val_every_n_epoch or 1
 
 
+def _is_ahead(one: Position, other: Position) -> bool:
+    """Whether one was trained for longer; an epoch without a signal makes no update."""
+    return (one.updates, one.epochs) > (other.updates, other.epochs)
+
+
 def _saved_after(callback: ModelCheckpoint, last: Path) -> list[Path]:
     """Checkpoints that a killed run saved just before it would have written `last.ckpt`: no state names them, and their
     policy was trained for longer than that of `last.ckpt`, with which the run goes on."""
@@ -325,7 +330,7 @@ def _saved_after(callback: ModelCheckpoint, last: Path) -> list[Path]:
         and not path.name.startswith(BEST_POLICY)
         and path.stat().st_mtime_ns > written
         and checkpoints.is_whole(path)
-        and Position.in_checkpoint(checkpoints.load(path, mmap=True)).updates > position.updates
+        and _is_ahead(Position.in_checkpoint(checkpoints.load(path, mmap=True)), position)
     ]
 
 
