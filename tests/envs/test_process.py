@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.fakes import driver, tasks
-from tsr_lightning.envs.base import EnvBroken, EnvDied, EnvRaised, EnvTimedOut, HasOracle
+from tsr_lightning.envs.base import EnvBroken, EnvDied, EnvRaised, EnvTimedOut, HasOracle, PreparesInstances
+from tsr_lightning.envs.boundary import Call, bounded
 from tsr_lightning.envs.make import make_env, missing_methods
 from tsr_lightning.envs.process import ProcessEnv, process_env
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key
 from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.simulator import TokenLimits
@@ -90,6 +91,34 @@ def test_a_state_is_known_without_asking_for_it(misbehaving: Any) -> None:
     assert env.get_state() == here.get_state() != start  # it holds the key
     assert (env.state_key(), env.remaining(), env.score()) == (here.state_key(), here.remaining(), here.score())
     assert env.instructions == here.instructions
+
+
+def test_seeds_are_announced_before_an_episode_and_within_one() -> None:
+    """And the state stays as it is, what is pending too."""
+    env = process_env("tests.family:Prepares-v0", {})
+    assert isinstance(env, PreparesInstances)
+    assert not isinstance(process_env("tests.corridor:Corridor-v0", {}), PreparesInstances)
+    env.prepare([3, 4])
+    env.reset(seed=3)
+    assert env.instructions == "prepared: (3, 4)"
+    start = env.get_state()
+    env.step("r")
+    env.set_state(start)
+    env.prepare([5])
+    assert env.get_state() == start
+    assert env.instructions == "prepared: (5,)"
+    env.close()
+
+
+def test_a_state_that_cannot_be_pickled_is_refused_by_name() -> None:
+    env = process_env("tests.family:LiveState-v0", {})
+    sentence = (
+        r"reset of tests\.family:LiveState-v0 \(instance 3\) is wrong: state cannot be pickled, which "
+        r"data.env_processes needs \(.*lambda.*\); make it of plain values, or set data.env_processes to false"
+    )
+    with pytest.raises(RunError, match=sentence):
+        bounded(Call(env, "reset", 3), lambda: env.reset(seed=3))
+    env.close()
 
 
 def test_a_step_that_hangs_is_ended_with_its_process(misbehaving: Any) -> None:

@@ -1,7 +1,8 @@
 """An environment in a process of its own, behind the contract of one in this process.
 
 A step that hangs can be ended there, and a crash ends no more than that process; steps of environments that compute in
-Python run in parallel. It is started by its own interpreter and not by `multiprocessing`, which would import the main
+Python run in parallel. The process leads a group of its own, and what the environment has started (a browser, a game)
+ends with it. It is started by its own interpreter and not by `multiprocessing`, which would import the main
 program, PyTorch included, into every process.
 """
 
@@ -9,15 +10,24 @@ import json
 import subprocess
 import sys
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from multiprocessing.connection import Connection
 from socket import socketpair
 from typing import Any
 
 from gymnasium.envs.registration import load_env_creator
 
-from tsr_lightning.envs.base import EnvBroken, EnvDied, EnvTimedOut, HasLegalActions, HasOracle, Observation
+from tsr_lightning.envs.base import (
+    EnvBroken,
+    EnvDied,
+    EnvTimedOut,
+    HasLegalActions,
+    HasOracle,
+    Observation,
+    PreparesInstances,
+)
 from tsr_lightning.envs.make import find_spec, make_env
+from tsr_lightning.envs.process_group import end_group
 from tsr_lightning.envs.worker import Answer, Call, View
 from tsr_lightning.rng import Key
 
@@ -126,10 +136,19 @@ class _WithLegalActions(ProcessEnv):
         return self._call("legal_actions")
 
 
+class _WithPreparation(ProcessEnv):
+    def prepare(self, seeds: Sequence[int], /) -> None:
+        """Announces seeds at once, between any other calls: the state and what is pending stay as they are."""
+        pending, view, self._pending = self._pending, self._view, []
+        self._call("prepare", seeds)
+        self._pending, self._view = pending, view
+
+
 # What an environment may have beside the contract, and who passes it on.
 _OPTIONAL: tuple[tuple[type, type[ProcessEnv]], ...] = (
     (HasOracle, _WithOracle),
     (HasLegalActions, _WithLegalActions),
+    (PreparesInstances, _WithPreparation),
 )
 
 
@@ -154,7 +173,9 @@ class _Worker:
         ours, theirs = socketpair()
         with theirs:
             arguments = [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
-            self._process = subprocess.Popen(arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            )
         self._connection = Connection(ours.detach())
         self.end = weakref.finalize(self, _end, self._process, self._connection)
 
@@ -166,7 +187,7 @@ class _Worker:
             answer: Answer = self._connection.recv()
         except (EOFError, ConnectionError) as error:
             self._connection.close()
-            raise EnvDied(f"its process ended with exit status {self._process.wait()}") from error
+            raise EnvDied(f"its process ended with exit status {end_group(self._process)}") from error
         if answer.raised is EnvBroken:
             raise EnvBroken(answer.error, answer.traceback)
         if answer.raised is not None:
@@ -179,5 +200,5 @@ class _Worker:
 def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     if not connection.closed:
         connection.close()
-    process.kill()
-    process.wait()
+    if process.returncode is None:
+        end_group(process)

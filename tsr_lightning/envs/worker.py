@@ -4,6 +4,7 @@ Imports no more than the environment does, so that a process is there within hal
 """
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -15,11 +16,15 @@ from typing import Any, NamedTuple
 from tsr_lightning.envs.base import Branchable, EnvBroken, EnvRaised
 from tsr_lightning.envs.faults import FAULTS, describe
 from tsr_lightning.envs.make import make_env
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.envs.outcome import InvalidOutcome
+from tsr_lightning.envs.process_group import end_own_group
+from tsr_lightning.errors import ConfigError, named
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]  # a method's name and its arguments
 
-_PARENT_CHECK = 5.0  # seconds between looks at whether the parent still lives
+_AS_THEY_ARE = (ConfigError, InvalidOutcome)  # errors whose message says all
+_BEFORE_AN_EPISODE = {"prepare"}  # methods that may be called where there is no state yet
+_PARENT_CHECK = 1.0  # seconds between looks at whether the parent still lives
 
 
 class View(NamedTuple):
@@ -35,9 +40,11 @@ class Answer(NamedTuple):
     """To a sequence of calls."""
 
     result: Any = None  # of the last call
-    view: View | None = None  # of the state after it
-    raised: type[Exception] | None = None  # the sequence ended with an error: ConfigError, EnvRaised or EnvBroken
-    error: str = ""  # its message, for the others than a ConfigError with class, file and line
+    view: View | None = None  # of the state after it; None after a sequence that needs no episode
+    raised: type[Exception] | None = (
+        None  # the error that ended the sequence: one of `_AS_THEY_ARE`, or what stands for it
+    )
+    error: str = ""  # its message; where the class is EnvRaised or EnvBroken with class, file and line
     traceback: str = ""
 
 
@@ -53,15 +60,15 @@ def main(fileno: int) -> None:
         try:
             if env is None:
                 env = make_env(id, **kwargs)
-            answer = _answer(env, calls)
+            message = _pickled(_answer(env, calls))
         except BaseException as error:  # SystemExit too, which is no way to end an episode
             env = None  # it may be in any state: the next call gets a new one
-            answer = _failed(error)
+            message = _pickled(_failed(error))
         try:
-            connection.send(answer)
+            connection.send_bytes(message)
             calls = connection.recv()
         except (EOFError, OSError):
-            return
+            end_own_group()
 
 
 def _answer(env: Branchable, calls: Sequence[Call]) -> Answer:
@@ -70,12 +77,36 @@ def _answer(env: Branchable, calls: Sequence[Call]) -> Answer:
     result = None
     for name, args, kwargs in calls:
         result = getattr(env, name)(*args, **kwargs)
+    if _BEFORE_AN_EPISODE.issuperset(name for name, _, _ in calls):
+        return Answer(result)
     return Answer(result, View(env.get_state(), env.state_key(), env.remaining(), env.instructions))
 
 
+def _pickled(answer: Answer) -> bytes:
+    """An answer as a message; raises an InvalidOutcome that names the part that cannot be one."""
+    try:
+        return pickle.dumps(answer)
+    except Exception:
+        parts = {"the result": answer.result, **(answer.view._asdict() if answer.view else {})}
+        for name, part in parts.items():
+            _check_pickled(name, part)
+        raise
+
+
+def _check_pickled(name: str, part: Any) -> None:
+    try:
+        pickle.dumps(part)
+    except Exception as error:  # of any class, as objects may define
+        raise InvalidOutcome(
+            f"{name} cannot be pickled, which data.env_processes needs ({named(error)}); make it of plain values, or "
+            "set data.env_processes to false"
+        ) from error
+
+
 def _failed(error: BaseException) -> Answer:
-    if isinstance(error, ConfigError):
-        return Answer(None, None, ConfigError, str(error))
+    for known in _AS_THEY_ARE:
+        if isinstance(error, known):
+            return Answer(None, None, known, str(error))
     raised = EnvRaised if isinstance(error, FAULTS) else EnvBroken
     return Answer(None, None, raised, describe(error), traceback.format_exc())
 
