@@ -8,7 +8,9 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BambaConfig,
     Gemma3TextConfig,
+    JambaConfig,
     Lfm2Config,
     LlamaConfig,
     Mamba2Config,
@@ -17,9 +19,10 @@ from transformers import (
 )
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.checks import check
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing
-from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.policy.spec import LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import make_tokenizer
 
 CPU = torch.device("cpu")
@@ -61,6 +64,27 @@ HYBRIDS: dict[str, Callable[[int], PretrainedConfig]] = {
         eos_token_id=0,
     ),
 }
+NAMED: dict[str, Callable[[int], PretrainedConfig]] = {  # refused by their type, and by the probe
+    "bamba": lambda size: BambaConfig(
+        vocab_size=size,
+        **{key: value for key, value in SIZES.items() if key != "head_dim"},
+        attn_layer_indices=[1],
+        mamba_n_heads=4,
+        mamba_d_head=16,
+        mamba_d_state=8,
+        mamba_n_groups=1,
+    ),
+    "jamba": lambda size: JambaConfig(
+        vocab_size=size,
+        **{key: value for key, value in SIZES.items() if key != "head_dim"},
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=1,
+        num_experts_per_tok=1,
+        use_mamba_kernels=False,
+        mamba_d_state=4,
+    ),
+}
 ATTENTION: dict[str, Callable[[int], PretrainedConfig]] = {
     "llama": lambda size: LlamaConfig(vocab_size=size, **SIZES),
     "gemma3_text": lambda size: Gemma3TextConfig(
@@ -69,7 +93,7 @@ ATTENTION: dict[str, Callable[[int], PretrainedConfig]] = {
 }
 
 
-def policy_of(make: Callable[[int], PretrainedConfig], folder: Path) -> Policy:
+def policy_of(make: Callable[[int], PretrainedConfig], folder: Path, **settings: Any) -> Policy:
     tokenizer = make_tokenizer(["Up Down Left Right"])
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(make(len(tokenizer)))
@@ -77,7 +101,7 @@ def policy_of(make: Callable[[int], PretrainedConfig], folder: Path) -> Policy:
         torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return Policy(PolicySpec(str(folder)), tokenizer, critic=False, device=CPU)
+    return Policy(PolicySpec(str(folder), **settings), tokenizer, critic=False, device=CPU)
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -90,3 +114,25 @@ def test_layers_that_carry_a_state_are_refused_by_cause(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", ATTENTION)
 def test_layers_of_attention_pass(name: str, tmp_path: Path):
     check_packing(policy_of(ATTENTION[name], tmp_path), CPU)
+
+
+LOW = {"dtype": "bfloat16", "adapter": LoRA(rank=2, alpha=2, target_modules=["q_proj"])}
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "bamba", "jamba"])
+def test_leaks_are_found_in_bfloat16_too(name: str, tmp_path: Path):
+    policy = policy_of({**HYBRIDS, **NAMED}[name], tmp_path, **LOW)
+    with pytest.raises(ConfigError, match=f"a model of type {name} computes other log-probabilities"):
+        check_packing(policy, CPU)
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_rounding_to_bfloat16_is_no_leak(name: str, tmp_path: Path):
+    check_packing(policy_of(ATTENTION[name], tmp_path, **LOW), CPU)
+
+
+@pytest.mark.parametrize("name", ["bamba", "jamba", "mamba2"])
+def test_known_types_are_refused_before_they_load(name: str, tmp_path: Path):
+    policy_of({**HYBRIDS, **NAMED}[name], tmp_path)
+    with pytest.raises(ConfigError, match=f"of type {name}, its layers carry a state"):
+        check(PolicySpec(str(tmp_path)))

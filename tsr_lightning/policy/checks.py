@@ -17,6 +17,11 @@ from tsr_lightning.policy.model_files import config_file, load_config, location
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}  # kinds of layers
+# types with recurrent layers whose configuration has no `layer_types`; `probe.py` finds others after loading
+_RECURRENT = {
+    *("bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv"),
+    *("xlstm", "zamba", "zamba2"),
+}
 _WEIGHTS = "model.safetensors"
 _SHARDS = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -44,6 +49,12 @@ def check(spec: PolicySpec) -> None:
     config = load_config(spec.model)
     remedy = f"its type is {config.model_type}, so name a causal language model instead"
     require(config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "model.policy.model", spec.model, remedy)
+    remedy = (
+        "its layers carry a state that leaks between packed sequences, so name a model whose layers are all attention"
+    )
+    require(
+        config.model_type not in _RECURRENT, "model.policy.model", spec.model, f"of type {config.model_type}, {remedy}"
+    )
     kinds = set(config.get_text_config().to_dict().get("layer_types") or ()) - _ATTENTION
     remedy = (
         f"its layers {', '.join(sorted(kinds))} carry a state from token to token, which leaks between packed "

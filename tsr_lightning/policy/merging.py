@@ -13,10 +13,14 @@ _ADAPTER = "default"  # peft's name of the only adapter
 
 @torch.no_grad()
 def merged(model: PreTrainedModel) -> PreTrainedModel:
-    """A plain model of the same function, with every layer dequantised and every adapter added to its layer."""
+    """A plain model of the same function, with every layer dequantised and every adapter added to its layer. Tied
+    embeddings of which one has an adapter are no longer tied."""
     config = type(model.config).from_dict(
         {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
     )
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if any(isinstance(layer, LoraLayer) for layer in ends):  # one side's update is not the other's
+        config.get_text_config().tie_word_embeddings = config.tie_word_embeddings = False
     plain = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
     plain.load_state_dict({name: _dense(model, plain, name) for name in plain.state_dict()})
     return plain
