@@ -22,7 +22,7 @@ class Branchable(Protocol):
     restoring. So environments are registered without `max_episode_steps`, and search works on `env.unwrapped`.
 
     `step` reports in `info`: `success` (the task is solved), `action_is_valid` (the text could be read as actions),
-    `action_is_effective` (the state of the task changed).
+    `action_is_effective` (the state of the task changed, and so its key; never by a text that could not be read).
     """
 
     @property
@@ -50,7 +50,8 @@ class Branchable(Protocol):
     def score(self) -> float:
         """The task's own feedback on this state in [0, 1], higher is better, 1 when solved (the paper's S).
 
-        Never part of the reward and never in the observation.
+        Below 1 where an episode has ended unsolved. Never part of the reward and never in the observation, nor as a
+        percentage.
         """
 
     def state_key(self) -> Hashable:
@@ -88,7 +89,7 @@ class HasOracle(Protocol):
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """A response that plays the next turn of a best solution; each action is, with probability `noise`, a
-        random legal one instead, drawn from `key`."""
+        random legal one instead, drawn from `key`. Asking leaves the state, and the noise to come, as they are."""
 
 
 class EnvRaised(EnvFault):

@@ -3,13 +3,16 @@
 import difflib
 import importlib
 import inspect
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.errors import ConfigError
+
+_OF_GYMNASIUM = (OrderEnforcing, PassiveEnvChecker)  # put around every environment, and not part of one
 
 
 def make_env(id: str, **kwargs: Any) -> Branchable:
@@ -23,8 +26,11 @@ def make_env(id: str, **kwargs: Any) -> Branchable:
     if problem := unrestorable(spec):
         raise ConfigError(f"data.env is {id!r}: it {problem}.")
     _check_arguments(spec, kwargs)
-    env = gymnasium.make(spec, disable_env_checker=True, **kwargs).unwrapped
-    if not isinstance(env, Branchable):
+    made = gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    if problem := wrapped(made):
+        raise ConfigError(f"data.env is {id!r}: it {problem}.")
+    env: Any = made.unwrapped
+    if not is_branchable(env):
         raise ConfigError(
             f"data.env is {id!r}: it cannot be branched, since it has no {', '.join(missing_methods(env))}; add them, "
             "or wrap the environment in tsr_lightning.envs.replay.Replayed where it is registered."
@@ -61,6 +67,23 @@ def unrestorable(spec: EnvSpec) -> str:
     if spec.additional_wrappers:
         return "is registered with wrappers, whose state cannot be restored: move what they do into the environment"
     return ""
+
+
+def wrapped(env: gymnasium.Env[Any, Any]) -> str:
+    """What is wrong with an environment's wrappers, which search leaves out, with the remedy; "" if nothing."""
+    while isinstance(env, gymnasium.Wrapper):
+        if not isinstance(env, _OF_GYMNASIUM):
+            return (
+                f"is wrapped in {type(env).__name__}, whose state cannot be restored: move what it does into the "
+                "environment, or wrap all of it in tsr_lightning.envs.replay.Replayed"
+            )
+        env = env.env
+    return ""
+
+
+def is_branchable(env: object) -> TypeGuard[Branchable]:
+    """True if an environment has all of the contract; none of its properties is read, since some need an episode."""
+    return not missing_methods(env)
 
 
 def missing_methods(env: object) -> list[str]:

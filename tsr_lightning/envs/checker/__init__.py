@@ -9,8 +9,11 @@ are played, restored, replayed, played in a second environment made alike, and u
 (observation, reward, flags, info, score, state key, budget, legal actions) must agree as the contract says. A fault
 that changes nothing in what was played goes unnoticed.
 
-`episodes` checks resets, budget, score and info; `restoring` get_state and set_state; `noise` reseed, so that no branch
-sees the real episode's future; `state_keys` state_key; `subprocess_check` that another process gives the same episodes.
+NumPy's scalars are taken for plain ones, and messages for their text, as a run takes them.
+
+`episodes` checks resets, budget, score, oracle and info; `restoring` get_state and set_state; `noise` reseed, so that
+no branch sees the real episode's future; `state_keys` state_key; `subprocess_check` that another process gives the same
+episodes, in another order of seeds. `reported` reads what the environment returns.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,12 +24,13 @@ import gymnasium
 
 from tsr_lightning.envs.checker.episodes import check_episode, leaked_score
 from tsr_lightning.envs.checker.factory import BranchabilityError, resolve
-from tsr_lightning.envs.checker.noise import check_noise
+from tsr_lightning.envs.checker.noise import check_noise, check_whole_key
 from tsr_lightning.envs.checker.recording import Recorder
 from tsr_lightning.envs.checker.restoring import check_isolation, check_other_env, check_restore, check_state_record
 from tsr_lightning.envs.checker.snapshots import take_snapshot
 from tsr_lightning.envs.checker.state_keys import check_state_keys
 from tsr_lightning.envs.checker.subprocess_check import check_in_subprocess
+from tsr_lightning.errors import describe
 
 __all__ = ["BranchabilityError", "BranchabilityReport", "check_branchable"]
 
@@ -69,8 +73,17 @@ def check_branchable(
         responses: what to play where the environment has no `legal_actions`.
     """
     factory = resolve(env, kwargs or {})
-    seeds = tuple(seeds)
     recorder = Recorder(factory.env, factory, turns, tuple(responses))
+    try:
+        return _check(recorder, tuple(seeds), keys, noisy)
+    except BranchabilityError:
+        raise
+    except Exception as error:
+        raise BranchabilityError(f"contract: a call raised {describe(error)} ({factory.name})") from error
+
+
+def _check(recorder: Recorder, seeds: tuple[int, ...], keys: int, noisy: bool | None) -> BranchabilityReport:
+    factory = recorder.factory
     episodes = [check_episode(recorder, seed) for seed in seeds]
     score = leaked_score(record for _, records in episodes for record in records)
     if score is not None:
@@ -92,6 +105,8 @@ def check_branchable(
         )
     if noisy is False and any(differing):
         snapshots[differing.index(True)].fail("reseed", "two keys gave two futures; the environment is declared exact")
+    for snapshot in snapshots:
+        check_whole_key(snapshot, keys)
     for snapshot in snapshots:  # last, since noise that survives a reseed looks like an incomplete key
         check_state_keys(snapshot)
     skipped = check_in_subprocess(factory, [(seed, played) for seed, (played, _) in zip(seeds, episodes, strict=True)])

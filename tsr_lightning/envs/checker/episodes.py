@@ -2,18 +2,22 @@
 hold no score."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tsr_lightning.envs.base import HasLegalActions, HasOracle
 from tsr_lightning.envs.checker.factory import BranchabilityError
-from tsr_lightning.envs.checker.recording import FLAGS, Recorder, StepRecord, differences, first_difference, listed
+from tsr_lightning.envs.checker.recording import Recorder, StepRecord, differences, first_difference, listed
+from tsr_lightning.envs.checker.reported import FLAGS, as_text
 from tsr_lightning.envs.checker.state_keys import effect_problem
 from tsr_lightning.rng import Key
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{3,}(?!\.?\d)")
+_PERCENTAGE = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?) ?%")
 CERTAIN = 8  # decimals that never agree by chance
+LIKELY = 3  # decimals that hardly agree by chance twice; fewer hardly do so for this many scores
 
 
 def check_episode(recorder: Recorder, seed: int) -> tuple[list[str], list[StepRecord]]:
@@ -42,10 +46,10 @@ def check_episode(recorder: Recorder, seed: int) -> tuple[list[str], list[StepRe
         fail("contract", "legal_actions() is empty in the initial state")
     if start.remaining <= 0:
         fail("budget", f"remaining() is {start.remaining} in the initial state")
-    records = [begun]
+    shown = list[StepRecord]()  # by the oracle
     if isinstance(env, HasOracle):
-        records += recorder.play(env.oracle() for _ in range(recorder.turns))
-        check_steps(records[1:])
+        shown = recorder.play(_ask_oracle(recorder, env, fail) for _ in range(recorder.turns))
+        check_steps(shown)
     steps = recorder.play_randomly(Key(seed).fold_in("episode"))
     responses = [step.response for step in steps]
     check_steps(steps)
@@ -55,9 +59,32 @@ def check_episode(recorder: Recorder, seed: int) -> tuple[list[str], list[StepRe
         fail("shared noise", f"a seed gave two episodes, so there is noise from elsewhere: {listed(found)}")
     # again without calling score(): the observations must not depend on it
     env.reset(seed=seed)
-    if [env.step(response)[0] for response in responses] != [step.observation for step in steps]:
+    if [as_text(env.step(response)[0]) for response in responses] != [step.observation for step in steps]:
         fail("score", "calling it, state_key(), remaining() or legal_actions() changes the observations")
-    return responses, records + steps
+    recorder.reset(seed)
+    if found := first_difference(shown, recorder.replay(_without_oracle(recorder, shown))):
+        responses = [step.response for step in shown]
+        fail("oracle", f"calling it changes the steps after it: {listed(found)}")
+    return responses, [begun, *shown, *steps]
+
+
+def _ask_oracle(recorder: Recorder, env: HasOracle, fail: Callable[[str, str], NoReturn]) -> str:
+    """The oracle's response, whose call must leave the state as it is."""
+    before = recorder.record_state()
+    response: Any = env.oracle()  # an environment may break its own annotations
+    if not isinstance(response, str):
+        fail("oracle", f"it returns {response!r}; return the text of a response")
+    if found := differences(before, recorder.record_state()):
+        fail("oracle", f"calling it changes the state: {listed(found)}")
+    return response
+
+
+def _without_oracle(recorder: Recorder, shown: Iterable[StepRecord]) -> Iterator[str]:
+    """The oracle's responses with all calls that came before them but its own."""
+    for step in shown:
+        recorder.record_state()
+        recorder.record_state()
+        yield step.response
 
 
 def _survives_reset(recorder: Recorder, seed: int, responses: list[str]) -> bool:
@@ -74,13 +101,15 @@ def _survives_reset(recorder: Recorder, seed: int, responses: list[str]) -> bool
 def _step_problem(last: StepRecord, step: StepRecord) -> tuple[str, str] | None:
     """The property that a step breaks, and how."""
     before, response, after = last.after, step.response, step.after
-    if missing := [name for name in FLAGS if not isinstance(step.info.get(name), bool)]:
-        return "contract", f"info lacks {', '.join(missing)}, or it is no bool, at {response!r}"
+    if missing := [name for name in FLAGS if name not in step.info]:
+        return "contract", f"info lacks {', '.join(missing)}, at {response!r}"
     valid = step.info["action_is_valid"]
     if response in before.legal and not valid:
         return "contract", f"step() calls {response!r} invalid, which legal_actions() offers"
     if step.info["success"] and after.score != 1.0:
         return "score", f"it is {after.score}, not 1, in a success, at {response!r}"
+    if step.done and not step.info["success"] and after.score == 1.0:
+        return "score", f"it is 1 in an episode that ended without success, at {response!r}"
     if after.remaining > before.remaining or (valid and after.remaining == before.remaining):
         return "budget", f"remaining() went from {before.remaining} to {after.remaining}, at {response!r}"
     if not step.done and after.remaining <= 0:
@@ -88,28 +117,48 @@ def _step_problem(last: StepRecord, step: StepRecord) -> tuple[str, str] | None:
     return effect_problem(before, step)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """A number of an observation that may be a score."""
+
+    value: float
+    decimals: int
+
+    def may_be(self, score: float) -> bool:
+        """True if it is the score, rounded or cut to as many decimals."""
+        unit = 10.0**-self.decimals
+        return abs(self.value - score) <= 0.5001 * unit or 0 <= score - self.value < unit
+
+
 def leaked_score(records: Iterable[StepRecord]) -> float | None:
-    """A score that observations contain, or None.
+    """A score that observations contain, as a number or as a percentage, or None.
 
     Short numbers such as 0.5 may mean something else, and so may a reward. A number of three decimals may agree by
-    chance: at least two scores must be in their own observations, and in no observation of another score.
+    chance: at least two scores must be in their own observations, and in no observation of another score. Of whole
+    percentages it takes three.
     """
     numbers = [
-        (record.after.score, _NUMBER.findall(record.observation))
-        for record in records
-        if record.after.score not in (round(record.after.score, 2), record.reward)
+        (record.after.score, _mentions(record)) for record in records if record.after.score not in (0, 1, record.reward)
     ]
-    leaked = set[float]()
+    leaked: dict[float, int] = {}  # the most decimals by score
     for score, found in numbers:
-        matching = [number for number in found if _is(number, score)]
-        if matching and not any(_is(number, score) for other, there in numbers if other != score for number in there):
-            leaked.add(score)
-            if len(leaked) > 1 or any(len(number.partition(".")[2]) >= CERTAIN for number in matching):
-                return score
+        matching = [mention.decimals for mention in found if mention.may_be(score)]
+        others = (mention for other, there in numbers if other != score for mention in there)
+        if matching and not any(mention.may_be(score) for mention in others):
+            leaked[score] = max(matching)
+    long = [score for score, decimals in leaked.items() if decimals >= LIKELY]
+    certain = [score for score, decimals in leaked.items() if decimals >= CERTAIN]
+    if certain or len(long) > 1 or len(leaked) >= LIKELY:
+        return next(iter(certain or long or leaked))
     return None
 
 
-def _is(number: str, score: float) -> bool:
-    """Whether a number is the score, rounded to as many decimals."""
-    value, decimals = float(number), len(number.partition(".")[2])
-    return value == score or value == round(score, decimals)
+def _mentions(record: StepRecord) -> list[_Mention]:
+    """Numbers of an observation in units of the score: long ones as they are and as percentages, and percentages."""
+    long = [] if record.after.score == round(record.after.score, 2) else _NUMBER.findall(record.observation)
+    hundredths = [*long, *_PERCENTAGE.findall(record.observation)]
+    decimals = [(number, len(number.partition(".")[2])) for number in hundredths]
+    return [
+        *(_Mention(float(number), places) for number, places in decimals[: len(long)]),
+        *(_Mention(float(number) / 100, places + 2) for number, places in decimals),
+    ]

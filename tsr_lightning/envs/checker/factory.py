@@ -9,7 +9,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvCreator, EnvSpec
 
 from tsr_lightning.envs.base import Branchable
-from tsr_lightning.envs.make import find_spec, make_env, missing_methods, unrestorable
+from tsr_lightning.envs.make import find_spec, is_branchable, make_env, missing_methods, unrestorable, wrapped
 
 
 class BranchabilityError(AssertionError):
@@ -46,7 +46,9 @@ def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict
 def _unwrapped(env: Any) -> Branchable:
     """The environment without wrappers, as search uses it."""
     inner = env.unwrapped if isinstance(env, gymnasium.Env) else env
-    if not isinstance(inner, Branchable):
+    if isinstance(env, gymnasium.Env) and (problem := wrapped(env)):
+        raise BranchabilityError(f"contract: {type(inner).__name__} {problem}")
+    if not is_branchable(inner):
         raise BranchabilityError(f"contract: {type(inner).__name__} has no {', '.join(missing_methods(inner))}")
     return inner
 

@@ -1,5 +1,6 @@
 """Checks of `reseed`: all noise after it comes from its key, so no branch sees the real episode's future."""
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -9,8 +10,11 @@ from tsr_lightning.envs.checker.snapshots import Snapshot
 from tsr_lightning.rng import Key
 
 EVIDENCE = 3  # keys that must give another outcome before a response counts as noisy
+LENGTH = 3  # responses of the futures that one key and several keys give
 TRIES = 4  # branches played before one that must not change
 MANY = 1024  # keys; noise that shows in 3 of 16 shows in at least one of so many
+
+_Future = tuple[tuple[Hashable, bool], ...]
 
 
 def check_noise(snapshot: Snapshot, count: int) -> bool:
@@ -92,3 +96,34 @@ def _compare_with_later(
 def _outcome(step: StepRecord) -> tuple[Hashable, bool]:
     """What noise decides, the budget left out."""
     return step.after.state_key, step.terminated
+
+
+def check_whole_key(snapshot: Snapshot, count: int) -> None:
+    """One key for a future and one for each of its steps give the same futures.
+
+    They do not where reseed keeps no more than a bit of the key, from which all noise follows.
+    """
+    responses = snapshot.responses[:LENGTH]
+
+    def given_once(key: Key) -> _Future:
+        return tuple(map(_outcome, snapshot.branch(key, responses=responses)))
+
+    def given_before_each(key: Key) -> _Future:
+        snapshot.restore()
+        steps = list[StepRecord]()
+        for place, response in enumerate(responses):
+            snapshot.recorder.env.reseed(key.fold_in(place))
+            steps += snapshot.recorder.replay([response])
+            if steps[-1].done:
+                break
+        return tuple(map(_outcome, steps))
+
+    for sampled, other in ((given_once, given_before_each), (given_before_each, given_once)):
+        futures = Counter(sampled(snapshot.key("whole", index)) for index in range(count))
+        for future, times in futures.items():
+            if times >= EVIDENCE and all(other(snapshot.key("many", index)) != future for index in range(MANY)):
+                snapshot.fail(
+                    "reseed",
+                    f"it keeps too little of its key: {times} of {count} gave a future of {responses} that {MANY} "
+                    "others did not, where some were given once and some before each step",
+                )

@@ -1,19 +1,21 @@
 """Records of states and steps, and how two of them differ."""
 
-import copy
 import numbers
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions, Observation
+from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
+from tsr_lightning.envs.checker.reported import read_reset, read_step
+from tsr_lightning.envs.outcome import InvalidOutcome
 from tsr_lightning.rng import Key
-from tsr_lightning.trajectory import to_messages
 
-FLAGS = ("success", "action_is_valid", "action_is_effective")  # of info
+ReadT = TypeVar("ReadT")
+
 UNREADABLE = "\t??\t"
 UNREADABLE_RATE = 0.15  # of random responses
 
@@ -39,6 +41,7 @@ class StepRecord:
     truncated: bool
     info: dict[str, Any]
     after: StateRecord
+    instructions: str = ""  # of a reset
 
     @property
     def done(self) -> bool:
@@ -61,17 +64,29 @@ class Recorder:
         return None if make is None else Recorder(make(), self.factory, self.turns, self.responses)
 
     def legal(self) -> tuple[str, ...]:
-        return tuple(self.env.legal_actions()) if isinstance(self.env, HasLegalActions) else ()
+        if not isinstance(self.env, HasLegalActions):
+            return ()
+        actions: Any = self.env.legal_actions()  # an environment may break its own annotations
+        if isinstance(actions, Sequence) and all(isinstance(action, str) for action in actions):
+            return tuple(actions)
+        raise BranchabilityError(
+            f"contract: legal_actions() is {actions!r}; give a list of texts ({self.factory.name})"
+        )
 
     def record_state(self) -> StateRecord:
-        record = StateRecord(self.env.score(), self.env.state_key(), self.env.remaining(), self.legal())
-        if problem := _state_problem(record):
+        score: Any = self.env.score()
+        remaining: Any = self.env.remaining()
+        key = self.env.state_key()
+        if problem := _state_problem(score, key, remaining):
             raise BranchabilityError(f"{problem} ({self.factory.name})")
-        return record
+        return StateRecord(float(score), key, int(remaining), self.legal())
 
     def reset(self, seed: int) -> StepRecord:
-        observation, _ = self.env.reset(seed=seed)
-        return StepRecord("", _as_text(observation), 0.0, False, False, {}, self.record_state())
+        returned = self.env.reset(seed=seed)
+        observation, info, instructions = self._read(
+            f"seed {seed}", partial(read_reset, returned, self.env.instructions)
+        )
+        return StepRecord("", observation, 0.0, False, False, info, self.record_state(), instructions)
 
     def restore(self, state: Any, *keys: Key) -> None:
         """Restores a state and reseeds it with one key after another."""
@@ -81,16 +96,15 @@ class Recorder:
 
     def step(self, response: str) -> StepRecord:
         self.steps += 1
-        observation, reward, terminated, truncated, info = self.env.step(response)
+        returned = self.env.step(response)
+        read = self._read(f"response {response!r}", partial(read_step, returned))
+        return StepRecord(response, *read, self.record_state())
+
+    def _read(self, place: str, read: Callable[[], ReadT]) -> ReadT:
         try:
-            # a copy, which an environment that reuses its dictionary cannot change later
-            info = copy.deepcopy(info)
-        except Exception as error:
-            raise BranchabilityError(
-                f"contract: info cannot be copied ({error}), at {response!r}: fill it with plain values "
-                f"({self.factory.name})"
-            ) from error
-        return StepRecord(response, _as_text(observation), reward, terminated, truncated, info, self.record_state())
+            return read()
+        except InvalidOutcome as error:
+            raise BranchabilityError(f"contract: {error} ({self.factory.name}, {place})") from error
 
     def play(self, responses: Iterable[str]) -> list[StepRecord]:
         """Plays responses until the episode ends."""
@@ -121,13 +135,6 @@ class Recorder:
         return choices[int(key.uniform(1) * len(choices))]
 
 
-def _as_text(observation: Observation) -> str:
-    """Messages as lines, each after its role."""
-    if isinstance(observation, str):
-        return observation
-    return "\n".join(f"{message.role}: {message.content}" for message in to_messages(observation))
-
-
 def _until_done(steps: Iterable[StepRecord]) -> list[StepRecord]:
     played: list[StepRecord] = []
     for step in steps:
@@ -137,19 +144,15 @@ def _until_done(steps: Iterable[StepRecord]) -> list[StepRecord]:
     return played
 
 
-def _state_problem(record: StateRecord) -> str:
-    score: Any = record.score  # an environment may break its own annotations
-    remaining: Any = record.remaining
+def _state_problem(score: Any, state_key: Any, remaining: Any) -> str:
     if not isinstance(score, numbers.Real):
         return f"score: {score!r} is no number"
     if not 0.0 <= float(score) <= 1.0:  # nor is nan
         return f"score: {score} is not in [0, 1]"
-    if not _plain(record.state_key):
-        return f"state_key: {record.state_key!r} is not made of numbers, strings and tuples alone"
+    if not _plain(state_key):
+        return f"state_key: {state_key!r} is not made of numbers, strings and tuples alone"
     if not isinstance(remaining, numbers.Integral):
         return f"budget: remaining() is {remaining!r}, no whole number"
-    if not all(isinstance(action, str) for action in record.legal):
-        return f"contract: legal_actions() has something other than strings: {record.legal}"
     return ""
 
 

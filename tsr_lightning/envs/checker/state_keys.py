@@ -10,7 +10,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsr_lightning.envs.checker.recording import FLAGS, UNREADABLE, StateRecord, StepRecord
+from tsr_lightning.envs.checker.recording import UNREADABLE, StateRecord, StepRecord
+from tsr_lightning.envs.checker.reported import FLAGS
 from tsr_lightning.envs.checker.snapshots import Snapshot
 
 BRANCHING = (6, 3)  # legal responses tried at the snapshot, and after each of them
@@ -31,20 +32,25 @@ class _Reached:
 
 
 def check_state_keys(snapshot: Snapshot) -> None:
-    """Fails if a step without effect changes the key, or if states with equal keys go on differently."""
+    """Fails if a step without effect changes the key or one with effect does not, or if states with equal keys go on
+    differently."""
     by_key: dict[tuple[Hashable, int], list[_Reached]] = {}
-    for reached in _reached(snapshot):
+    states, steps = _reached(snapshot)
+    for reached in states:
         by_key.setdefault((reached.record.state_key, reached.record.remaining), []).append(reached)
     for first, *others in by_key.values():
         # another observation makes a difference likely
         for other in sorted(others, key=lambda reached: reached.observation == first.observation)[:PAIRS]:
             _compare(snapshot, first, other)
+    _check_effects(snapshot, steps)  # last, since an incomplete key looks alike
 
 
 def effect_problem(before: StateRecord, step: StepRecord) -> tuple[str, str] | None:
-    """A step without effect leaves the key as it is."""
-    after = step.after.state_key
-    if step.info["action_is_effective"] or after == before.state_key:
+    """A step without effect leaves the key as it is, and a response that cannot be read has none."""
+    after, effective = step.after.state_key, step.info["action_is_effective"]
+    if effective and not step.info["action_is_valid"]:
+        return "contract", f"info calls {step.response!r} effective and not valid: what cannot be read changes nothing"
+    if effective or after == before.state_key:
         return None
     return "state_key", (
         f"it went from {before.state_key!r} to {after!r} at {step.response!r}, which info calls not effective: leave "
@@ -52,10 +58,23 @@ def effect_problem(before: StateRecord, step: StepRecord) -> tuple[str, str] | N
     )
 
 
-def _reached(snapshot: Snapshot) -> list[_Reached]:
-    """The snapshot and the states one and two responses after it, all under one key, without ended episodes."""
+def _check_effects(snapshot: Snapshot, steps: Sequence[tuple[StateRecord, StepRecord]]) -> None:
+    """A single action that has an effect changes the key. Several in one response may lead back to where they began."""
+    for before, step in steps:
+        effective, key = step.info.get("action_is_effective"), step.after.state_key
+        if effective and key == before.state_key and step.response in before.legal:
+            snapshot.fail(
+                "contract",
+                f"info calls {step.response!r} effective, and state_key() is {key!r} before and after it: say "
+                "effective where the state changed, or add to the key what did",
+            )
+
+
+def _reached(snapshot: Snapshot) -> tuple[list[_Reached], list[tuple[StateRecord, StepRecord]]]:
+    """The snapshot and the states one and two responses after it, all under one key, without ended episodes; and the
+    steps to them and to ended episodes, each after the state that it began in."""
     frontier = [_Reached((), snapshot.state, snapshot.record, 0.0, "")]
-    reached = list(frontier)
+    reached, steps = list(frontier), list[tuple[StateRecord, StepRecord]]()
     for depth, count in enumerate(BRANCHING):
         following = list[_Reached]()
         for node in frontier:
@@ -64,7 +83,8 @@ def _reached(snapshot: Snapshot) -> list[_Reached]:
             stride = max(1, len(choices) // count)
             for response in (*(choices[start:] + choices[:start])[::stride][:count], UNREADABLE):
                 (step,) = snapshot.branch(snapshot.key("reach", depth), state=node.state, responses=[response])
-                if "action_is_effective" in step.info and (problem := effect_problem(node.record, step)):
+                steps.append((node.record, step))
+                if all(name in step.info for name in FLAGS) and (problem := effect_problem(node.record, step)):
                     snapshot.fail(*problem)
                 if not step.done:
                     state, gained = snapshot.recorder.env.get_state(), node.gained + step.reward
@@ -72,7 +92,7 @@ def _reached(snapshot: Snapshot) -> list[_Reached]:
                     following.append(_Reached(path, state, step.after, gained, step.observation))
         reached += following
         frontier = following
-    return reached
+    return reached, steps
 
 
 def _compare(snapshot: Snapshot, one: _Reached, other: _Reached) -> None:

@@ -5,46 +5,71 @@ import json
 import os
 import subprocess
 import sys
+from tempfile import TemporaryFile
 from types import FunctionType
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from tsr_lightning.envs.checker.canonical import canonical
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory, resolve
-from tsr_lightning.envs.checker.recording import Recorder
+from tsr_lightning.envs.checker.recording import Recorder, StepRecord
+from tsr_lightning.envs.process_group import end_group
 
-Trace = list[list[str]]  # by step, the reset first: observation, state_key, score
+Trace = list[dict[str, str]]  # by step, the reset first: what it shows, by name
+
+_TIMEOUT = 300.0  # seconds
+_EXCERPT = 300  # characters of a value in a sentence
 
 
 def check_in_subprocess(factory: EnvFactory, scripts: list[tuple[int, list[str]]]) -> list[str]:
-    """Plays the same seeds and responses in another process. Returns what was skipped."""
+    """Plays the same seeds and responses in another process, the last seed first. Returns what was skipped."""
     spec, problem = _serialised(factory.spec)
     if problem:
         return [f"another process: {problem}"]
-    salt = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    child = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import _trace_stdin; _trace_stdin()"],
-        input=json.dumps({"spec": spec, "scripts": scripts}),
-        env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=300,  # seconds
-        check=False,
-    )
-    if child.returncode:
-        raise BranchabilityError(f"another process: {factory.name} cannot be played there:\n{child.stderr.strip()}")
-    traces: list[Trace] = json.loads(child.stdout.splitlines()[-1])
+    traces = _play_elsewhere(factory, json.dumps({"spec": spec, "scripts": scripts[::-1]}))[::-1]
     for (seed, responses), there in zip(scripts, traces, strict=True):
         here = _trace(factory, seed, responses)
-        for turn, steps in enumerate(zip(here, there, strict=False)):  # another length follows another observation
-            for what, mine, theirs in zip(("observation", "state_key", "score"), *steps, strict=True):
-                if mine != theirs:
+        for turn, (mine, theirs) in enumerate(zip(here, there, strict=False)):  # another length follows another end
+            for what, value in mine.items():
+                if value != theirs[what]:
                     raise BranchabilityError(
-                        f"another process: {what} is {theirs} there and {mine} here, so it depends on something like "
-                        f"Python's salted hash() ({factory.name}, seed {seed}, responses {responses[:turn]})"
+                        f"another process: {what} is {theirs[what][:_EXCERPT]} there and {value[:_EXCERPT]} here, so "
+                        "it depends on something like Python's salted hash(), the order of a set, or the seeds played "
+                        f"before ({factory.name}, seed {seed}, responses {responses[:turn]})"
                     )
     return []
+
+
+def _play_elsewhere(factory: EnvFactory, request: str) -> list[Trace]:
+    """What another process answers, through files: a pipe stays open while what the environment started lives."""
+    salt = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    with TemporaryFile() as asked, TemporaryFile() as answered, TemporaryFile() as errors:
+        asked.write(request.encode())
+        asked.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import _trace_stdin; _trace_stdin()"],
+            env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=asked,
+            stdout=answered,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            status = child.wait(_TIMEOUT)
+        except subprocess.TimeoutExpired as error:
+            raise BranchabilityError(
+                f"another process: {factory.name} did not play there within {_TIMEOUT:.0f} s what it played here"
+            ) from error
+        finally:
+            end_group(child)
+        for file in (answered, errors):
+            file.seek(0)
+        if status:
+            problem = errors.read().decode(errors="replace").strip()
+            raise BranchabilityError(f"another process: {factory.name} cannot be played there:\n{problem}")
+        traces: list[Trace] = json.loads(answered.read().splitlines()[-1])
+        return traces
 
 
 def _serialised(spec: EnvSpec | None) -> tuple[str, str]:
@@ -67,7 +92,12 @@ def _serialised(spec: EnvSpec | None) -> tuple[str, str]:
 def _trace(factory: EnvFactory, seed: int, responses: list[str]) -> Trace:
     recorder = Recorder(factory.env, factory, len(responses), ())
     records = [recorder.reset(seed), *recorder.play(responses)]
-    return [[record.observation, repr(record.after.state_key), repr(record.after.score)] for record in records]
+    return [_shown(record) for record in records]
+
+
+def _shown(record: StepRecord) -> dict[str, str]:
+    shown = {name: value for name, value in vars(record).items() if name not in ("response", "after")}
+    return {name: canonical(value) for name, value in (shown | vars(record.after)).items()}
 
 
 def _trace_stdin() -> None:
