@@ -117,7 +117,7 @@ def free_port() -> int:
 def _run(args: list[str], cwd: Path, environment: dict[str, str], log: Path, paths: list[str]) -> None:
     import torch
 
-    from tsr_lightning.cli.app import main
+    from tsr_lightning.cli.command import main
 
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)

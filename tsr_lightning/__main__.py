@@ -1,14 +1,12 @@
 """The `tsr` command, which is also `python -m tsr_lightning`."""
 
-from tsr_lightning.cli.garbage import imports_left_out
 from tsr_lightning.signals import one_sentence_signals
 
 
 def main() -> None:
     """Imports the command and runs it."""
     with one_sentence_signals("tsr"):
-        with imports_left_out():
-            from tsr_lightning.cli.app import main as tsr
+        from tsr_lightning.cli.command import main as tsr
 
         tsr()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from commands import QUICK, ROOT, TINY, in_folder, tsr
 
-from tsr_lightning.cli import app as cli
+from tsr_lightning.cli.command import main
 from tsr_lightning.cli.renamed import RENAMED
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.model import Policy
@@ -352,7 +352,7 @@ def refused(empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
         present = set(empty_folder.iterdir())
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.main([str(arg) for arg in args])
+            main([str(arg) for arg in args])
         assert ended.value.code == 2
         out, err = capfd.readouterr()
         lines = [line for line in err.splitlines() if line and not line.endswith(("Seed set to 1", "Seed set to 2"))]
@@ -544,7 +544,7 @@ def test_an_error_of_the_program_keeps_its_traceback(empty_folder: Path, monkeyp
 
     monkeypatch.setattr(Policy, "__init__", build)
     with pytest.raises(ValueError, match="a fault") as raised:
-        cli.main([*RUN, *NEW])
+        main([*RUN, *NEW])
     assert not isinstance(raised.value, ConfigError)
 
 

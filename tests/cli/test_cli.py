@@ -15,7 +15,7 @@ import yaml
 from commands import QUICK, ROOT, TINY, in_folder, tsr, tsr_process
 from lightning.pytorch import Callback
 
-from tsr_lightning.cli.app import main
+from tsr_lightning.cli.command import main
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training import checkpoints

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from commands import ROOT, TINY
 
-from tsr_lightning.cli.app import main, parsed_run
+from tsr_lightning.cli.app import parsed_run
+from tsr_lightning.cli.command import main
 from tsr_lightning.cli.estimate import make_parser, setup_of
 from tsr_lightning.estimate.cards import CARDS, machine_of
 from tsr_lightning.estimate.hours import hours

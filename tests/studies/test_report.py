@@ -14,7 +14,7 @@ import pytest
 from matplotlib import pyplot
 
 from tsr_lightning.cli import report as report_command
-from tsr_lightning.cli.app import main
+from tsr_lightning.cli.command import main
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.folder import StudyFolder, write_json
 from tsr_lightning.studies.grid import Run

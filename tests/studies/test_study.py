@@ -13,7 +13,7 @@ import yaml
 from commands import ROOT, in_folder, tsr
 from processes import Forked
 
-from tsr_lightning.cli.app import main
+from tsr_lightning.cli.command import main
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import Run, parse_grid

@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, Trainer
 
 from tests.fakes import driver, tasks
 from tests.search.test_lost_searches import misbehaving
-from tsr_lightning.cli import app as cli
+from tsr_lightning.cli.command import main
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.objectives import GRPO, PPO, ImitateSuccesses, TreeCredit
@@ -136,7 +136,7 @@ def test_a_mistake_in_the_environment_ends_the_command(
     spoiled = ("--data.env", "tests.spoiled:Spoiled-v0", "--data.env_kwargs.mistake", "step raises")
     command = ("fit", "--config", "sokoban.yaml", *QUICK, "--data.held_out.instances", "2", *spoiled, *flags[where])
     with pytest.raises(SystemExit) as ended:
-        cli.main(command)
+        main(command)
     assert ended.value.code == 1
     *_, traceback, sentence = capsys.readouterr().err.splitlines()
     assert traceback == "KeyError: 'typo'"

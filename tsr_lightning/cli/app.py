@@ -1,4 +1,4 @@
-"""The `tsr` command: fit, validate and export, configured by YAML files and dotted flags, and the plain subcommands."""
+"""The subcommands fit, validate and export, configured by YAML files and dotted flags."""
 
 import logging
 import sys
@@ -13,37 +13,19 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_checkpoint, check_run
-from tsr_lightning.cli.estimate import DESCRIPTION as ESTIMATE
-from tsr_lightning.cli.estimate import estimate
-from tsr_lightning.cli.import_gguf import DESCRIPTION as IMPORT_GGUF
-from tsr_lightning.cli.import_gguf import import_gguf
-from tsr_lightning.cli.messages import config_error_sentence, one_line, one_sentence_errors, parser_error_sentence
+from tsr_lightning.cli.first_look import look
+from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
-from tsr_lightning.cli.report import DESCRIPTION as REPORT
-from tsr_lightning.cli.report import report
 from tsr_lightning.cli.save_config import SaveConfig
 from tsr_lightning.cli.shipped_configs import config_path
-from tsr_lightning.cli.study import DESCRIPTION as STUDY
-from tsr_lightning.cli.study import study
+from tsr_lightning.cli.subcommands import DESCRIPTION, EXAMPLES
 from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
 from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.trainer import Trainer
-
-DESCRIPTION = "Trains language-model agents with reinforcement learning on trajectories built by search."
-SUBCOMMANDS = {
-    "fit": "Trains a policy: tsr fit --config quickstart.yaml --trainer.max_epochs 10",
-    "validate": "Plays the held-out instances, without search: tsr validate --config ... --ckpt_path ...",
-    "export": "Writes a trained policy for transformers and peft: tsr export --config ... --ckpt_path ... --output ...",
-}
-
-
-# Subcommands that configure no run of their own, in one sentence each.
-PLAIN_SUBCOMMANDS = {"study": STUDY, "report": REPORT, "estimate": ESTIMATE, "import-gguf": IMPORT_GGUF}
 
 
 class TSRCLI(LightningCLI):
@@ -55,15 +37,8 @@ class TSRCLI(LightningCLI):
         lightning = LightningCLI.subcommands()
         return {"fit": lightning["fit"], "validate": lightning["validate"], "export": {"model", "datamodule"}}
 
-    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
-        """Lists those among the subcommands too that `main` runs by itself."""
-        super()._add_subcommands(parser, **kwargs)
-        for name, description in PLAIN_SUBCOMMANDS.items():
-            listed = LightningArgumentParser(description=description)
-            parser._subcommands_action.add_subcommand(name, listed, help=description)  # type: ignore[union-attr]
-
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
-        """Without arguments for those that are only listed, since reading them from signatures takes time."""
+        """Without arguments for those that are not run, since reading them from signatures takes time."""
         if subcommand not in sys.argv:
             return self.init_parser(**kwargs)
         return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
@@ -126,21 +101,6 @@ class ParsingCLI(TSRCLI):
         pass
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """The console script. Bad input ends it with one sentence and status 2, a signal with one and status 130 or 143."""
-    given = list(sys.argv[1:] if args is None else args)
-    with one_sentence_signals("tsr"), one_sentence_errors("tsr"):
-        if given[:1] == ["study"]:
-            sys.exit(study(given[1:], resolved_settings))
-        if given[:1] == ["report"]:
-            sys.exit(report(given[1:]))
-        if given[:1] == ["import-gguf"]:
-            sys.exit(import_gguf(given[1:]))
-        if given[:1] == ["estimate"]:
-            sys.exit(estimate(given[1:], parsed_run))
-        run(given)
-
-
 def resolved_settings(flags: Sequence[str], cli: type[CheckingCLI] = CheckingCLI) -> dict[str, Any]:
     """The whole configuration that `tsr fit` would run with these flags.
 
@@ -178,10 +138,11 @@ def parsed_run(flags: Sequence[str]) -> tuple[Agent, RolloutDataModule, Mapping[
 
 def run(args: Sequence[str], cli: type[TSRCLI] = TSRCLI) -> TSRCLI:
     """Runs the command and returns its CLI, which holds the agent, the data module and the Trainer."""
+    look(args)
     keep_callbacks_apart()
     if "" not in sys.path:
         sys.path.insert(0, "")  # a user's own environments and strategies are modules of the working folder
-    start = next((i for i, argument in enumerate(args, start=1) if argument in SUBCOMMANDS), len(args))
+    start = next((i for i, argument in enumerate(args, start=1) if argument in EXAMPLES), len(args))
     sys.argv[1:] = [_resolved(argument) for argument in (*args[:start], *as_overlays(args[start:]))]
     strict = {"exit_on_error": False, "allow_abbrev": False}
     return cli(
@@ -193,7 +154,7 @@ def run(args: Sequence[str], cli: type[TSRCLI] = TSRCLI) -> TSRCLI:
         auto_configure_optimizers=False,
         parser_kwargs={
             **{"prog": "tsr", "description": DESCRIPTION, **strict},
-            **{name: {"description": text, **strict} for name, text in SUBCOMMANDS.items()},
+            **{name: {"description": text, **strict} for name, text in EXAMPLES.items()},
         },
     )
 

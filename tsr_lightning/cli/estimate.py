@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
+from tsr_lightning.cli.subcommands import PLAIN
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.estimate.cards import CARDS, DEFAULT, machine_of
@@ -22,7 +23,6 @@ from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.training.fsdp2 import FSDP2
 from tsr_lightning.training.hooks import LimitsGroups
 
-DESCRIPTION = "Estimates the memory and hours of a run from the model's shape: tsr estimate --config paper/sokoban.yaml"
 _SEEDS = range(4)  # of the episodes that are played to see how long prompts are
 _EXPECTED = 3  # an expected response is this part of the longest that is allowed, unless told otherwise
 
@@ -33,7 +33,7 @@ Parse = Callable[[Sequence[str]], "tuple[Agent, RolloutDataModule, Mapping[str, 
 def make_parser() -> PlainParser:
     parser = PlainParser(
         prog="tsr estimate",
-        description=DESCRIPTION,
+        description=PLAIN["estimate"],
         epilog="All other flags are those of tsr fit, --config first of all.",
         allow_abbrev=False,
     )

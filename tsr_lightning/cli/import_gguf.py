@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tsr_lightning.cli.plain_parser import PlainParser
-
-DESCRIPTION = "Writes the model of a GGUF file as a Hugging Face folder, dequantised: tsr import-gguf FILE FOLDER"
+from tsr_lightning.cli.subcommands import PLAIN
 
 
 def make_parser() -> PlainParser:
-    parser = PlainParser(prog="tsr import-gguf", description=DESCRIPTION, allow_abbrev=False)
+    parser = PlainParser(prog="tsr import-gguf", description=PLAIN["import-gguf"], allow_abbrev=False)
     parser.add_argument("file", type=Path, metavar="FILE", help="a causal language model in llama.cpp's format")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="written in float32; must not exist yet")
     return parser

@@ -1,16 +1,15 @@
 """Errors of the command line, each as one sentence that names the key, the value and the remedy."""
 
-import difflib
 import inspect
 import pydoc
 import re
 import sys
 from argparse import ArgumentError
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from tsr_lightning.cli.renamed import renamed
-from tsr_lightning.cli.shipped_configs import config_folder
+from tsr_lightning.cli.suggestions import suggestion
 from tsr_lightning.errors import ConfigError, RunError, printable
 
 _PACKAGES = ("tsr_lightning", "callbacks")
@@ -81,7 +80,7 @@ def _unknown_key(text: str, keys: Collection[str]) -> str | None:
     dashes, name = found[1] or "", found[2]
     if sentence := renamed(dashes + name):
         return sentence
-    remedy = _suggestion(name, keys, dashes) or "see tsr fit --help for all keys"
+    remedy = suggestion(name, keys, dashes) or "see tsr fit --help for all keys"
     return f"{dashes}{name} is no key that can be set: {remedy}"
 
 
@@ -92,31 +91,7 @@ def _missing_key(text: str, keys: Collection[str]) -> str | None:
         subcommand = found[1].partition(".")[0]
         missing = found[1].replace(f"{subcommand}.", "--")
         return f"tsr {subcommand} needs {missing}: give them, or a file that has them with --config"
-    if found := re.search(r'expected "subcommand" to be one of \{(.*?)\}', text):
-        return f"no subcommand was given: use tsr {found[1].replace(',', ', tsr ')}, or tsr --help"
     return None
-
-
-def _unknown_subcommand(text: str, keys: Collection[str]) -> str | None:
-    if found := re.search(r"argument subcommand: invalid choice: '([^']*)' \(choose from (.*)\)", text):
-        choices = re.findall(r"\w+", found[2])
-        return f"{found[1]} is no subcommand: {_suggestion(found[1], choices) or 'choose from ' + ', '.join(choices)}"
-    return None
-
-
-def _missing_file(text: str, keys: Collection[str]) -> str | None:
-    found = re.search(r"Parser key \"config\": File does not exist: '([^']*)'", text)
-    if not found:
-        return None
-    given = next((part for part in sys.argv if part.endswith(".yaml") and found[1].endswith(part)), found[1])
-    name = given.removeprefix("configs/")
-    if sentence := renamed(name):
-        return sentence
-    folder = config_folder()
-    shipped = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.yaml")) if folder else []
-    close = _closest(name, shipped)
-    remedy = f"did you mean {close}?" if close else f"give a path, or one of {', '.join(shipped)}"
-    return f"--config is {given}, which is no file here and none that is shipped: {remedy}"
 
 
 def _no_mapping(text: str, keys: Collection[str]) -> str | None:
@@ -144,7 +119,7 @@ def _unknown_argument(text: str, keys: Collection[str]) -> str | None:
     if sentence := renamed(f"{name}.{option}") or renamed(f"{key}.{option}"):
         return sentence
     known = [parameter for parameter in _parameters(path) if parameter != "self"]
-    remedy = _suggestion(option, known) or (f"it takes {', '.join(known)}" if known else "it takes none")
+    remedy = suggestion(option, known) or (f"it takes {', '.join(known)}" if known else "it takes none")
     return f"{key} gives {name} the argument {option}, which it does not take: {remedy}"
 
 
@@ -163,7 +138,7 @@ def _unknown_class(text: str, keys: Collection[str]) -> str | None:
     if is_shipped and (sentence := renamed(path) or renamed(name)):
         return sentence
     known = set(_classes())
-    remedy = (None if name in known else _suggestion(name, known)) or "tsr fit --help lists those that do"
+    remedy = (None if name in known else suggestion(name, known)) or "tsr fit --help lists those that do"
     return f"{key} is {path}, which is no class that fits there: {remedy}"
 
 
@@ -178,7 +153,7 @@ def _wrong_type(text: str, keys: Collection[str]) -> str | None:
 
 # The first that knows a message explains it.
 _RULES = (
-    *(_unknown_key, _missing_key, _unknown_subcommand, _missing_file, _no_mapping, _invalid_yaml),
+    *(_unknown_key, _missing_key, _no_mapping, _invalid_yaml),
     *(_unknown_argument, _unknown_class, _wrong_type),
 )
 
@@ -193,20 +168,6 @@ def _type(name: str) -> str:
         return f"one of {literal[1]}"
     plain = name.removeprefix("<class '").removesuffix("'>").rstrip(".")
     return _WORDS.get(plain, f"a {plain.rpartition('.')[2]}")
-
-
-def _suggestion(given: str, known: Iterable[str], dashes: str = "") -> str | None:
-    """The known name that is closest as a whole, or else by its last part, as a question."""
-    names = sorted(known)
-    last_parts = {name.rpartition(".")[2]: name for name in names}
-    close = _closest(given, names) or last_parts.get(_closest(given.rpartition(".")[2], last_parts) or "")
-    return f"did you mean {dashes}{close}?" if close else None
-
-
-def _closest(given: str, known: Collection[str]) -> str | None:
-    longer = [name for name in known if name.startswith(given)]
-    close = longer if len(longer) == 1 else difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.75)
-    return close[0] if close else None
 
 
 def _parameters(path: str) -> list[str]:

@@ -6,14 +6,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tsr_lightning.cli.plain_parser import PlainParser
+from tsr_lightning.cli.subcommands import PLAIN
 from tsr_lightning.errors import ConfigError
 
-DESCRIPTION = "Writes tables, curves and one page of what studies measured, finished or not."
 _LIBRARIES = ("pandas", "pyarrow", "scipy", "matplotlib")  # the extra `study`
 
 
 def make_parser() -> PlainParser:
-    parser = PlainParser(prog="tsr report", description=DESCRIPTION, allow_abbrev=False)
+    parser = PlainParser(prog="tsr report", description=PLAIN["report"], allow_abbrev=False)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="the folder of a study")
     parser.add_argument("--output", type=Path, help="folder to write to; DIR/report of the first study if not given")
     parser.add_argument("--baseline", metavar="ARM", help="compares all arms with this one, instead of the grid's")

@@ -7,16 +7,15 @@ from rich.console import Console
 
 from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
 from tsr_lightning.cli.shipped_configs import config_path
+from tsr_lightning.cli.subcommands import PLAIN
 from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import read_grid
 from tsr_lightning.studies.study import Outcome, Resolve, check_arms, run_study
 
-DESCRIPTION = "Runs a grid of configurations and seeds, several runs side by side, and goes on where it was stopped."
-
 
 def make_parser() -> PlainParser:
-    parser = PlainParser(prog="tsr study", description=DESCRIPTION, allow_abbrev=False)
+    parser = PlainParser(prog="tsr study", description=PLAIN["study"], allow_abbrev=False)
     parser.add_argument("grid", help="a YAML file, or the name of a shipped one such as studies/stability.yaml")
     parser.add_argument("--output", type=Path, help="folder of the results and runs; runs/studies/NAME if not given")
     parser.add_argument("--jobs", type=at_least_one, help="runs side by side, instead of the grid's jobs")

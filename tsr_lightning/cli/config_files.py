@@ -1,0 +1,71 @@
+"""Reads what `--config` names: a file, a shipped one by its name, or YAML itself. Imports no PyTorch."""
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from tsr_lightning.cli.renamed import renamed
+from tsr_lightning.cli.shipped_configs import config_folder, config_path
+from tsr_lightning.cli.suggestions import closest
+from tsr_lightning.errors import ConfigError
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """The keys of a configuration.
+
+    Args:
+        name: what was given as --config.
+
+    Raises:
+        ConfigError: there is no such file, or it holds no mapping of keys.
+    """
+    path = Path(name) if _exists(name) else config_path(name)
+    if path is not None:
+        loaded = _loaded(_text(path, name), name)
+    elif name.endswith((".yaml", ".yml")) or not isinstance(loaded := _loaded(name, name), dict):
+        raise ConfigError(_missing(name))
+    if loaded is None:
+        raise ConfigError(f"--config is {name}, which is empty: give it keys, such as data.instances, or leave it out")
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"--config is {name}, which is no mapping of keys: write them as tsr fit --print_config does")
+    return loaded
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # YAML may be longer than the name of a file
+        return False
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config is {name}, which is no text: give a YAML file") from None
+    except OSError as error:
+        raise ConfigError(f"--config is {name}, which cannot be read ({error.strerror}): give a YAML file") from None
+
+
+def _loaded(text: str, name: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        problem = re.sub(r'in "<[^>]*>", ', "at ", " ".join(str(error).split()))
+        raise ConfigError(f"--config is {name}, which is no valid YAML: {problem}") from None
+
+
+def _missing(name: str) -> str:
+    plain = name.removeprefix("configs/")
+    if sentence := renamed(plain):
+        return sentence
+    folder = config_folder()
+    shipped = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml")) if folder else []
+    by_stem = {PurePosixPath(path).stem: path for path in sorted(shipped, key=lambda path: -path.count("/"))}
+    close = closest(plain, shipped) or by_stem.get(closest(PurePosixPath(plain).stem, by_stem) or "")
+    remedy = f"did you mean {close}?" if close else "give a path, or the name of a shipped one such as sokoban.yaml"
+    return f"--config is {name}, which is no file here and none that is shipped: {remedy}"

@@ -1,0 +1,105 @@
+"""Refuses files and flags in an order in which the later silently replaces the earlier, and keys within a list."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from tsr_lightning.cli.arguments import File, Flag, Word
+from tsr_lightning.cli.config_files import read_config
+from tsr_lightning.errors import ConfigError
+
+_ABSENT = object()
+
+
+def check_order(given: Sequence[File | Flag | Word]) -> None:
+    """Reads the files of a command line, and raises the first ConfigError.
+
+    A file that names `data.env` is a whole task, over which the others are laid: it comes before them, and before flags
+    of the same keys. Where it replaces nothing, it may come later.
+    """
+    merged: dict[str, Any] = {}
+    overlays: list[tuple[str, dict[str, Any]]] = []  # files that name no environment
+    flags: list[Flag] = []
+    own_lists: set[str] = set()  # that a flag has set
+    for part in given:
+        match part:
+            case File(name):
+                keys = read_config(name)
+                if _at(keys, "data.env") is _ABSENT:
+                    overlays.append((name, keys))
+                else:
+                    _check_is_first(name, keys, overlays)
+                    _check_comes_before(name, keys, flags)
+                merged = _merged(merged, keys)
+            case Flag(key):
+                flags.append(part)
+                own_lists.add(key.removesuffix("+"))
+                _check_list(part, merged, own_lists)
+            case Word():
+                pass
+
+
+def _check_is_first(name: str, keys: Mapping[str, Any], overlays: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    for earlier, theirs in overlays:
+        replaced = next((key for key, value in _leaves(theirs) if _replaces(_at(keys, key), value)), None)
+        if replaced is not None:
+            raise ConfigError(
+                f"--config {earlier} comes before --config {name}, which names the environment and replaces its "
+                f"{replaced}: give --config {name} --config {earlier}"
+            )
+
+
+def _check_comes_before(name: str, keys: Mapping[str, Any], flags: Sequence[Flag]) -> None:
+    for flag in flags:
+        if flag.value is not None and _replaces(_at(keys, flag.key), _value(flag.value)):
+            raise ConfigError(f"{flag} comes before --config {name}, which replaces it: give it after that file")
+
+
+def _check_list(flag: Flag, merged: Mapping[str, Any], own_lists: set[str]) -> None:
+    """jsonargparse would change the last element alone."""
+    names = flag.key.split(".")
+    for depth in range(1, len(names)):
+        key = ".".join(names[:depth])
+        found = _at(merged, key)
+        if isinstance(found, list) and len(found) > 1 and key not in own_lists:
+            raise ConfigError(
+                f"{flag} names no element of {key}, which is a list of {len(found)}: give the whole list, as "
+                f"--{key} '[...]' or in a file, or one element more as --{key}+"
+            )
+
+
+def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in keys.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _at(keys: Any, dotted: str) -> Any:
+    """What is set at a key or above it; _ABSENT where nothing is."""
+    for name in dotted.split("."):
+        if not isinstance(keys, Mapping):
+            return keys
+        if name not in keys:
+            return _ABSENT
+        keys = keys[name]
+    return keys
+
+
+def _replaces(after: Any, before: Any) -> bool:
+    return after is not _ABSENT and after != before
+
+
+def _merged(before: Any, after: Any) -> Any:
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return after
+    return {**before, **{key: _merged(before.get(key), value) for key, value in after.items()}}
+
+
+def _value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

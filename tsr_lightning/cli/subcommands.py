@@ -1,0 +1,24 @@
+"""Names and sentences of the subcommands. Imports nothing, so that help and mistakes are told at once."""
+
+DESCRIPTION = "Trains language-model agents with reinforcement learning on trajectories built by search."
+
+# Subcommands that configure a run: the docstrings of the Trainer's methods, and an example of each.
+RUNS = {
+    "fit": "Train a policy on trajectories built by search, and evaluate it on held-out instances.",
+    "validate": "Evaluate a policy on held-out instances, without search.",
+    "export": "Write a trained policy as files that plain transformers and peft load.",
+}
+EXAMPLES = {
+    "fit": "Trains a policy: tsr fit --config quickstart.yaml --trainer.max_epochs 10",
+    "validate": "Plays the held-out instances, without search: tsr validate --config ... --ckpt_path ...",
+    "export": "Writes a trained policy for transformers and peft: tsr export --config ... --ckpt_path ... --output ...",
+}
+# Subcommands with parsers of their own.
+PLAIN = {
+    "study": "Runs a grid of configurations and seeds, several runs side by side, and goes on where it was stopped.",
+    "report": "Writes tables, curves and one page of what studies measured, finished or not.",
+    "estimate": "Estimates the memory and hours of a run from the model's shape: "
+    "tsr estimate --config paper/sokoban.yaml",
+    "import-gguf": "Writes the model of a GGUF file as a Hugging Face folder, dequantised: tsr import-gguf FILE FOLDER",
+}
+ALL = {**RUNS, **PLAIN}
