@@ -95,7 +95,7 @@ def test_a_state_is_known_without_asking_for_it(misbehaving: Any) -> None:
 
 def test_seeds_are_announced_before_an_episode_and_within_one() -> None:
     """And the state stays as it is, what is pending too."""
-    env = process_env("tests.family:Prepares-v0", {})
+    env = process_env("tests.own_processes:Prepares-v0", {})
     assert isinstance(env, PreparesInstances)
     assert not isinstance(process_env("tests.corridor:Corridor-v0", {}), PreparesInstances)
     env.prepare([3, 4])
@@ -111,9 +111,9 @@ def test_seeds_are_announced_before_an_episode_and_within_one() -> None:
 
 
 def test_a_state_that_cannot_be_pickled_is_refused_by_name() -> None:
-    env = process_env("tests.family:LiveState-v0", {})
+    env = process_env("tests.own_processes:LiveState-v0", {})
     sentence = (
-        r"reset of tests\.family:LiveState-v0 \(instance 3\) is wrong: state cannot be pickled, which "
+        r"reset of tests\.own_processes:LiveState-v0 \(instance 3\) is wrong: state cannot be pickled, which "
         r"data.env_processes needs \(.*lambda.*\); make it of plain values, or set data.env_processes to false"
     )
     with pytest.raises(RunError, match=sentence):

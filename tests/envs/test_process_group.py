@@ -14,11 +14,11 @@ from commands import ROOT
 from tsr_lightning.envs.base import EnvDied, EnvTimedOut
 from tsr_lightning.envs.process import ProcessEnv, process_env
 
-FAMILY = "tests.family:Family-v0"
+WITH_CHILD = "tests.own_processes:WithChild-v0"
 USER = """
 import sys, time
 from tsr_lightning.envs.process import process_env
-env = process_env("tests.family:Family-v0", {"folder": sys.argv[1]})
+env = process_env("tests.own_processes:WithChild-v0", {"folder": sys.argv[1]})
 env.reset(seed=0)
 print("reset", flush=True)
 time.sleep(600)
@@ -58,7 +58,7 @@ def die(env: ProcessEnv) -> None:
 def test_children_end_with_the_process(
     kwargs: dict[str, bool], end: Callable[[ProcessEnv], None], tmp_path: Path
 ) -> None:
-    env = process_env(FAMILY, {"folder": str(tmp_path), **kwargs}, timeout=0.3)
+    env = process_env(WITH_CHILD, {"folder": str(tmp_path), **kwargs}, timeout=0.3)
     env.reset(seed=0)
     child = int(next(tmp_path.iterdir()).name)
     assert lives(child)

@@ -13,6 +13,7 @@ from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.replay import Replayed, ReplayError
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
+from tsr_lightning.training.instances import HeldOut, Instances
 
 ANSWERS = ["red", "blue", "pass"]
 
@@ -123,6 +124,50 @@ def test_given_functions_are_used() -> None:
     assert (env.legal_actions(), env.score(), env.state_key()) == (["pass"], 0.0, len(first))
     env.step("pass")
     assert env.legal_actions() == ["red", "blue"]
+
+
+class Number(gymnasium.Env[str, str]):
+    """Guess a number from 1 to 9, which no observation shows."""
+
+    def __init__(self) -> None:
+        self.action_space = self.observation_space = Text(16)
+        self.number = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number = int(self.np_random.integers(1, 10))
+        return "Guess", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        found = action == str(self.number)
+        return "found" if found else f"not {action.strip()}", float(found), found, False, {}
+
+
+def test_hidden_state_is_played_and_held_out() -> None:
+    digits = [str(digit) for digit in range(1, 10)]
+
+    def hiding(**kwargs: Any) -> Replayed:
+        return Replayed(Number(), actions=digits, max_turns=4, **kwargs)
+
+    def shown() -> Replayed:
+        return hiding(hidden=lambda env: env.number)
+
+    check_branchable(shown)
+    drawn = Instances([shown()], Key(1), HeldOut(4))
+    assert len(drawn.held_out) == 4
+    assert len(drawn.training(0, 20).instances) == 20
+    env = shown()
+    env.reset(seed=5)
+    assert env.state_key() == ("Guess", env.unwrapped._env.unwrapped.number)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"only 1 different initial states were found.*in Replayed with `hidden`"):
+        _ = Instances([hiding()], Key(1), HeldOut(4)).held_out
+
+
+def test_an_effect_is_a_change_of_the_key() -> None:
+    """And not of what else an observation shows."""
+    env = Replayed(Urn(), actions=ANSWERS, max_turns=8, state_key=lambda observation: observation.count(":"))
+    env.reset(seed=0)
+    assert [env.step("pass")[4]["action_is_effective"] for _ in range(2)] == [True, False]
 
 
 def test_reseed_draws_from_its_key() -> None:

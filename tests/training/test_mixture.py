@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from commands import QUICK, ROOT, TINY, in_folder, tsr
 
 from tsr_lightning.cli.app import TSRCLI
 from tsr_lightning.envs.base import fingerprint
+from tsr_lightning.envs.frozen_lake import TextFrozenLake
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
@@ -105,6 +107,29 @@ def test_each_environment_keeps_its_own_held_out_instances() -> None:
     drawn = both.training(0, 150)
     assert drawn.skipped > 0
     assert {initial(one) for one in both.held_out}.isdisjoint(initial(one) for one in drawn.instances)
+
+
+class Pond(TextFrozenLake):
+    """The same task by another class."""
+
+
+def test_what_one_environment_holds_out_no_other_trains_on() -> None:
+    """Of a task and its subclass, whose held-out sets differ; what is trained on counts against both."""
+    envs = [TextFrozenLake(size=3), Pond(size=3, frozen=0.6)]
+    both = Instances(envs, Key(1), HeldOut(40), lambda epoch: (1, 1))
+    drawn = both.training(0, 200)
+
+    def states(instances: Iterable[Instance | None]) -> Iterator[tuple[int, str]]:
+        for index, seed in filter(None, instances):
+            envs[index].reset(seed=seed)
+            yield index, fingerprint(envs[index].state_key())
+
+    held, trained = list(states(both.held_out)), list(states(drawn.instances))
+    assert {env for env, _ in trained} == {0, 1}
+    assert {fingerprint for _, fingerprint in held}.isdisjoint(fingerprint for _, fingerprint in trained)
+    assert f", of {len(set(trained))} different initial states, 0 of them held out" in both.summary
+    both.load_state_dict({"instances": 1, "states": [(0, int(held[-1][1][:15], 16))], "skipped": 0})  # held out of 1
+    assert "1 rolled out for training, of 1 different initial states, 1 of them held out" in both.summary
 
 
 def state(cli: TSRCLI) -> tuple[dict[str, torch.Tensor], dict[str, float]]:

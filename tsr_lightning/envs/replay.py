@@ -8,6 +8,10 @@
 `set_state` costs a reset and all steps so far, and a state grows with the episode. The environment must give the same
 observations after `reset(seed=)` and the same responses, and draw noise from `np_random` alone. Each observation of a
 replay is checked against the recorded one. Wrappers (TimeLimit and the like) may stay on: they are replayed as well.
+
+What an environment hides, such as a number to guess, has to be in the state key, or all its instances are one:
+
+    Replayed(Number(), actions=["1", "2", "3"], max_turns=4, hidden=lambda env: env.number)
 """
 
 import json
@@ -39,7 +43,7 @@ class Replayed(gymnasium.Env[str, str]):
     """A text environment that replay makes branchable.
 
     Missing entries of `info` are filled in: `success` is a termination with a positive return, `action_is_valid` is
-    true, `action_is_effective` says whether the observation changed.
+    true, `action_is_effective` says whether the state key changed.
 
     Args:
         env: any gymnasium environment with `Text` spaces, wrapped or not.
@@ -50,6 +54,8 @@ class Replayed(gymnasium.Env[str, str]):
             after a success.
         state_key: the state key from an observation; by default the observation itself, so that all keys differ where
             observations show the turn or the budget.
+        hidden: what the state key has beside that, from the unwrapped environment: all that decides how an episode goes
+            on and is in no observation, as numbers, strings and tuples. By default nothing is.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012
@@ -63,6 +69,7 @@ class Replayed(gymnasium.Env[str, str]):
         instructions: str = "",
         score: Callable[[str, float], float] | None = None,
         state_key: Callable[[str], Hashable] | None = None,
+        hidden: Callable[[Any], Hashable] | None = None,
     ) -> None:
         for name, space in (("action", env.action_space), ("observation", env.observation_space)):
             remedy = f"its {name} space is {space}; only environments with Text spaces can be replayed."
@@ -73,7 +80,7 @@ class Replayed(gymnasium.Env[str, str]):
             raise ConfigError(f"Replayed.max_turns is {max_turns}: give the turns of an episode of {env}, at least 1.")
         self._env, self._max_turns = env, max_turns
         self._actions = actions if callable(actions) else lambda observation, info: actions
-        self._score, self._key = score, state_key
+        self._score, self._key, self._hidden = score, state_key, hidden
         self.instructions = instructions
         self.action_space, self.observation_space = env.action_space, env.observation_space
         self.render_mode = env.render_mode
@@ -88,7 +95,7 @@ class Replayed(gymnasium.Env[str, str]):
         return self._begin(first, json.dumps(options)), dict(self._info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        before = self.get_state()
+        before, key_before = self.get_state(), self.state_key()
         if self._ended:
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         observation, reward, terminated, truncated, info = self._env.step(action)
@@ -101,7 +108,7 @@ class Replayed(gymnasium.Env[str, str]):
         self._info = {
             "success": terminated and self._return > 0,
             "action_is_valid": True,
-            "action_is_effective": observation != before.observations[-1],
+            "action_is_effective": self.state_key() != key_before,
             **info,
         }
         return observation, float(reward), terminated, truncated, dict(self._info)
@@ -143,7 +150,8 @@ class Replayed(gymnasium.Env[str, str]):
 
     def state_key(self) -> Hashable:
         observation = self.get_state().observations[-1]
-        return observation if self._key is None else self._key(observation)
+        key = observation if self._key is None else self._key(observation)
+        return key if self._hidden is None else (key, self._hidden(self._env.unwrapped))
 
     def remaining(self) -> int:
         """Turns left."""

@@ -13,7 +13,7 @@ import gymnasium
 from tests.corridor import Corridor
 
 
-class Family(Corridor):
+class WithChild(Corridor):
     """It starts a child when it is made, as one that drives a browser does.
 
     Args:
@@ -56,5 +56,5 @@ class Prepares(Corridor):
         return f"prepared: {self.prepared}"
 
 
-for env in (Family, LiveState, Prepares):
+for env in (WithChild, LiveState, Prepares):
     gymnasium.register(f"{env.__name__}-v0", env)
