@@ -9,11 +9,14 @@ from commands import QUICK, ROOT, in_folder, tsr
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```\n\n```\ntsr (.*?)\n```", README, re.DOTALL)
+# For fewer epochs than the example has, in both of its phases.
+SHORTER = {"largest.py": ("--data.plan.init_args.epochs", "[1]", "--trainer.max_epochs", "2")}
 
 
 def test_the_readme_has_an_example_of_each_kind():
     assert [name for name, _, _ in EXAMPLES] == [
         "guess.py",
+        "largest.py",
         "stubborn.py",
         "valid_actions.py",
         "median.py",
@@ -28,7 +31,7 @@ def test_an_example_trains(name: str, source: str, command: str, tmp_path: Path)
     subcommand, config, task, *flags = shlex.split(command)
     quick = (*QUICK[:-2], "--trainer.max_epochs", "1")  # before the example's own flags, which stand
     with in_folder(tmp_path):
-        cli = tsr(subcommand, config, task, *quick, *flags)
+        cli = tsr(subcommand, config, task, *quick, *flags, *SHORTER.get(name, ()))
     assert cli.trainer.global_step > 0
     assert cli.trainer.callback_metrics["train/grad_norm_policy"] > 0
     assert name.removesuffix(".py") in str(cli.config)

@@ -22,6 +22,7 @@ class EnvFactory:
     env: Branchable
     make: Callable[[], Branchable] | None  # another one alike
     spec: EnvSpec | None
+    importable: tuple[str, dict[str, Any]] | None = None  # id and arguments, where the id names its module
 
 
 def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict[str, Any]) -> EnvFactory:
@@ -29,7 +30,8 @@ def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict
         registered = find_spec(env)
         _check_spec(env, registered)
         spec = dataclasses.replace(registered, kwargs={**registered.kwargs, **kwargs})
-        return EnvFactory(env, make_env(env, **kwargs), lambda: make_env(env, **kwargs), spec)
+        importable = (env, kwargs) if ":" in env else None
+        return EnvFactory(env, make_env(env, **kwargs), lambda: make_env(env, **kwargs), spec, importable)
     if isinstance(env, gymnasium.Env):
         own = env.spec
         _check_spec(str(env.unwrapped), own)

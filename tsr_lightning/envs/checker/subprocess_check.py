@@ -24,10 +24,10 @@ _EXCERPT = 300  # characters of a value in a sentence
 
 def check_in_subprocess(factory: EnvFactory, scripts: list[tuple[int, list[str]]]) -> list[str]:
     """Plays the same seeds and responses in another process, the last seed first. Returns what was skipped."""
-    spec, problem = _serialised(factory.spec)
+    made, problem = _serialised(factory)
     if problem:
         return [f"another process: {problem}"]
-    traces = _play_elsewhere(factory, json.dumps({"spec": spec, "scripts": scripts[::-1]}))[::-1]
+    traces = _play_elsewhere(factory, json.dumps({"made": made, "scripts": scripts[::-1]}))[::-1]
     for (seed, responses), there in zip(scripts, traces, strict=True):
         here = _trace(factory, seed, responses)
         for turn, (mine, theirs) in enumerate(zip(here, there, strict=False)):  # another length follows another end
@@ -72,8 +72,15 @@ def _play_elsewhere(factory: EnvFactory, request: str) -> list[Trace]:
         return traces
 
 
-def _serialised(spec: EnvSpec | None) -> tuple[str, str]:
-    """A spec as JSON, from which another process can make the environment; or "" and why not."""
+def _serialised(factory: EnvFactory) -> tuple[str, str]:
+    """As JSON, from which another process can make the environment: its id and arguments where the id names the module
+    that registers it, or else its spec; or "" and why not."""
+    if factory.importable is not None:
+        try:
+            return json.dumps(factory.importable), ""
+        except TypeError as error:
+            return "", f"its arguments cannot be written as JSON ({error})"
+    spec = factory.spec
     if spec is None:
         return "", "the environment has no spec"
     creator = spec.entry_point
@@ -103,5 +110,9 @@ def _shown(record: StepRecord) -> dict[str, str]:
 def _trace_stdin() -> None:
     """The child's part: reads scripts from stdin, writes their traces to stdout."""
     request = json.load(sys.stdin)
-    factory = resolve(gymnasium.make(EnvSpec.from_json(request["spec"]), disable_env_checker=True), {})
+    match json.loads(request["made"]):
+        case [str(id), dict(kwargs)]:
+            factory = resolve(id, kwargs)
+        case _:
+            factory = resolve(gymnasium.make(EnvSpec.from_json(request["made"]), disable_env_checker=True), {})
     print(json.dumps([_trace(factory, seed, responses) for seed, responses in request["scripts"]]))
