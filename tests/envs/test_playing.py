@@ -13,7 +13,7 @@ from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.process import process_env
 from tsr_lightning.envs.sample_texts import sample_observations, sample_texts
 from tsr_lightning.envs.waiting import told
-from tsr_lightning.errors import RunError
+from tsr_lightning.errors import EnvFault, RunError
 from tsr_lightning.estimate.episodes import TokenCounter, measure
 
 ID = "tests.spoiled:Spoiled-v0"
@@ -47,6 +47,45 @@ def test_a_failure_is_one_sentence(way: Callable[[Any], Any], mistake: str, sent
     with pytest.raises(RunError, match=sentence) as refused:
         way(Spoiled(mistake))
     assert "\n" not in str(refused.value)
+
+
+class Shaky(Spoiled):
+    """What it depends on fails at the calls with these numbers, resets and steps counted together."""
+
+    def __init__(self, *failing: int) -> None:
+        super().__init__()
+        self.calls, self.failing = 0, failing
+
+    def _spoiled(self, method: str, result: Any) -> Any:
+        self.calls += method in ("reset", "step")
+        if self.calls in self.failing and method in ("reset", "step"):
+            raise EnvFault("no page")
+        return result
+
+
+RETRYING: dict[str, Callable[[Any, int], Any]] = {
+    "sample texts": lambda env, retries: list(sample_texts(env, retries)),
+    "first observations": lambda env, retries: sample_observations(env, 3, retries),
+    "estimate": lambda env, retries: measure(env, TokenCounter(len, 1), range(2), retries),
+}
+
+
+@pytest.mark.parametrize("way", RETRYING.values(), ids=RETRYING)
+def test_an_episode_that_fails_is_played_again(way: Callable[[Any, int], Any]) -> None:
+    """From its beginning, and as it would have gone."""
+    assert way(Shaky(1), 1) == way(Shaky(3), 1) == way(Shaky(1, 3), 2) == way(Shaky(), 0)
+    with pytest.raises(RunError, match=r"step of Shaky .* failed: EnvFault: no page"):
+        way(Shaky(3), 0)
+    with pytest.raises(RunError, match=r"reset of Shaky .* failed: EnvFault: no page"):
+        way(Shaky(1, 2), 1)
+
+
+def test_a_first_reset_that_fails_is_tried_again() -> None:
+    env = Shaky(1)
+    check_first_reset(ID, lambda: env, retries=1)
+    assert env.calls == 2
+    with pytest.raises(RunError, match=r"reset of Shaky \(instance 0\) failed: EnvFault: no page"):
+        check_first_reset(ID, lambda: Shaky(1, 2), retries=1)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

@@ -17,6 +17,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Expert, Sample
+from tsr_lightning.training.mixture import MixtureEntry
 
 MISBEHAVING = "tests.misbehaving:Misbehaving-v0"
 SHIPPED = ["tsr/FrozenLake-v0", "tsr/Sokoban-v0", "tsr/WebShop-v0"]
@@ -75,7 +76,7 @@ def test_the_contract_is_met_with_an_oracle_where_there_is_one() -> None:
     assert missing_methods(sokoban) == missing_methods(corridor) == []
     assert isinstance(sokoban, HasOracle)
     assert not isinstance(corridor, HasOracle)
-    assert sokoban.env_class is type(make_env("tsr/Sokoban-v0"))
+    assert sokoban.class_name == "SokobanEnv"
 
 
 def test_a_state_is_known_without_asking_for_it(misbehaving: Any) -> None:
@@ -108,6 +109,20 @@ def test_seeds_are_announced_before_an_episode_and_within_one() -> None:
     assert env.get_state() == start
     assert env.instructions == "prepared: (5,)"
     env.close()
+
+
+def test_an_entry_point_that_is_no_class_is_called_in_other_processes_alone(tmp_path: Path) -> None:
+    entry = MixtureEntry("tests.own_processes:MadeByFunction-v0", {"folder": str(tmp_path)})
+    first, second = entry.make_process(None), entry.make_process(None)
+    assert len(list(tmp_path.iterdir())) == 1  # one process said what both are
+    assert isinstance(first, PreparesInstances)
+    assert (first.class_name, second.class_name) == ("Prepares", "Prepares")
+    first.reset(seed=0)
+    first.close()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not (tmp_path / str(os.getpid())).exists()
+    with pytest.raises(RunError, match=r"__init__ of .*DiesWhenMade-v0 failed: EnvDied: .* exit status 7"):
+        MixtureEntry("tests.own_processes:DiesWhenMade-v0").make_process(None)
 
 
 def test_a_state_that_cannot_be_pickled_is_refused_by_name() -> None:

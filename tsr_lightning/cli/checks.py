@@ -30,7 +30,7 @@ from tsr_lightning.training.void_settings import check_void
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
     """Raises the first ConfigError that the run would meet."""
     for entry in data.mixture:
-        check_first_reset(entry.env, partial(data.make_env, entry))
+        check_first_reset(entry.env, partial(data.make_env, entry), data.faults.retries)
     _check_new_model(agent.spec.model)
     check_policy(agent.spec)
     if subcommand != "export":  # which generates nothing
@@ -124,7 +124,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
     chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, CommandEnv) else 0
-        for turn, observed in enumerate(sample_observations(env, history)):
+        for turn, observed in enumerate(sample_observations(env, history, data.faults.retries)):
             prompt = len(chat.prompt((), observed))
             if prompt >= limit:
                 which = "first prompt" if turn == 0 else f"prompt of turn {turn + 1}, with the history that it repeats,"

@@ -94,7 +94,7 @@ def setup_of(
     shape, source = find_shape(spec, tokenizer)
     limit = min(shape.max_position_embeddings, data.context_tokens or shape.max_position_embeddings)
     counter = counter_of(tokenizer, given.characters_per_token)
-    played = [episode for env in data.envs for episode in measure(env, counter, _SEEDS)]
+    played = [episode for env in data.envs for episode in measure(env, counter, _SEEDS, data.faults.retries)]
     allowed = data.sampling.max_response_tokens
     response = min(allowed, given.response_tokens or -(-allowed // _EXPECTED))
     mean = average(played)

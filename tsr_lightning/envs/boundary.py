@@ -23,6 +23,10 @@ ResultT = TypeVar("ResultT")
 _EXCERPT = 80  # characters of a response in a sentence
 
 
+class CallFailed(RunError):
+    """A call failed that may work at the next try."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """Names a call of an environment in a sentence.
@@ -66,11 +70,25 @@ def bounded(call: Call, act: Callable[[], ResultT]) -> ResultT:
 
 
 def final(call: Call, act: Callable[[], ResultT]) -> ResultT:
-    """The result of a call that is not tried again: whatever fails ends the run with a RunError."""
+    """The result of a call. Whatever fails raises a RunError: a CallFailed where it may be tried again."""
     try:
         return bounded(call, act)
     except FAULTS as error:
-        raise RunError(f"{call} failed: {describe(error)}; see that the environment can be played") from error
+        raise CallFailed(f"{call} failed: {describe(error)}; see that the environment can be played") from error
+
+
+def retried(retries: int, act: Callable[[], ResultT]) -> ResultT:
+    """The result of `final` calls that begin with a reset, all of which are made again after a failure.
+
+    Raises:
+        RunError: the program of the environment is wrong, or one of the calls has failed once more than `retries`.
+    """
+    for _ in range(retries):
+        try:
+            return act()
+        except CallFailed:
+            continue
+    return act()
 
 
 def name_of(env: object) -> str:

@@ -1,4 +1,4 @@
-"""Plays an environment before a run, for its text alone. Nothing is tried again: a failure is one sentence."""
+"""Plays an environment before a run, for its text alone. A failure that repetition does not mend is one sentence."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import gymnasium
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
-from tsr_lightning.envs.boundary import Call, final
+from tsr_lightning.envs.boundary import Call, final, retried
 from tsr_lightning.envs.make import find_spec
 from tsr_lightning.envs.outcome import flag, one_text, texts
 from tsr_lightning.envs.process import ProcessEnv
@@ -23,18 +23,24 @@ class Opening(NamedTuple):
     messages: tuple[Message, ...]
 
 
-def check_first_reset(id: str, make: Callable[[], Branchable]) -> None:
+def check_first_reset(id: str, make: Callable[[], Branchable], retries: int = 0) -> None:
     """Makes an environment and resets it once: a bad value, such as that of a level file, shows only there.
+
+    Args:
+        id: of the environment.
+        make: makes it.
+        retries: how often either is tried again where what it depends on fails.
 
     Raises:
         ConfigError: its id or its arguments are refused.
         RunError: it cannot be made or reset.
     """
-    find_spec(id)  # a module that is missing, or whose own import fails, is no failure of the environment
+    with told(f"the module of {id}"):
+        find_spec(id)  # a module that is missing, or whose own import fails, is no failure of the environment
     with told(f"{id} to be made"):
-        env = final(Call(id, "__init__"), make)
+        env = retried(retries, partial(final, Call(id, "__init__"), make))
     with told(f"reset(seed=0) of {id}"):
-        final(Call(env, "reset", 0), partial(_open, env, 0))
+        retried(retries, partial(final, Call(env, "reset", 0), partial(_open, env, 0)))
         final(Call(env, "close", 0), partial(_close, env))
 
 

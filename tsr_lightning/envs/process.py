@@ -7,10 +7,12 @@ program, PyTorch included, into every process.
 """
 
 import json
+import pickle
 import subprocess
 import sys
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
 from multiprocessing.connection import Connection
 from socket import socketpair
 from typing import Any
@@ -26,9 +28,9 @@ from tsr_lightning.envs.base import (
     Observation,
     PreparesInstances,
 )
-from tsr_lightning.envs.make import find_spec, make_env
+from tsr_lightning.envs.make import find_spec
 from tsr_lightning.envs.process_group import end_group
-from tsr_lightning.envs.worker import Answer, Call, View
+from tsr_lightning.envs.worker import Answer, Call, Made, View, made_by
 from tsr_lightning.rng import Key
 
 _START = (
@@ -48,11 +50,11 @@ class ProcessEnv:
         id: of the environment, as `make_env` takes it.
         kwargs: its arguments.
         timeout: seconds that a message may take; null for no limit.
+        class_name: of the environment.
     """
 
-    def __init__(self, id: str, kwargs: dict[str, Any], timeout: float | None = None) -> None:
-        self.env_class = class_of(id, kwargs)
-        self.id = id
+    def __init__(self, id: str, kwargs: dict[str, Any], timeout: float | None, class_name: str) -> None:
+        self.id, self.class_name = id, class_name
         self._spec = (id, kwargs)
         self._timeout = timeout
         self._worker: _Worker | None = None
@@ -145,25 +147,38 @@ class _WithPreparation(ProcessEnv):
 
 
 # What an environment may have beside the contract, and who passes it on.
-_OPTIONAL: tuple[tuple[type, type[ProcessEnv]], ...] = (
-    (HasOracle, _WithOracle),
-    (HasLegalActions, _WithLegalActions),
-    (PreparesInstances, _WithPreparation),
-)
+_OPTIONAL: Mapping[str, type[ProcessEnv]] = {
+    HasOracle.__name__: _WithOracle,
+    HasLegalActions.__name__: _WithLegalActions,
+    PreparesInstances.__name__: _WithPreparation,
+}
 
 
 def process_env(id: str, kwargs: dict[str, Any], timeout: float | None = None) -> ProcessEnv:
-    """See `ProcessEnv`. No process starts before the first call."""
-    env_class = class_of(id, kwargs)
-    optional = tuple(each for protocol, each in _OPTIONAL if issubclass(env_class, protocol))
-    return type("ProcessEnv", (*optional, ProcessEnv), {})(id, kwargs, timeout)
+    """See `ProcessEnv`. No process starts before the first call, unless the entry point of the id is no class: then one
+    makes an environment first, to see which class that is.
 
-
-def class_of(id: str, kwargs: dict[str, Any]) -> type:
-    """The class of an environment, which is made where its entry point is no class."""
+    Raises:
+        EnvFault: that process failed.
+        EnvBroken: the environment raised an error.
+        ConfigError: it refuses its arguments.
+    """
     entry_point = find_spec(id).entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    return creator if isinstance(creator, type) else type(make_env(id, **kwargs))
+    made = made_by(creator) if isinstance(creator, type) else _made_elsewhere(id, pickle.dumps(kwargs))
+    optional = tuple(_OPTIONAL[name] for name in made.optional)
+    return type("ProcessEnv", (*optional, ProcessEnv), {})(id, kwargs, timeout, made.class_name)
+
+
+@cache  # a run makes many environments of the same arguments
+def _made_elsewhere(id: str, pickled_kwargs: bytes) -> Made:
+    worker = _Worker()
+    try:
+        answer = worker.ask((id, pickle.loads(pickled_kwargs)), _START_TIMEOUT)
+    finally:
+        worker.end()
+    made: Made = answer.result
+    return made
 
 
 class _Worker:

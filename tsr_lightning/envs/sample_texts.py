@@ -5,7 +5,7 @@ from functools import partial
 from itertools import count
 
 from tsr_lightning.envs.base import Branchable, PreparesInstances
-from tsr_lightning.envs.boundary import Call, final, name_of
+from tsr_lightning.envs.boundary import Call, final, name_of, retried
 from tsr_lightning.envs.playing import Opening, advance, begin, some_response
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.rng import Key, Stream
@@ -14,42 +14,50 @@ from tsr_lightning.trajectory import Message
 _EPISODES = 64
 
 
-def sample_texts(env: Branchable) -> Iterator[str]:
+def sample_texts(env: Branchable, retries: int = 0) -> Iterator[str]:
     """The instructions, and observations and responses of some episodes; always the same for the same environment.
 
     Of an environment with neither an oracle nor legal actions, only unreadable responses are played.
+
+    Args:
+        env: that is played.
+        retries: how often an episode is played again where what the environment depends on fails.
 
     Raises:
         RunError: the environment failed.
     """
     instructions = set[str]()
     if isinstance(env, PreparesInstances):
-        final(Call(env, "prepare"), partial(env.prepare, range(_EPISODES)))
+        retried(retries, partial(final, Call(env, "prepare"), partial(env.prepare, range(_EPISODES))))
     for episode in range(_EPISODES):
         with told(f"sample episode {episode} of {name_of(env)}"):
-            opening, texts = _episode(env, episode)
+            opening, texts = retried(retries, partial(_episode, env, episode))
         if opening.instructions not in instructions:  # they may be the instance's own
             instructions.add(opening.instructions)
             yield opening.instructions
         yield from texts
 
 
-def sample_observations(env: Branchable, turns: int) -> list[tuple[Message, ...]]:
+def sample_observations(env: Branchable, turns: int, retries: int = 0) -> list[tuple[Message, ...]]:
     """The first messages of an episode that is always the same, instructions included, and those after so many turns of
     it.
 
     Raises:
         RunError: the environment failed.
     """
-    key = Key(0).fold_in("observations")
     with told(f"the first observations of {name_of(env)}"):
-        opening = begin(env, 0, key)
-        observations = [opening.messages]
-        for turn in range(turns):
-            messages, ended = advance(env, 0, some_response(env, 0, key.fold_in(Stream.ORACLE, turn)))
-            if ended:
-                break
-            observations.append(messages)
+        return retried(retries, partial(_observations, env, turns))
+
+
+def _observations(env: Branchable, turns: int) -> list[tuple[Message, ...]]:
+    key = Key(0).fold_in("observations")
+    opening = begin(env, 0, key)
+    observations = [opening.messages]
+    for turn in range(turns):
+        messages, ended = advance(env, 0, some_response(env, 0, key.fold_in(Stream.ORACLE, turn)))
+        if ended:
+            break
+        observations.append(messages)
     system = (Message("system", opening.instructions),) if opening.instructions else ()
     return [(*system, *messages) for messages in observations]
 

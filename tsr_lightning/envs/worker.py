@@ -13,7 +13,14 @@ from collections.abc import Hashable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from tsr_lightning.envs.base import Branchable, EnvBroken, EnvRaised
+from tsr_lightning.envs.base import (
+    Branchable,
+    EnvBroken,
+    EnvRaised,
+    HasLegalActions,
+    HasOracle,
+    PreparesInstances,
+)
 from tsr_lightning.envs.faults import FAULTS, describe
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.outcome import InvalidOutcome
@@ -36,10 +43,25 @@ class View(NamedTuple):
     instructions: str
 
 
+class Made(NamedTuple):
+    """What is known of an environment by its object."""
+
+    class_name: str
+    optional: tuple[str, ...]  # names of the protocols of `OPTIONAL` that it has
+
+
+OPTIONAL = (HasOracle, HasLegalActions, PreparesInstances)  # protocols beside the contract
+
+
+def made_by(creator: type) -> Made:
+    """The same by its class alone."""
+    return Made(creator.__name__, tuple(protocol.__name__ for protocol in OPTIONAL if issubclass(creator, protocol)))
+
+
 class Answer(NamedTuple):
     """To a sequence of calls."""
 
-    result: Any = None  # of the last call
+    result: Any = None  # of the last call; a Made after none
     view: View | None = None  # of the state after it; None after a sequence that needs no episode
     raised: type[Exception] | None = (
         None  # the error that ended the sequence: one of `_AS_THEY_ARE`, or what stands for it
@@ -73,7 +95,7 @@ def main(fileno: int) -> None:
 
 def _answer(env: Branchable, calls: Sequence[Call]) -> Answer:
     if not calls:
-        return Answer()  # it is made
+        return Answer(made_by(type(env)))
     result = None
     for name, args, kwargs in calls:
         result = getattr(env, name)(*args, **kwargs)

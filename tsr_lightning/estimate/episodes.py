@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from statistics import fmean
 
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.envs.base import Branchable
-from tsr_lightning.envs.boundary import name_of
+from tsr_lightning.envs.boundary import name_of, retried
 from tsr_lightning.envs.playing import advance, begin, some_response
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.policy.chat import Chat
@@ -62,10 +63,10 @@ class EpisodeTokens:
         return EpisodeTokens(self.system, self.messages[:turns])
 
 
-def measure(env: Branchable, counter: TokenCounter, seeds: Sequence[int]) -> list[EpisodeTokens]:
+def measure(env: Branchable, counter: TokenCounter, seeds: Sequence[int], retries: int = 0) -> list[EpisodeTokens]:
     """Episodes of these seeds, each played twice: by unreadable responses, which waste every turn, and by responses
-    as good as the environment can give, half of them random."""
-    return [_play(env, counter, seed, plays) for seed in seeds for plays in (False, True)]
+    as good as the environment can give, half of them random. One that fails is played again up to `retries` times."""
+    return [retried(retries, partial(_play, env, counter, seed, plays)) for seed in seeds for plays in (False, True)]
 
 
 def longest(episodes: Sequence[EpisodeTokens]) -> EpisodeTokens:

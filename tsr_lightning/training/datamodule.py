@@ -250,7 +250,7 @@ class RolloutDataModule(LightningDataModule):
         """Text of the tasks, for the vocabulary of a new model."""
         for entry in self.mixture:
             env = self.make_env(entry)
-            yield from sample_texts(env)
+            yield from sample_texts(env, self.faults.retries)
             if isinstance(env, ProcessEnv):
                 env.close()
 

@@ -182,7 +182,7 @@ class Instances:
                 return seed, initial, attempt
         raise ConfigError(
             f"data.held_out.instances is {self._spec.instances}: {problem}, so hold out fewer, or make "
-            f"{_class(self._envs[env]).__name__} more varied: its state_key() tells initial states apart, in Replayed "
+            f"{_class_name(self._envs[env])} more varied: its state_key() tells initial states apart, in Replayed "
             "with `hidden`"
         )
 
@@ -192,8 +192,8 @@ def _initial_state(env: Branchable, seed: int) -> str:
     return fingerprint(env.state_key())
 
 
-def _class(env: Branchable) -> type:
-    return env.env_class if isinstance(env, ProcessEnv) else type(env)
+def _class_name(env: Branchable) -> str:
+    return env.class_name if isinstance(env, ProcessEnv) else type(env).__name__
 
 
 def _seed(key: Key, *parts: int | str) -> int:

@@ -62,7 +62,7 @@ class MixtureEntry:
 
     def make_process(self, timeout: float | None) -> ProcessEnv:
         """The same in a process of its own, whose steps may take so many seconds."""
-        return process_env(self.env, self.env_kwargs, timeout)
+        return final(Call(self.env, "__init__"), partial(process_env, self.env, self.env_kwargs, timeout))
 
 
 def mixture_of(env: str | Sequence[MixtureEntry], env_kwargs: dict[str, Any] | None) -> list[MixtureEntry]:
