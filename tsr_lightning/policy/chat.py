@@ -1,7 +1,7 @@
 """Chat formatting on token ids. Knows a tokenizer and its chat template, and no model.
 
-Sampled ids are reused as they were sampled: their text is never tokenised again. Environment text is tokenised as plain
-text, so it yields no control token, whatever it spells.
+Sampled ids are reused as they were sampled, unless the template rewrites earlier turns: it then renders their text anew.
+Environment text is tokenised as plain text, so it yields no control token, whatever it spells.
 """
 
 from abc import ABC, abstractmethod
@@ -12,8 +12,9 @@ from functools import lru_cache
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import require
+from tsr_lightning.policy.own_text import own_text_encoder
 from tsr_lightning.policy.plain import plain_encoder
-from tsr_lightning.policy.template import ChatTemplate
+from tsr_lightning.policy.template import ChatTemplate, Content, Spelled
 from tsr_lightning.trajectory import Message, Turn
 
 _CACHED_LAYOUTS = 2**10  # sequences of roles
@@ -84,9 +85,9 @@ class Chat:
         self._layout = lru_cache(maxsize=_CACHED_LAYOUTS)(self._make_layout)
         cached, encode = lru_cache(maxsize=_CACHED_TEXTS), plain_encoder(tokenizer)
         self._encode_plain = cached(encode)
-        trims = self._template.trims_contents
-        self._encode_content = cached(lambda text: encode(text.strip())) if trims else self._encode_plain
-        self._encode_rewritten = cached(self._rewritten)
+        self._encode_own = cached(own_text_encoder(tokenizer))
+        self._encode_segment = cached(self._encode_template)
+        self._trims = self._template.trims_contents
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         """The prompt of the next response: [P] ids.
@@ -95,33 +96,51 @@ class Chat:
             turns: all past turns, of which the context selects; the first one's system messages are always shown.
             messages: the present ones, in any roles that the template takes.
         """
-        encode, is_prefix_preserving = self._encode_content, self._template.is_prefix_preserving
         skipped = len(turns) - self._context.visible_turns(len(turns))
-        roles: list[str] = []
-        contents: list[tuple[int, ...]] = []
+        shown: list[Message | Turn] = []
         if skipped:
-            for message in turns[0].messages:
-                if message.role == "system":
-                    roles.append("system")
-                    contents.append(encode(message.content))
-        for number, turn in enumerate(turns[skipped:], start=skipped):
-            for message in turn.messages:
-                roles.append(message.role)
-                contents.append(encode(message.content))
-            roles.append(_RESPONSE)
-            if not is_prefix_preserving:
-                contents.append(self._encode_rewritten(turn.response, _later_roles(turns, number, messages)))
-            else:
-                contents.append(turn.response if turn.finished else (*turn.response, self._end))
-        for message in messages:
-            roles.append(message.role)
-            contents.append(encode(message.content))
+            shown += [message for message in turns[0].messages if message.role == "system"]
+        for turn in turns[skipped:]:
+            shown += [*turn.messages, turn]
+        shown += messages
+        is_own = any(isinstance(each, Turn) or each.role == "assistant" for each in shown)
+        if is_own and not self._template.is_prefix_preserving:
+            return self._rendered(shown)
+        contents = [self._content(each) for each in shown]
         contents.append(())  # the response to come
+        roles = tuple(_RESPONSE if isinstance(each, Turn) else each.role for each in shown)
         ids: list[int] = []
-        for before, content in zip(self._layout(tuple(roles)), contents, strict=True):
+        for before, content in zip(self._layout(roles), contents, strict=True):
             ids += before
             ids += content
         return tuple(ids)
+
+    def _content(self, shown: Message | Turn) -> tuple[int, ...]:
+        """The ids of a message's content, or of a response as it was sampled."""
+        if isinstance(shown, Turn):
+            return shown.response if shown.finished else (*shown.response, self._end)
+        text = shown.content.strip() if self._trims else shown.content
+        return self._encode_own(text) if shown.role == "assistant" else self._encode_plain(text)
+
+    def _rendered(self, shown: Sequence[Message | Turn]) -> tuple[int, ...]:
+        """A prompt whose responses are as the template renders them now, which may depend on all that follows."""
+        roles = ["assistant" if isinstance(each, Turn) else each.role for each in shown]
+        texts = [self._own_text(each) for each in shown]
+        ids: list[int] = []
+        for part in self._template.conversation(roles, texts):
+            match part:
+                case str():
+                    ids += self._encode_segment(part)
+                case Content(message):
+                    ids += self._content(shown[message])
+                case Spelled(text):
+                    ids += self._encode_plain(text)
+        return tuple(ids)
+
+    def _own_text(self, shown: Message | Turn) -> str | None:
+        if isinstance(shown, Turn):
+            return self.read(shown.response)
+        return shown.content if shown.role == "assistant" else None
 
     def read(self, response: Sequence[int]) -> str:
         """The text of a response, without control tokens."""
@@ -130,17 +149,14 @@ class Chat:
 
     def write(self, text: str) -> tuple[int, ...]:
         """The ids of a finished response with this text."""
-        return (*self._encode_plain(text), self._end)
-
-    def _rewritten(self, response: tuple[int, ...], later: tuple[str, ...]) -> tuple[int, ...]:
-        return self._encode_plain(self._template.rewritten(self.read(response), later))
+        return (*self._encode_own(text), self._end)
 
     def _make_layout(self, roles: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """The template's own ids before each of M contents, and before the next response: [M + 1]."""
         names = ["assistant" if role == _RESPONSE else role for role in roles]
         ids = [self._encode_template(text) for text in self._template.fragments(names)]
         for index, role in enumerate(roles):
-            if role == _RESPONSE and self._template.is_prefix_preserving:
+            if role == _RESPONSE:
                 # a response follows the prompt it was sampled from, and ends once
                 ids[index] = self._encode_template(self._template.fragments(names[:index])[-1])
                 after = ids[index + 1]
@@ -160,11 +176,3 @@ class Chat:
     def _encode_template(self, text: str) -> tuple[int, ...]:
         """The ids of the template's own text, in which control tokens count."""
         return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-def _later_roles(turns: Sequence[Turn], number: int, messages: Sequence[Message]) -> tuple[str, ...]:
-    """The role of the message after a turn's response, and that a user's message comes later still where one does."""
-    after = [turn.messages for turn in turns[number + 1 :]] + [tuple(messages)]
-    upcoming = after[0][0].role if after[0] else "user"
-    has_user = any(message.role == "user" for each in after for message in each)
-    return (upcoming,) if upcoming == "user" or not has_user else (upcoming, "assistant", "user")

@@ -6,11 +6,14 @@ rest is the template's own text: the only text in which a control token may be s
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.policy.own_text import spelled_control
 
 # For a tokenizer without a template: "User:", "Assistant:", and the end token after each response.
 DEFAULT_TEMPLATE = (
@@ -21,9 +24,28 @@ DEFAULT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}"
 )
-_DATE = "26 Jul 2024"  # Llama's templates print the date, and no prompt may depend on the day of the run
+_TODAY = datetime(2024, 7, 26)  # Llama's and SmolLM3's templates print the date: no prompt may depend on the run's day
+_STRFTIME = re.compile(r"""strftime_now\(\s*(?P<quote>["'])(?P<format>.*?)(?P=quote)\s*\)""")
 _PLACEHOLDER = re.compile("\ue000(\\d+)\ue001")
-_REASONING = "<think>\n{}\n</think>\n\n{}"  # which some templates strip from earlier turns
+_RESPONSES = ("<think>\n{}\n</think>\n\n{}", "{}{}")  # some templates strip the reasoning, some add an empty one
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Stands in a rendered conversation for the content of a message.
+
+    Args:
+        message: its index.
+    """
+
+    message: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """Stands in a rendered conversation for text of the policy that must yield no control token."""
+
+    text: str
 
 
 class ChatTemplate:
@@ -38,7 +60,10 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
-        self._template = None if tokenizer.chat_template else DEFAULT_TEMPLATE
+        own = tokenizer.get_chat_template() if tokenizer.chat_template else DEFAULT_TEMPLATE
+        self._template = _STRFTIME.sub(lambda match: repr(_TODAY.strftime(match["format"])), own)
+        # of a text, what may not reach the template: control tokens, and what placeholders are made of
+        self._hidden = re.compile(f"[\ue000\ue001]|{spelled_control(tokenizer).pattern}")
         self._supports_system = True
         try:
             self.fragments(["system", "user"])
@@ -59,36 +84,56 @@ class ChatTemplate:
         contents = [_placeholder(index) for index in range(len(roles))]
         rendered = self._render(roles, contents, add_generation_prompt=add_generation_prompt)
         parts = _PLACEHOLDER.split(rendered)
+        self._require_all([int(number) for number in parts[1::2]], list(range(len(roles))))
+        return parts[::2]
+
+    def conversation(self, roles: Sequence[str], contents: Sequence[str | None]) -> list[str | Content | Spelled]:
+        """A conversation up to the next response, rendered with the texts that the template may rewrite.
+
+        Args:
+            roles: [M] of the messages.
+            contents: [M] texts of the policy, or None for those that the template only surrounds.
+
+        Returns:
+            Text that is the template's or the policy's, with the other contents, and the policy's spelled control
+            tokens, between.
+        """
+        count = len(roles)
+        spelled: list[str] = []
+
+        def hide(match: re.Match[str]) -> str:
+            spelled.append(match[0])
+            return _placeholder(count + len(spelled) - 1)
+
+        shown = [_placeholder(i) if text is None else self._hidden.sub(hide, text) for i, text in enumerate(contents)]
+        parts = _PLACEHOLDER.split(self._render(roles, shown))
+        numbers = [int(number) for number in parts[1::2]]
+        self._require_all(
+            [number for number in numbers if number < count],
+            [index for index, text in enumerate(contents) if text is None],
+        )
+        found: list[str | Content | Spelled] = [parts[0]]
+        for number, text in zip(numbers, parts[2::2], strict=True):
+            found += [Content(number) if number < count else Spelled(spelled[number - count]), text]
+        return found
+
+    def _require_all(self, found: list[int], expected: list[int]) -> None:
         require(
-            parts[1::2] == [str(index) for index in range(len(roles))],
+            found == expected,
             "model.policy.model",
             self._tokenizer.name_or_path,
             "its chat template drops, repeats or reorders messages, so give its tokenizer one that renders each "
             "message once and in order",
         )
-        return parts[::2]
-
-    def rewritten(self, response: str, later: Sequence[str] = ("user",)) -> str:
-        """A response as the template renders it in an earlier turn.
-
-        Args:
-            response: its text.
-            later: roles of the messages that follow it, of which the template may look at the next (a tool's keeps the
-                reasoning that a user's drops) and at any later one (Qwen3 drops it before the last user's message).
-        """
-        roles = ["user", "assistant", *later]
-        first, second = _placeholder(0), _placeholder(1)
-        _, opening, closing, *_ = self.fragments(roles)
-        rendered = self._render(roles, [first, response, second, *(_placeholder(i) for i in range(2, 1 + len(later)))])
-        middle = rendered[rendered.index(first) + len(first) : rendered.rindex(second)]
-        fits = middle.startswith(opening) and middle.endswith(closing) and len(middle) >= len(opening) + len(closing)
-        return middle[len(opening) : len(middle) - len(closing)] if fits else response
 
     def _preserves_prefixes(self) -> bool:
+        return all(self._preserves(response) for response in _RESPONSES)
+
+    def _preserves(self, form: str) -> bool:
         roles, contents = ["user"], [_placeholder(0)]
         before = self._render(roles, contents)
         for turn in range(1, 4):
-            response = _REASONING.format(_placeholder(100 * turn), _placeholder(100 * turn + 1))
+            response = form.format(_placeholder(100 * turn), _placeholder(100 * turn + 1))
             roles += ["assistant", "user"]
             contents += [response, _placeholder(turn)]
             rendered = self._render(roles, contents)
@@ -109,7 +154,7 @@ class ChatTemplate:
                 chat_template=self._template,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
-                date_string=_DATE,
+                date_string=_TODAY.strftime("%d %b %Y"),
             )
         except TemplateError as error:
             raise ConfigError(

@@ -1,0 +1,87 @@
+"""Prompts have the ids of the whole conversation, rendered and tokenised by `apply_chat_template`."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from published_templates import ADDED, PUBLISHED, SPECIAL, published_tokenizer
+
+from tsr_lightning.policy.chat import Chat
+from tsr_lightning.trajectory import Message, Turn
+
+TOKENIZERS = {name: published_tokenizer(template) for name, template in PUBLISHED.items()}
+CHATS = {name: Chat(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+USER, TOOL = Message("user", "Turn the box"), Message("tool", "box: 3")
+RULES = Message("system", "You play.")
+THOUGHT = "<think>\nthe box\n</think>\n\n<answer>Up</answer>"
+RESPONSES = {
+    "with reasoning": (THOUGHT, "<think>\nnow Down\n</think>\n\nDown", "<think>\n\n</think>\n\nLeft"),
+    "without": ("Up", "<answer>Down</answer>", "Left"),
+    "mixed": ("Up", THOUGHT, "Left\n</think>\n\nDown"),
+    "with calls": ("<think>\nso\n</think>\n\n<tool_call>\nUp\n</tool_call>", "<tool_call> Up", "Up</think>"),
+}
+OBSERVATIONS: dict[str, list[list[Message]]] = {
+    "users": [[USER], [USER], [USER], [USER]],
+    "tools": [[USER], [TOOL], [TOOL, TOOL], [TOOL]],
+    "tools, then a user": [[USER], [TOOL], [USER], [TOOL]],
+    "a tool, then a user's message": [[USER], [TOOL, USER], [TOOL], [USER]],
+    "an example before": [[USER, Message("assistant", THOUGHT), USER], [TOOL], [USER], [USER]],
+}
+
+
+def rendered(name: str, messages: list[Message], **arguments: Any) -> list[int]:
+    """By transformers itself, on the day that prompts show."""
+    ids = TOKENIZERS[name].apply_chat_template(
+        [asdict(message) for message in messages],
+        tokenize=True,
+        return_dict=False,
+        add_generation_prompt=True,
+        chat_template=PUBLISHED[name].replace("strftime_now('%d %B %Y')", "'26 July 2024'"),
+        **arguments,
+    )
+    assert isinstance(ids, list)
+    return ids
+
+
+@pytest.mark.parametrize("observations", OBSERVATIONS)
+@pytest.mark.parametrize("responses", RESPONSES)
+@pytest.mark.parametrize("system", [True, False], ids=["system", "no system"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_prompt_is_the_template_tokenised_whole(name: str, system: bool, responses: str, observations: str):
+    chat = CHATS[name]
+    turns: list[Turn] = []
+    whole: list[Message] = []
+    for number, observed in enumerate(OBSERVATIONS[observations]):
+        messages = (*((RULES,) if system and not turns else ()), *observed)
+        whole += messages
+        prompt = chat.prompt(turns, messages)
+        assert list(prompt) == rendered(name, whole)
+        if number == 3:
+            break
+        text = RESPONSES[responses][number]
+        response = chat.write(text)
+        turns.append(Turn(prompt, response, (0.0,) * len(response), True, messages, text, 0.0, True, True))
+        whole.append(Message("assistant", text))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_policys_text_has_added_tokens_and_no_control_token(name: str):
+    tokenizer, chat = TOKENIZERS[name], CHATS[name]
+    added = {tokenizer.convert_tokens_to_ids(token) for token in ADDED}
+    special = {tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
+    for token in ADDED:
+        assert chat.write(token)[:-1] == (tokenizer.convert_tokens_to_ids(token),)
+    for token in SPECIAL:
+        ids = chat.write(f"Up {token}<think>")[:-1]
+        assert special.isdisjoint(ids)
+        assert tokenizer.decode(list(ids)) == f"Up {token}<think>"
+
+    def specials(spelled: str) -> int:
+        text = f"Up {spelled} Down"
+        past = Turn((), chat.write(text), (), True, (USER,), text, 0.0, True, True)
+        example = Message("assistant", text)
+        return sum(index in special for index in chat.prompt([past], [USER, example, USER]))
+
+    assert {specials(token) for token in [*SPECIAL, "\ue0000\ue001", "\ue0009"]} == {specials("")}
+    spelled = chat.prompt([], [Message("user", "".join(ADDED))])
+    assert sum(index in added for index in spelled) == sum(index in added for index in chat.prompt([], [USER]))
