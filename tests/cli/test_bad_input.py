@@ -181,7 +181,18 @@ CASES = {
     ),
     "Expert without an oracle": Case(
         ("--config", "search/expert.yaml", "--data.env", "corridor:Corridor-v0", "--data.env_kwargs", "null"),
-        "Expert.*no oracle.*another strategy",
+        r"Expert, but corridor:Corridor-v0 has no oracle: use RandomActions, .*\(--config warm_start/form\.yaml\)",
+    ),
+    "random actions where none are listed": Case(
+        ("--config", "warm_start/form.yaml", "--data.env", "its_env:Silent-v0", "--data.env_kwargs", "null"),
+        r"RandomActions, but its_env:Silent-v0 does not list its legal actions: add the method legal_actions, or give "
+        r"demonstrations of a file \(data\.demonstrations\.path\)",
+        {
+            "its_env.py": "import gymnasium\nfrom tsr_lightning.envs.single_turn import SingleTurnEnv\n"
+            "rows = [{'prompt': f'{number}?'} for number in range(99)]\n"
+            "kwargs = {'rows': rows, 'reward': lambda response, row: 0.0}\n"
+            "gymnasium.register('Silent-v0', SingleTurnEnv, kwargs=kwargs)\n"
+        },
     ),
     "demonstrations under a policy gradient": Case(
         ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*supervised term.*SFT"

@@ -7,7 +7,7 @@ driver.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.fakes import Guided, Letters, Scripted
+from tests.fakes import MOVES, Guided, Letters, Scripted
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.rng import Key, Stream
@@ -15,7 +15,7 @@ from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
-from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
+from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
 from tsr_lightning.trajectory import Candidate, Message, Origin, Trajectory, Turn
 
 SCORERS: list[Scorer] = [
@@ -47,6 +47,7 @@ STRATEGIES: list[Strategy] = [
         for without_replacement in (False, True)
     ),
     *(Expert(noise) for noise in (0.0, 0.4, 1.0)),
+    RandomActions(),
 ]
 ORIGINS = {  # of strategies with candidates to choose among
     Sample: Origin.SAMPLED,
@@ -55,6 +56,7 @@ ORIGINS = {  # of strategies with candidates to choose among
     Lookahead: Origin.SEARCHED,
     FirstImprovement: Origin.SEARCHED,
     Expert: Origin.DEMONSTRATED,
+    RandomActions: Origin.DEMONSTRATED,
 }
 SINGLE_CANDIDATE = [
     strategy
@@ -75,6 +77,7 @@ FEW: list[Strategy] = [
     FirstImprovement(4),
     FirstImprovement(4, CriticValue(), "resample", without_replacement=False),
     Expert(0.4),
+    RandomActions(),
 ]
 
 
@@ -181,7 +184,9 @@ class Reference:
         if isinstance(strategy, Sample):
             return self.sample(self.root)
         if isinstance(strategy, Expert):
-            return self.demonstrate(strategy.noise)
+            return self.demonstrate(lambda env, key: env.oracle(strategy.noise, key))
+        if isinstance(strategy, RandomActions):
+            return self.demonstrate(lambda env, key: list(MOVES)[int(4 * key.uniform())])
         if isinstance(strategy, FirstImprovement):
             return self.climb(strategy)
         plan = self.plan(strategy)
@@ -211,13 +216,13 @@ class Reference:
             point = self.propose(point)
         return point
 
-    def demonstrate(self, noise: float) -> Point:
+    def demonstrate(self, said: Callable[[Guided, Key], str]) -> Point:
         point = self.root
         while not point.done:
             key = self.child_key(point)
             env = Guided()
             env.set_state(point.state)
-            text = env.oracle(noise, key.fold_in(Stream.ORACLE))
+            text = said(env, key.fold_in(Stream.ORACLE))
             response = Response(Letters().write(text), (0.0,) * len(text), True)
             point = self.step(point, response, key, key.fold_in(Stream.BRANCH))
         return point

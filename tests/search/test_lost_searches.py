@@ -24,10 +24,13 @@ BRANCHING = [Vine(), ContrastBeam(2, 4), SearchFailures(Beam(2, 4)), SuffixResta
 
 
 class MisbehavingGuided(Misbehaving):
-    """The same with an oracle."""
+    """The same with an oracle, and with all legal actions."""
 
     def oracle(self, noise: float = 0.0, key: Any = None) -> str:
         return self.env.oracle(noise, key)
+
+    def legal_actions(self) -> list[str]:
+        return Guided().legal_actions()
 
 
 def misbehaving(**chances: Any) -> MisbehavingGuided:
@@ -132,7 +135,7 @@ def test_progress_counts_lost_searches_as_ended() -> None:
 
 
 def test_a_mistake_in_the_configuration_is_not_repeated() -> None:
-    with pytest.raises(ConfigError, match="Expert needs an oracle, and Walk has none"):
+    with pytest.raises(ConfigError, match="Expert, but Walk has no oracle: use RandomActions"):
         driver(Walk(), guard=Retrying(3)).survivors(tasks(Expert(), 1))
 
 

@@ -116,7 +116,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "SearchFailedGroups.samples is 0": lambda: SearchFailedGroups(samples=0),
     "SearchFailedGroups.searches is 0: give 1 or more, or use Uniform": lambda: SearchFailedGroups(searches=0),
     "Annealed.epochs is 0": lambda: Annealed(Beam(), epochs=0),
-    "Expert needs an oracle, and Walk has none": lambda: driver().run(tasks(Expert(), 1)),
+    "a strategy is Expert, but Walk has no oracle: use RandomActions": lambda: driver().run(tasks(Expert(), 1)),
     "the first prompt has 8 tokens, which leaves no room": lambda: driver(limits=TokenLimits(8)).run(
         tasks(Sample(), 1)
     ),

@@ -178,3 +178,26 @@ def test_a_bad_file_is_refused_without_the_command_line_too(tmp_path: Path, monk
     )
     with pytest.raises(ConfigError, match=r"absent\.jsonl.*no such file"):
         trainer.fit(Agent(PolicySpec("embedded/sokoban"), SFT()), data)
+
+
+@pytest.mark.slow
+def test_random_actions_teach_the_form_of_an_answer(tmp_path: Path) -> None:
+    """A new policy, whose answers are none: they are valid after forty updates on random legal actions."""
+    with in_folder(tmp_path):
+        cli = tsr(
+            *("fit", "--config", "frozen_lake.yaml", "--config", "warm_start/form.yaml", *QUICK),
+            *("--model.policy.model", TINY, "--data.instances", "32", "--data.held_out.instances", "8"),
+            *("--model.optimizer.learning_rate", "0.01", "--data.updates.minibatches", "4"),
+            *("--trainer.max_epochs", "10", "--trainer.check_val_every_n_epoch", "10"),
+            *(
+                "--trainer.num_sanity_val_steps",
+                "-1",
+                "--trainer.callbacks",
+                '[{"class_path": "callbacks.Evaluation"}]',
+            ),
+        )
+    evaluation = json.loads(next(tmp_path.rglob("evaluation.json")).read_text())["evaluations"]["sampled"]
+    before, after = (evaluation[when]["figures"]["valid_actions"] for when in ("before", "after"))
+    assert cli.trainer.global_step == 40
+    assert before < 0.05
+    assert after > 0.8

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tsr_lightning.cli.renamed import renamed
-from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.command_env import CommandEnv
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
@@ -18,7 +17,7 @@ from tsr_lightning.policy.checks import check as check_policy
 from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.rehearsal import rehearse
-from tsr_lightning.search.strategies import Expert
+from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.training import checkpoints
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -99,8 +98,8 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
                 "trains none: use EnvironmentScore, or the objective PPO"
             )
         for entry, env in zip(data.mixture, data.envs, strict=True):
-            if isinstance(strategy, Expert) and not isinstance(env, HasOracle):
-                raise ConfigError(f"a strategy is Expert, but {entry.env} has no oracle: choose another strategy")
+            if isinstance(strategy, Expert | RandomActions):
+                strategy.demonstrator.check(env, entry.env)
     check_plan(agent.objective, data.plan, data.demonstrations)
     check_updates(agent.objective, data.updates)
     check_void(agent.objective, data.plan, data.updates)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tsr_lightning.envs.base import Branchable, HasOracle
+from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.rng import Key
 from tsr_lightning.trajectory import Message, to_messages
 
@@ -43,8 +43,12 @@ class Outcome(NamedTuple):
     score: float | None  # None where it is not wanted
 
 
-class Demonstrator(Branchable, HasOracle, Protocol):
+class WithOracle(Branchable, HasOracle, Protocol):
     """An environment with an oracle."""
+
+
+class WithLegalActions(Branchable, HasLegalActions, Protocol):
+    """An environment that lists its legal actions."""
 
 
 def reset(env: Branchable, instance: int, scored: bool) -> Initial:
@@ -75,10 +79,23 @@ def play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> Ou
     )
 
 
-def demonstrate(env: Demonstrator, state: Any, noise: float, key: Key) -> str:
+def demonstrate(env: WithOracle, state: Any, noise: float, key: Key) -> str:
     """The oracle's response in a state."""
     env.set_state(state)
     return one_text("oracle()", env.oracle(noise, key))
+
+
+def random_legal(env: WithLegalActions, state: Any, key: Key) -> str:
+    """One of the legal actions in a state that has not ended, all equally likely.
+
+    Raises:
+        InvalidOutcome: there is none.
+    """
+    env.set_state(state)
+    actions = [one_text("an action of legal_actions()", action) for action in env.legal_actions()]
+    if not actions:
+        raise InvalidOutcome("legal_actions() is empty in a state that has not ended; list what can be played there")
+    return actions[int(key.uniform() * len(actions))]
 
 
 def finite(name: str, value: object) -> float:

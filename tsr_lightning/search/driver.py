@@ -344,8 +344,9 @@ def _steps(search: _ActiveSearch, responses: Iterator[Sequence[Response]]) -> li
         case Commit(node):
             scored = search.task.strategy.traits.scores_every_node
             return [partial(TurnSimulator.commit, root=search.root, simulated=node, scored=scored)]
-        case Demonstrate(node, noise):
-            return [partial(TurnSimulator.expert_step, node=node, number=_next_child(node), noise=noise)]
+        case Demonstrate(node, demonstrator):
+            number = _next_child(node)
+            return [partial(TurnSimulator.demonstrate, node=node, number=number, demonstrator=demonstrator)]
 
 
 def _next_child(node: Node) -> int:
@@ -359,7 +360,7 @@ def _state_key(node: Node) -> str:
 
 
 def _tree(leaf: Node) -> tuple[Candidate, ...]:
-    """All that the search of a leaf proposed, depth by depth; none of an oracle's turns, which are no samples."""
+    """All that the search of a leaf proposed, depth by depth; none of a demonstrator's turns, which are no samples."""
     tree: list[Candidate] = []
     level: list[tuple[int | None, Node]] = [(None, leaf.path[0])]  # nodes, each with its place in the tree
     while level:

@@ -135,7 +135,7 @@ def _check_requests(name: str, traits: Traits, run: Drive) -> None:
     demonstrates = traits.origin is Origin.DEMONSTRATED
     if any((step in run.demonstrated) != demonstrates for step in steps):
         did = (
-            "some turns of its trajectory are the oracle's"
+            "some turns of its trajectory are a demonstrator's"
             if not demonstrates
             else "the policy plays some of its turns"
         )

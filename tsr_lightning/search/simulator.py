@@ -10,11 +10,12 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from tsr_lightning.engines.base import Response, Sampling
-from tsr_lightning.envs.base import Branchable, HasOracle
-from tsr_lightning.envs.boundary import Call, bounded
-from tsr_lightning.envs.outcome import demonstrate, play, reset
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.boundary import Call, bounded, name_of
+from tsr_lightning.envs.outcome import play, reset
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.demonstrators import Demonstrator
 from tsr_lightning.search.faults import Guard, Unguarded
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
 from tsr_lightning.trajectory import Message, Turn
@@ -115,14 +116,13 @@ class TurnSimulator:
         child.driver.committed = simulated
         return child
 
-    def expert_step(self, node: Node, number: int, noise: float) -> Node:
-        """One turn of the environment's oracle, as the child of this number."""
+    def demonstrate(self, node: Node, number: int, demonstrator: Demonstrator) -> Node:
+        """One turn of a demonstrator, as the child of this number."""
         env = self.envs[node.driver.env]
-        if not isinstance(env, HasOracle):
-            raise ConfigError(f"the strategy Expert needs an oracle, and {type(env).__name__} has none")
+        demonstrator.check(env, name_of(env))
         key = node.driver.key.fold_in(number)
-        call = Call(env, "oracle", node.driver.instance)
-        text = self._called(call, partial(demonstrate, env, node.snapshot.state, noise, key.fold_in(Stream.ORACLE)))
+        call = Call(env, demonstrator.method, node.driver.instance)
+        text = self._called(call, partial(demonstrator.respond, env, node.snapshot.state, key.fold_in(Stream.ORACLE)))
         ids = self.chat_format.write(text)
         return self._step(node, Response(ids, (0.0,) * len(ids), True), text, key, key.fold_in(Stream.BRANCH))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal
 
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.search.demonstrators import Demonstrator, Oracle, RandomPlayer
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
 from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import (
@@ -233,11 +234,36 @@ class Expert(Strategy):
     def __post_init__(self) -> None:
         require(0 <= self.noise <= 1, "Expert.noise", self.noise, "give a probability between 0 and 1")
 
+    @property
+    def demonstrator(self) -> Oracle:
+        return Oracle(self.noise)
+
     def __call__(self, root: Node) -> Search:
-        node = root
-        while not node.done:
-            node = yield Demonstrate(node, self.noise)
-        return node
+        return demonstrated(root, self.demonstrator)
+
+
+@dataclass(frozen=True)
+class RandomActions(Strategy):
+    """Legal actions drawn at random, written in the environment's own form of an answer: demonstrations of that form
+    alone, for a warm start where there is no oracle.
+    """
+
+    traits = Traits(origin=Origin.DEMONSTRATED, branches=False, independent_siblings=True, monte_carlo_rollouts=False)
+
+    @property
+    def demonstrator(self) -> RandomPlayer:
+        return RandomPlayer()
+
+    def __call__(self, root: Node) -> Search:
+        return demonstrated(root, self.demonstrator)
+
+
+def demonstrated(root: Node, demonstrator: Demonstrator) -> Search:
+    """An episode that a demonstrator plays."""
+    node = root
+    while not node.done:
+        node = yield Demonstrate(node, demonstrator)
+    return node
 
 
 def committed(plan: Callable[[Node], Search], root: Node, commit: CommitMode) -> Search:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from tsr_lightning.engines.base import Response
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.demonstrators import Demonstrator
 from tsr_lightning.trajectory import Message, Turn
 
 DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
@@ -160,13 +161,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Demonstrate:
-    """Play one turn of the environment's oracle from `node`, each action random with probability `noise`.
-
-    The answer is the child.
-    """
+    """Play one turn of a demonstrator, such as the environment's oracle, from `node`. The answer is the child."""
 
     node: Node[Any]
-    noise: float
+    demonstrator: Demonstrator
 
 
 Request = Expand | Commit | Demonstrate
