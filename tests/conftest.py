@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from tsr_lightning.modeling.kernels import Kernels
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script, as `nohup make test &`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests of Ctrl-C, and what they start, need it
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,13 @@ from callback_support import trajectory, turn
 from commands import QUICK, TINY, tsr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tsr_lightning.training.monitor import few_valid_actions
+from tsr_lightning.training.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions
 from tsr_lightning.trajectory import Group, Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
 DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/sft.yaml")
 LOOKAHEAD = ("--config", "search/lookahead.yaml", "--data.plan.init_args.strategy.init_args.commit")
-READ = "responses are valid actions"
+READ = "are valid actions: "
 
 
 def written(folder: Path) -> EventAccumulator:
@@ -59,35 +60,55 @@ class TestHardlyAResponseCanBeRead:
 
     def test_in_a_rollout_and_not_in_every_epoch(self, said):
         [line] = said("fit", "--model.policy.model", TINY, "--data.evaluations", "[]")
-        assert line.startswith("rollout: 0.0% of ")
+        assert line.startswith("rollout: 0 of ")
         assert "\n" not in line
 
     def test_in_an_evaluation_and_not_in_every_trial(self, said):
         [line] = said("validate", "--model.policy.model", TINY)
-        assert line.startswith("sampled: 0.0% of ")
+        assert line.startswith("sampled: 0 of ")
 
     def test_by_the_wrong_wording(self, said, tiny_model):
         """Which a policy that knows another answers with something else."""
         model = ("--model.policy.model", tiny_model("sokoban"), "--data.held_out.instances", "8")
         assert said("validate", *model) == []
         [line] = said("validate", *model, "--data.env_kwargs.prompt_style", "paper")
-        assert "give data.env_kwargs (such as prompt_style) as it was trained with" in line
+        assert "while '<think></think><answer>" in line
+        assert "its data.env_kwargs.prompt_style is paper, for policies that were trained with it" in line
 
 
-def reason(*turns: Turn) -> str | None:
-    return few_valid_actions([Group(1, (trajectory(1, 0, *turns),))], max_response_tokens=12)
+def form(style: str | None = "bare") -> Callable[[int], AnswerForm]:
+    return lambda env: AnswerForm(f"tsr/Task{env}-v0", style, "<answer>Up</answer>")
+
+
+def reason(*turns: Turn, style: str | None = "bare") -> str | None:
+    groups = [Group(1, (trajectory(1, 0, *turns),), env=3)]
+    return few_valid_actions(groups, max_response_tokens=12, form=form(style))
 
 
 def test_why_they_cannot_be_read():
-    odd, cut = turn(valid=False, text="I push\nthe box"), turn(valid=False, finished=False)
+    odd, cut = turn(valid=False, text="I push\nthe box" * 9), turn(valid=False, finished=False, text="Well")
     assert reason(turn(), *[odd] * 19) is None  # 5% can
-    line = reason(turn(), *[odd] * 20)
-    assert line is not None
-    assert line.startswith(
-        r"4.8% of 21 responses are valid actions, unlike 'I push\nthe box'; the policy was not taught"
+    whole = repr("I push\nthe box" * 9)
+    assert reason(turn(), *[odd] * 20) == (
+        f"1 of 21 responses (4.8%) are valid actions: tsr/Task3-v0 was answered with {whole} (ended by itself), while "
+        "'<answer>Up</answer>' would be one; its data.env_kwargs.prompt_style is bare, for policies that were trained "
+        "with it: give a pretrained model instruct, or begin with configs/warm_start"
     )
-    line = reason(*[odd] * 2, *[cut] * 3)
+    line = reason(*[cut] * 3, *[odd] * 2, style="instruct")
     assert line is not None
-    assert line.startswith("0.0% of 5 responses")
-    assert "60% were cut off at data.sampling.max_response_tokens = 12" in line
-    assert few_valid_actions([], max_response_tokens=12) is None
+    assert line.startswith("0 of 5 responses (0.0%) are valid actions: tsr/Task3-v0 was answered with 'Well' (cut off)")
+    assert "60% were cut off at data.sampling.max_response_tokens = 12, so raise it" in line
+    assert line.endswith("the model has to learn to keep to it: begin with configs/warm_start/form.yaml")
+    assert few_valid_actions([], 12, form()) is None
+
+
+def test_episodes_that_a_token_limit_ended():
+    ended = replace(trajectory(1, 0, turn()), truncated=True, out_of_tokens=True)
+    groups = [Group(1, (trajectory(1, 0, turn()), ended, trajectory(1, 2, turn())))]
+    assert ended_by_tokens([Group(1, (trajectory(1, 0, turn()),))], 512, None) is None
+    line = ended_by_tokens(groups, 512, None)
+    assert line is not None
+    assert line.startswith("1 of 3 episodes were ended by a token limit (data.context_tokens = 512), which left")
+    line = ended_by_tokens(groups, 4096, 600)
+    assert line is not None
+    assert "(data.context_tokens = 4,096 or data.episode_tokens = 600)" in line

@@ -6,14 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_info
+
 from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.envs.command_env import CommandEnv
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
+from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
+from tsr_lightning.policy.model_files import was_trained_here
 from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.rehearsal import rehearse
@@ -37,6 +41,8 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     _check_numbers(data)
     _check_plan(agent, data)
     _check_context(agent, data, trains=subcommand == "fit")
+    if ckpt_path is None:
+        _tell_of_unsaid_form(agent.spec.model, data)
     held_out = data.instances.held_out  # drawn here, so that too few initial states are refused early
     remedy = "hold out at least 1, and set data.evaluations to [] to skip evaluation"
     require(len(held_out) > 0, "data.held_out.instances", len(held_out), remedy)
@@ -134,6 +140,19 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
                 )
     if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)
+
+
+def _tell_of_unsaid_form(model: str | Scratch, data: RolloutDataModule) -> None:
+    """Says that a model from elsewhere will not be told what an answer looks like."""
+    if isinstance(model, Scratch) or was_trained_here(model):
+        return
+    for entry, env in zip(data.mixture, data.envs, strict=True):
+        if isinstance(env, TextEnv) and not env.prompt_style.says_form:
+            style = entry.env_kwargs.get("prompt_style", "its default")
+            rank_zero_info(
+                f"data.env_kwargs.prompt_style of {entry.env} is {style}, which does not say what an answer looks "
+                f"like: {model} knows it only if it was trained with this style, so give a pretrained model instruct"
+            )
 
 
 def check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, resumes: bool) -> None:

@@ -28,7 +28,16 @@ GUIDE = PromptStyle(
     terse=False,
 )
 # The game's text and nothing else, for a policy that was trained on the task; a response is a command
-GAME = PromptStyle(system="", turn="{state}", reward="", marks=(), reply="{actions}", form="a command", terse=True)
+GAME = PromptStyle(
+    system="",
+    turn="{state}",
+    reward="",
+    marks=(),
+    reply="{actions}",
+    form="a command",
+    terse=True,
+    says_form=False,
+)
 
 COMMAND_PROMPT_STYLES: dict[str, PromptStyle] = {"guide": GUIDE, "game": GAME, **PROMPT_STYLES}
 

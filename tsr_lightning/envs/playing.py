@@ -71,11 +71,19 @@ def some_response(env: Branchable, seed: int, key: Key) -> str:
     if isinstance(env, HasOracle):
         return final(Call(env, "oracle", seed), lambda: one_text("oracle()", env.oracle(0.5, key)))
     if isinstance(env, HasLegalActions):
-        actions = final(
-            Call(env, "legal_actions", seed), lambda: [one_text("an action", one) for one in env.legal_actions()]
-        )
+        actions = _legal_actions(env, seed)
         return actions[key.bits() % len(actions)] if actions else ""
     return ""
+
+
+def valid_response(env: Branchable) -> str | None:
+    """A response that can be played in the first state of episode 0; None where the environment lists none."""
+    begin(env, 0, Key(0).fold_in("valid response"))
+    return next(iter(_legal_actions(env, 0)), None) if isinstance(env, HasLegalActions) else None
+
+
+def _legal_actions(env: HasLegalActions, seed: int) -> list[str]:
+    return final(Call(env, "legal_actions", seed), lambda: [one_text("an action", one) for one in env.legal_actions()])
 
 
 def _open(env: Branchable, seed: int) -> Opening:

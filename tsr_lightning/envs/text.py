@@ -31,6 +31,7 @@ class PromptStyle:
     reply: str  # {actions}: a response that `reader` reads
     form: str  # what an answer must look like, for a warning
     terse: bool  # rules and states in as few tokens as possible
+    says_form: bool = True  # the prompt says what an answer looks like; False: only who was trained on it knows
     reader: Reader = STRICT  # unless the environment is given another
     separator: str = f" {SEPARATOR} "  # between the actions of a reply
 
@@ -62,7 +63,7 @@ BRIEF = PromptStyle(
     terse=True,
 )
 
-BARE = replace(BRIEF, system="")  # for a policy that was trained on the task and needs no rules
+BARE = replace(BRIEF, system="", says_form=False)  # for a policy that was trained on the task and needs no rules
 
 INSTRUCT = PromptStyle(
     system="{rules}\n{symbols}",

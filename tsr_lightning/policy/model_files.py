@@ -61,6 +61,12 @@ def local_config_file(model: str) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
+def was_trained_here(model: str) -> bool:
+    """Whether a named model is an embedded policy, or a folder that `tsr export` has written."""
+    card = Path(location(model)) / "README.md"
+    return model.startswith(_PREFIX) or (card.is_file() and "- tsr-lightning\n" in card.read_text(encoding="utf-8"))
+
+
 def _download_config(model: str) -> str | None:
     try:
         return cached_file(model, "config.json") if _REPOSITORY.fullmatch(model) and _hub_is_reachable() else None

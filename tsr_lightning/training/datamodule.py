@@ -22,6 +22,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import EngineSpec, Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.playing import valid_response
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.errors import ConfigError, require
@@ -35,6 +36,7 @@ from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.answer_notice import AnswerForm
 from tsr_lightning.training.collect import Rollout, credited_sequences, epoch_tasks, roll_out
 from tsr_lightning.training.collector import Collected, Collector, Snapshot
 from tsr_lightning.training.demonstrations import Demonstrations
@@ -170,13 +172,13 @@ class RolloutDataModule(LightningDataModule):
         self._collector = Collector(self._collect_beside)
         self._processes: list[ProcessEnv] = []
         self._beside: Sampler | None = None
-        self._monitor = RolloutMonitor(sampling.max_response_tokens)
+        self._monitor = self._new_monitor()
         self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
 
     def setup(self, stage: str) -> None:
         for entry in self.mixture:
             rank_zero_info(f"environment: {entry}")  # after all overlays
-        self._monitor = RolloutMonitor(self.sampling.max_response_tokens)
+        self._monitor = self._new_monitor()
         self.faults.check_processes(self.env_processes)
         if stage != "fit":
             return
@@ -257,6 +259,21 @@ class RolloutDataModule(LightningDataModule):
     def make_env(self, entry: MixtureEntry) -> Branchable:
         """An environment of the mixture: in this process, or in one of its own with the time limit of a step."""
         return entry.make_process(self.faults.step_timeout) if self.env_processes else entry.make()
+
+    def _new_monitor(self) -> RolloutMonitor:
+        return RolloutMonitor(
+            self.sampling.max_response_tokens, lambda: self._context_limit, self.episode_tokens, self._answer_form
+        )
+
+    def _answer_form(self, index: int) -> AnswerForm:
+        """The form in which the environment with an index of the mixture wants to be answered."""
+        entry = self.mixture[index]
+        env = self.make_env(entry)
+        style = entry.env_kwargs.get("prompt_style")
+        form = AnswerForm(entry.env, None if style is None else str(style), valid_response(env))
+        if isinstance(env, ProcessEnv):
+            env.close()
+        return form
 
     def _make_envs(self) -> list[Branchable]:
         envs = [self.make_env(entry) for entry in self.mixture]

@@ -1,4 +1,4 @@
-"""Reports the progress of rollouts to callbacks, and warns where hardly any response is a valid action."""
+"""Reports the progress of rollouts to callbacks, and says once what is wrong with their responses."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +9,10 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.search.driver import ProgressFn
+from tsr_lightning.training.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions
 from tsr_lightning.training.hooks import OnRolloutWave, RolloutProgress
 from tsr_lightning.training.lightning_compat import callbacks
-from tsr_lightning.trajectory import Group, Origin
-
-FEW_VALID = 0.05  # of the responses: a policy that knows the answer format is far above it, however well it plays
-_EXCERPT = 60  # characters of a response
+from tsr_lightning.trajectory import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,29 @@ def timed(report: WaveFn) -> ProgressFn:
 
 
 class RolloutMonitor:
-    """Watches the rollouts of a run, those of evaluations included."""
+    """Watches the rollouts of a run, those of evaluations included.
 
-    def __init__(self, max_response_tokens: int) -> None:
+    Args:
+        max_response_tokens: of a response.
+        context_tokens: gives the most tokens of a prompt and its response, once the model is there.
+        episode_tokens: the most response tokens of an episode; None for no limit.
+        form: gives the form of answer of the environment with an index.
+    """
+
+    def __init__(
+        self,
+        max_response_tokens: int,
+        context_tokens: Callable[[], int],
+        episode_tokens: int | None,
+        form: Callable[[int], AnswerForm],
+    ) -> None:
         self._max_response_tokens = max_response_tokens
+        self._context_tokens = context_tokens
+        self._episode_tokens = episode_tokens
+        self._form = form
         self._rollouts = 0
-        self._warned = False
+        self._said_few_valid = False
+        self._said_ended = False
 
     def start(self, trainer: Trainer, phase: str) -> WaveFn:
         """Begins a rollout; what it returns reports each wave to the callbacks."""
@@ -61,33 +76,17 @@ class RolloutMonitor:
         return report
 
     def finish(self, phase: str, groups: Sequence[Group]) -> None:
-        """Warns, once in a run, where hardly any response is a valid action."""
-        problem = None if self._warned else few_valid_actions(groups, self._max_response_tokens)
-        if problem is not None:
-            rank_zero_info(f"{phase}: {problem}")
-            self._warned = True
+        """Says, once in a run each, that hardly any response is a valid action, and that a token limit ended
+        episodes."""
+        if not self._said_few_valid:
+            problem = few_valid_actions(groups, self._max_response_tokens, self._form)
+            self._said_few_valid = _said(phase, problem)
+        if not self._said_ended:
+            problem = ended_by_tokens(groups, self._context_tokens(), self._episode_tokens)
+            self._said_ended = _said(phase, problem)
 
 
-def few_valid_actions(groups: Sequence[Group], max_response_tokens: int) -> str | None:
-    """One sentence with the likely reason why hardly any response is a valid action; None where enough are.
-
-    Demonstrations are left out.
-    """
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    turns = [turn for t in trajectories if t.origin is not Origin.DEMONSTRATED for turn in t.turns]
-    invalid = [turn for turn in turns if not turn.valid]
-    if not turns or len(turns) - len(invalid) >= FEW_VALID * len(turns):
-        return None
-    cut = sum(not turn.finished for turn in invalid)
-    if 2 * cut > len(invalid):
-        reason = (
-            f"{cut / len(invalid):.0%} were cut off at data.sampling.max_response_tokens = {max_response_tokens}: "
-            "raise it, or ask for shorter answers"
-        )
-    else:
-        reason = (
-            "the policy was not taught the form of answer that the environment asks for: give data.env_kwargs (such as "
-            "prompt_style) as it was trained with, or begin with configs/warm_start"
-        )
-    rate = 1 - len(invalid) / len(turns)
-    return f"{rate:.1%} of {len(turns):,} responses are valid actions, unlike {invalid[0].text[:_EXCERPT]!r}; {reason}"
+def _said(phase: str, problem: str | None) -> bool:
+    if problem is not None:
+        rank_zero_info(f"{phase}: {problem}")
+    return problem is not None

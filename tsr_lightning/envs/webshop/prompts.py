@@ -41,6 +41,7 @@ ORIGINAL = PromptStyle(
     reply="{actions}",
     form="search[...] or click[...]",
     terse=False,
+    says_form=False,
 )
 SHOP_PROMPT_STYLES: dict[str, PromptStyle] = {**PROMPT_STYLES, "original": ORIGINAL}
 
