@@ -19,17 +19,30 @@ from tsr_lightning.studies.study import check_arms
 
 CONFIGS = ROOT / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml"))
+OF_PRETRAINED = (  # what an overlay of a pretrained model replaces
+    *("model.policy", "model.optimizer", "data.env_kwargs.prompt_style", "data.held_out", "data.sampling"),
+    *("data.context_tokens", "data.updates"),
+)
+PRETRAINED = ["model/qwen_lora_nf4.yaml", "model/smollm2.yaml"]
 PARTS = {
     "search": ("data.plan", "data.instances"),
     "objective": ("model.objective", "data.dynamic_sampling"),
     "model": ("model.policy",),
     "evaluation": ("data.evaluations",),
+    "pretrained": OF_PRETRAINED,
     "credit": ("model.objective.init_args.searched",),
 }
 GRIDS = [name for name in FILES if Path(name).parts[0] == "studies"]
+
+
+def kind(name: str) -> str:
+    """Overlays of one kind replace each other."""
+    return "pretrained" if name in PRETRAINED else Path(name).parts[0]
+
+
 OF_SEVERAL = [name for name in FILES if Path(name).parts[0] == "scale"]  # processes: tests/training/test_sharding.py
 OVERLAYS = [name for name in FILES if Path(name).parts[0] in PARTS]
-PAIRS = [pair for pair in permutations(OVERLAYS, 2) if Path(pair[0]).parent == Path(pair[1]).parent]
+PAIRS = [pair for pair in permutations(OVERLAYS, 2) if kind(pair[0]) == kind(pair[1])]
 BASE = "sokoban.yaml"
 
 
@@ -121,12 +134,12 @@ def resolve():
 @pytest.mark.parametrize(  # one of each kind, since each sets every key of its part; the others are exhaustive
     "last",
     [
-        pytest.param(name, marks=[] if Path(name).parent != Path(before).parent else pytest.mark.exhaustive)
-        for before, name in pairwise(["", *OVERLAYS])
+        pytest.param(name, marks=[] if kind(name) != kind(before) else pytest.mark.exhaustive)
+        for before, name in pairwise(["none", *OVERLAYS])
     ],
 )
 def test_an_overlay_replaces_all_others_of_its_kind(last: str, resolve, capsys, empty_folder):
-    others = [name for name in OVERLAYS if Path(name).parent == Path(last).parent and name != last]
+    others = [name for name in OVERLAYS if kind(name) == kind(last) and name != last]
     assert resolve(capsys, BASE, *others, last) == resolve(capsys, BASE, last)
 
 
@@ -166,7 +179,7 @@ def test_tuned_settings_are_those_of_the_study(task: str, arm: str, empty_folder
 def part(config: dict[str, Any], name: str) -> dict[str, Any]:
     """What a configuration says of the part that an overlay replaces, which is removed from it."""
     found = {}
-    for key in PARTS[Path(name).parts[0]]:
+    for key in PARTS[kind(name)]:
         *above, last = key.split(".")
         found[key] = reduce(getitem, above, config).pop(last)
     return found

@@ -10,7 +10,7 @@ from commands import ROOT, TINY
 
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.command import main
-from tsr_lightning.cli.estimate import make_parser, setup_of
+from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.estimate.cards import CARDS, machine_of
 from tsr_lightning.estimate.hours import hours
 from tsr_lightning.estimate.memory import GIB, largest_cache_mib, memory
@@ -53,8 +53,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 
 
 def setup(*flags: str) -> Setup:
-    given, others = make_parser().parse_known_args([*PAPER, *flags])
-    return setup_of(*parsed_run(others), given)[0]
+    return setup_of(*parsed_run([*PAPER, *flags]))[0]
 
 
 def test_the_page_of_a_paper_configuration(capsys, empty: Path):

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_checkpoint, check_run
 from tsr_lightning.cli.first_look import look
+from tsr_lightning.cli.memory_check import check_memory
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.save_config import SaveConfig
@@ -81,6 +82,9 @@ class TSRCLI(LightningCLI):
         check_strategy(trainer, self.model.spec)
         if ckpt_path == "last" and (newest := trainer.resumed_from(ckpt_path)) is not None:
             check_checkpoint(self.model, self.datamodule, str(newest), resumes=self.subcommand == "fit")
+        if self.subcommand == "fit":
+            settings = self.config_init["fit"]["trainer"]
+            check_memory(self.model, self.datamodule, settings, trainer.strategy.root_device, trainer.world_size)
         return trainer
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
@@ -30,6 +31,21 @@ _EXPECTED = 3  # an expected response is this part of the longest that is allowe
 Parse = Callable[[Sequence[str]], "tuple[Agent, RolloutDataModule, Mapping[str, Any]]"]
 
 
+@dataclass(frozen=True)
+class Assumed:
+    """What is known of episodes that have not been played.
+
+    Args:
+        response_tokens: of an expected response; None for a third of the limit.
+        turns: of an expected episode; None for the most.
+        characters_per_token: of prompts, where the model's tokenizer is not on this machine.
+    """
+
+    response_tokens: int | None = None
+    turns: int | None = None
+    characters_per_token: float = 3.0
+
+
 def make_parser() -> PlainParser:
     parser = PlainParser(
         prog="tsr estimate",
@@ -54,7 +70,7 @@ def make_parser() -> PlainParser:
     parser.add_argument(
         "--characters_per_token",
         type=_positive,
-        default=3.0,
+        default=Assumed.characters_per_token,
         help="of prompts, where the model's tokenizer is not on this machine",
     )
     return parser
@@ -71,13 +87,14 @@ def estimate(args: Sequence[str], parse: Parse) -> int:
     if not any(flag.partition("=")[0] in ("--config", "-c") for flag in others):
         raise ConfigError("tsr estimate needs a configuration: give --config FILE, such as --config paper/sokoban.yaml")
     machines = [machine_of(name) for name in given.machine or DEFAULT]
-    setup, notes = setup_of(*parse(others), given)
+    assumed = Assumed(given.response_tokens, given.turns, given.characters_per_token)
+    setup, notes = setup_of(*parse(others), assumed)
     print(page(setup, machines, notes), end="")
     return 0
 
 
 def setup_of(
-    agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any], given: argparse.Namespace
+    agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any], given: Assumed = Assumed()
 ) -> tuple[Setup, list[str]]:
     """What the estimate depends on, and where it comes from, a sentence each."""
     spec, needs = agent.spec, agent.objective.needs

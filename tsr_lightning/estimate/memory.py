@@ -52,9 +52,14 @@ class CardMemory:
         return {"rollout": self.rollout, "backward pass": self.backward, "optimizer step": self.step}
 
     @property
+    def always(self) -> int:
+        """Bytes that are held all the time."""
+        return _sum(self.resident)
+
+    @property
     def peak(self) -> int:
         """Resident memory and the largest phase: what torch.cuda.max_memory_allocated would report."""
-        return _sum(self.resident) + max(map(_sum, self.phases.values()))
+        return self.always + max(map(_sum, self.phases.values()))
 
     @property
     def peak_phase(self) -> str:

@@ -15,18 +15,20 @@ class Remedy:
 
     change: str  # key and value
     saves: float  # bytes on the card
+    saves_always: float  # of these, bytes that are held all the time
     fits: bool  # with this change alone
 
 
 def remedies(setup: Setup, card: Card, ranks: int) -> list[Remedy]:
     """What each change would bring, the largest first; those that bring nothing are left out."""
-    total = memory(setup, ranks).total(card)
+    before = memory(setup, ranks)
+    total = before.total(card)
     found = []
     for change, changed in _changes(setup, ranks):
         after = memory(changed, ranks)
         saves = total - after.total(card)
         if saves > 0:
-            found.append(Remedy(change, saves, after.fits(card)))
+            found.append(Remedy(change, saves, before.always - after.always, after.fits(card)))
     return sorted(found, key=lambda remedy: -remedy.saves)
 
 

@@ -1,0 +1,92 @@
+"""`tsr fit` compares the memory that it will need with what is there, before a model loads."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from commands import QUICK, TINY, tsr
+
+from tsr_lightning.cli.app import parsed_run
+from tsr_lightning.cli.command import main
+from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.cli.memory_check import too_large
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.estimate.here import _left_in_container, card_here
+from tsr_lightning.estimate.memory import GIB, memory
+from tsr_lightning.estimate.setup import Setup
+
+CPU = torch.device("cpu")
+PAPER = ("--config", "paper/sokoban.yaml", "--model.policy.quantisation", "null", "--model.policy.dtype", "float32")
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    return setup_of(*parsed_run(PAPER))[0]
+
+
+def test_free_memory_of_this_machine():
+    card = card_here(CPU)
+    assert 0 < card.memory_gib <= psutil.virtual_memory().total / GIB
+    assert card.memory_gib == pytest.approx(psutil.virtual_memory().available / GIB, rel=0.5)  # others take some too
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path):
+    assert _left_in_container(tmp_path) == float("inf")
+    for name, text in (("max", "max\n"), ("current", "3000\n"), ("stat", "anon 2000\ninactive_file 700\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert _left_in_container(tmp_path) == float("inf")
+    (tmp_path / "memory.max").write_text("10000\n")
+    assert _left_in_container(tmp_path) == 7700
+
+
+def test_a_notice_where_a_phase_may_not_fit(setup: Setup):
+    needed = memory(setup)
+    room = needed.total(card_here(CPU)) / GIB
+    assert memory(setup).fits(replace(card_here(CPU), memory_gib=1.01 * room))
+    said = too_large(setup, replace(card_here(CPU), memory_gib=0.99 * room), 1)
+    assert isinstance(said, str)
+    assert said.startswith(f"memory: up to {room:.1f} GiB may be needed in the {needed.peak_phase}, and ")
+    assert "data.engine.init_args.kv_cache_mib" in said  # which the rollout takes most of
+    assert " fits" in said
+
+
+def test_a_refusal_where_the_model_alone_does_not(setup: Setup):
+    """It names what makes weights smaller, and not what makes updates smaller."""
+    said = too_large(setup, replace(card_here(CPU), memory_gib=1.0), 1)
+    assert isinstance(said, ConfigError)
+    assert "1.0 GiB of memory are free on this machine: " in str(said)
+    assert "model.policy.quantisation NF4 saves " in str(said)
+    assert "micro_batch_tokens" not in str(said)
+    assert "gradient_checkpointing" not in str(said)
+
+
+def test_tsr_fit_refuses_a_model_before_it_loads(
+    tiny_model: Callable[[str], Path], empty_folder: Path, capfd: pytest.CaptureFixture[str]
+):
+    """A folder of a thousand times the parameters of the tiny model: its file of weights is never read."""
+    folder = empty_folder / "large"
+    shutil.copytree(tiny_model("sokoban"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    large = {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 128, "num_attention_heads": 128}
+    config |= {**large, "num_key_value_heads": 128, "head_dim": 128}
+    (folder / "config.json").write_text(json.dumps(config))
+    os.truncate(folder / "model.safetensors", 0)
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", str(folder)])
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert f"model.policy.model is '{folder}': its weights, gradients and optimizer states take " in said
+    assert "model.policy.adapter of rank 16" in said
+    assert not (empty_folder / "runs").exists()
+
+
+def test_a_small_model_is_not_looked_at(empty_folder: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    tsr("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY, "--trainer.max_epochs", "1")
+    assert not [record for record in caplog.records if record.getMessage().startswith("memory: ")]

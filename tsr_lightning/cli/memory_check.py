@@ -1,0 +1,79 @@
+"""Compares the memory that a run will need with what is there, before its model loads."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+
+from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.estimate.cards import Card
+from tsr_lightning.estimate.here import card_here
+from tsr_lightning.estimate.lookup import find_shape
+from tsr_lightning.estimate.memory import GIB, memory
+from tsr_lightning.estimate.remedies import remedies
+from tsr_lightning.estimate.setup import Setup
+from tsr_lightning.policy.spec import Scratch
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
+
+_SMALL = 0.01  # of the memory: a model whose weights take less fits, and the check would play episodes for a second
+_SHOWN = 3  # changes that a sentence names
+
+
+def check_memory(
+    agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any], device: torch.device, ranks: int
+) -> None:
+    """Refuses a run whose model and optimizer do not fit, and says so where its rollouts or updates may not.
+
+    Models of which an estimate knows no shape, and other engines, are not looked at.
+
+    Args:
+        agent: not set up yet.
+        data: not set up yet.
+        trainer: the keys and callbacks of the Trainer.
+        device: of this rank.
+        ranks: that train together; on a CPU they share its memory.
+
+    Raises:
+        ConfigError: weights, gradients and the optimizer's averages take more than there is.
+    """
+    if isinstance(agent.spec.model, Scratch) or not isinstance(data.engine, Transformers):
+        return
+    whole = card_here(device)
+    card = replace(whole, memory_gib=whole.memory_gib / ranks) if device.type == "cpu" else whole
+    try:
+        shape, _ = find_shape(agent.spec, None)
+        if 4 * shape.parameters < _SMALL * card.memory_gib * GIB:
+            return
+        epochs = trainer.get("max_epochs")
+        setup, _ = setup_of(agent, data, {**trainer, "max_epochs": max(1, epochs) if isinstance(epochs, int) else 1})
+    except ConfigError:
+        return  # an estimate does not know every model; what else is wrong was refused before
+    if memory(setup, ranks).fits(card):
+        return
+    sentence = too_large(setup, card, ranks)
+    if isinstance(sentence, ConfigError):
+        raise sentence
+    rank_zero_info(sentence)
+
+
+def too_large(setup: Setup, card: Card, ranks: int) -> ConfigError | str:
+    """An error where not even the model with its optimizer fits on a card, and a notice where a phase may not."""
+    needed, changes = memory(setup, ranks), remedies(setup, card, ranks)
+    free = f"{card.memory_gib:.1f} GiB of memory are free on {card.name}"
+    if needed.always > (card.memory_gib - card.context_gib) * GIB:
+        helpful = [f"{one.change} saves {one.saves_always / GIB:.1f} GiB" for one in changes if one.saves_always > 0]
+        return ConfigError(
+            f"model.policy.model is {setup.spec.model!r}: its weights, gradients and optimizer states take "
+            f"{needed.always / GIB:.1f} GiB, and {free}: {'; '.join(helpful) or 'take a smaller model'}"
+        )
+    fitting = [f"{one.change} fits" for one in changes if one.fits]
+    others = [f"{one.change} saves {one.saves / GIB:.1f} GiB" for one in changes[:_SHOWN]]
+    return (
+        f"memory: up to {needed.total(card) / GIB:.1f} GiB may be needed in the {needed.peak_phase}, and {free}: "
+        f"{'; '.join(fitting or others) or 'take a smaller model'}"
+    )
