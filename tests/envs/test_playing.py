@@ -20,7 +20,7 @@ ID = "tests.spoiled:Spoiled-v0"
 WAYS: dict[str, Callable[[Any], Any]] = {
     "sample texts": lambda env: list(sample_texts(env)),
     "first observations": lambda env: sample_observations(env, 3),
-    "estimate": lambda env: measure(env, TokenCounter(len, 1), range(2)),
+    "estimate": lambda env: measure(env, TokenCounter(len, 1, 1, 0), range(2)),
 }
 
 

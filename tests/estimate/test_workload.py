@@ -26,6 +26,7 @@ from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
 from tsr_lightning.search.vine import Vine
+from tsr_lightning.trajectory import Message
 
 SOKOBAN = {"prompt_style": "bare", "size": [6, 6], "boxes": 1, "max_turns": 5}
 RESPONSE, INSTANCES = 9, 3
@@ -117,3 +118,20 @@ def test_the_trained_policy_of_sokoban_costs_at_most_the_worst_case():
     assert 0.05 * worst.generated < costs.tokens_generated <= worst.generated
     assert costs.prompt_tokens <= worst.prompt_tokens
     assert costs.tokens_prefilled <= worst.prefilled
+
+
+def test_what_a_template_says_of_its_own_is_counted():
+    """Such as the system message that SmolLM2's template begins with, where a conversation has none."""
+    tokenizer = load_tokenizer(PolicySpec("embedded/sokoban"), ())
+    plain = str(tokenizer.chat_template)
+    own = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\npush the box<|im_end|>\n{% endif %}"
+    counter = counter_of(tokenizer, 3.0)
+    tokenizer.chat_template = own + plain
+    counter_of_own = counter_of(tokenizer, 3.0)
+    for given in ("push push", ""):
+        system = [Message("system", given)] if given else []
+        messages = [Message("user", "box box")]
+        prompt = len(Chat(tokenizer).prompt((), [*system, *messages]))
+        assert counter_of_own.system(given) + counter_of_own.messages(messages) == pytest.approx(prompt, abs=2)
+    assert counter_of_own.system("") > counter.system("") + 4
+    assert counter_of_own.system("push") == counter.system("push")

@@ -28,10 +28,18 @@ class TokenCounter:
     Args:
         text: counts those of a text.
         template: what the chat template puts around a message and before the response to it.
+        around_system: what it puts around a system message, and at the beginning of a conversation.
+        without_system: what it begins a conversation with that has no system message, such as one of its own.
     """
 
     text: Callable[[str], int]
     template: int
+    around_system: int
+    without_system: int
+
+    def system(self, instructions: str) -> int:
+        """Of the beginning of a conversation; instructions are "" where there is no system message."""
+        return self.around_system + self.text(instructions) if instructions else self.without_system
 
     def messages(self, messages: Sequence[Message]) -> int:
         return self.template + sum(self.text(message.content) for message in messages)
@@ -40,11 +48,13 @@ class TokenCounter:
 def counter_of(tokenizer: PreTrainedTokenizerFast | None, characters_per_token: float) -> TokenCounter:
     """By the tokenizer, or, where there is none, by characters."""
     if tokenizer is None:
-        return TokenCounter(lambda text: round(len(text) / characters_per_token), TEMPLATE_TOKENS)
+        return TokenCounter(lambda text: round(len(text) / characters_per_token), TEMPLATE_TOKENS, TEMPLATE_TOKENS, 0)
     chat, encode = Chat(tokenizer), plain_encoder(tokenizer)
-    user, response = Message("user", "x"), Message("assistant", "x")
-    added = len(chat.prompt((), (user, response, user))) - len(chat.prompt((), (user,)))
-    return TokenCounter(lambda text: len(encode(text)), max(0, added - 2 * len(encode("x"))))
+    system, user, response = (Message(role, "x") for role in ("system", "user", "assistant"))
+    x, alone = len(encode("x")), len(chat.prompt((), (user,)))
+    template = max(0, len(chat.prompt((), (user, response, user))) - alone - 2 * x)
+    around = len(chat.prompt((), (system, user))) - template - 2 * x
+    return TokenCounter(lambda text: len(encode(text)), template, max(0, around), max(0, alone - template - x))
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ def average(episodes: Sequence[EpisodeTokens]) -> EpisodeTokens:
 def _play(env: Branchable, counter: TokenCounter, seed: int, plays: bool) -> EpisodeTokens:
     with told(f"episode {seed} of {name_of(env)}"):
         opening = begin(env, seed, Key(seed).fold_in("estimate"))
-        system = counter.messages([Message("system", opening.instructions)]) if opening.instructions else 0
+        system = counter.system(opening.instructions)
         following, tokens = opening.messages, list[float]()
         for turn in range(MOST_TURNS):
             tokens.append(counter.messages(following))
