@@ -66,7 +66,7 @@ class Shaky(Spoiled):
 RETRYING: dict[str, Callable[[Any, int], Any]] = {
     "sample texts": lambda env, retries: list(sample_texts(env, retries)),
     "first observations": lambda env, retries: sample_observations(env, 3, retries),
-    "estimate": lambda env, retries: measure(env, TokenCounter(len, 1), range(2), retries),
+    "estimate": lambda env, retries: measure(env, TokenCounter(len, 1, 1, 0), range(2), retries),
 }
 
 

@@ -1,6 +1,6 @@
 """Chat formatting on token ids. Knows a tokenizer and its chat template, and no model.
 
-Sampled ids are reused as they were sampled, unless the template rewrites earlier turns: it then renders their text anew.
+Sampled ids are reused, unless the template rewrites earlier turns: their text is then rendered anew.
 Environment text is tokenised as plain text, so it yields no control token, whatever it spells.
 """
 
