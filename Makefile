@@ -3,6 +3,7 @@
 #   PYTHON=python3.12     the interpreter to build .venv with
 #   TORCH_INDEX=https://… an additional package index, for another build of PyTorch
 #   ARGS="--flag value"   passed to tsr, pytest or the study of `make bench`
+#   EXTRAS="trl vllm"     those whose tests `make test-extras` runs
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -12,6 +13,7 @@ MAKEFLAGS += --no-builtin-rules
 
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS_VENV := .venv-extras
 STAMP := $(VENV)/.set-up-in
 CANDIDATES := python3.11 python3.12 python3 python
 IS_SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
@@ -34,7 +36,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
 	--durations=15 --durations-min=1
 
-.PHONY: help setup smollm2 quickstart test test-all fast lint format types bench docs wheel clean FORCE
+.PHONY: help setup smollm2 quickstart test test-all test-extras fast lint format types bench docs wheel clean FORCE
 
 help: ## list the targets
 	@echo "TSR Lightning: make <target> [ARGS=…]"
@@ -82,6 +84,32 @@ test-all: lint types ## before a release: the exhaustive tests too, with an inst
 	@echo "tests: the fast ones, the slow ones and the exhaustive ones"
 	@$(PYTEST) -m "" $(ARGS)
 
+# What the tests compare with or run under. vLLM takes ten minutes and 3.5 GB: make test-extras EXTRAS=vllm.
+EXTRAS := trl alfworld ray
+TESTS_trl := tests/extras/test_trl_parity.py
+TESTS_alfworld := tests/envs/test_alfworld_original.py
+TESTS_ray := tests/training/test_ray.py
+TESTS_vllm := tests/engines/test_vllm_engine.py
+REMOVED_vllm := torchvision torchaudio torchcodec
+
+# A second environment for each, which sees the packages of .venv behind its own: only what .venv lacks, or has in
+# another version, is installed. PyTorch is there already. The stamp is written last, so that an interrupted one is made anew.
+$(EXTRAS_VENV)/%/.set-up: tests/extras/%.txt $(STAMP)
+	@echo "set-up of the extra $*: what .venv lacks of $<, in $(@D)"
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$$packages")')" \
+		> "$$($(@D)/bin/python -c "$$packages")/behind.pth"
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-input --requirement $<
+	@$(if $(REMOVED_$*),$(@D)/bin/python -m pip uninstall -qq --disable-pip-version-check --yes $(REMOVED_$*))
+	@touch $@
+
+test-extras: $(EXTRAS:%=$(EXTRAS_VENV)/%/.set-up) ## the tests that need TRL, the original ALFWorld or Ray, each in an environment of its own
+	@$(foreach extra,$(EXTRAS),echo "tests of the extra $(extra)"; \
+	OMP_NUM_THREADS=1 $(EXTRAS_VENV)/$(extra)/bin/python -m pytest -n 0 -p tests.extras.nothing_skips \
+		-p no:cacheprovider $(TESTS_$(extra)) $(ARGS);)
+
 fast: setup ## the fast tests alone
 	@$(PYTEST) -m "not slow and not exhaustive" $(ARGS)
 
@@ -113,5 +141,5 @@ wheel: setup ## build the wheel into dist/
 	@echo "wheel: $$(ls dist/*.whl)"
 
 clean: ## remove .venv, builds and caches; runs/ stays
-	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) $(EXTRAS_VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

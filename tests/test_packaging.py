@@ -78,6 +78,25 @@ def test_every_requirement_is_pinned_within_its_range(requirement: Requirement):
     assert pin.local is None  # a build such as +cpu is the index's to choose
 
 
+EXTRAS = sorted((ROOT / "tests" / "extras").glob("*.txt"))  # what `make test-extras` installs, each by itself
+
+
+@pytest.mark.parametrize("path", EXTRAS, ids=lambda path: path.stem)
+def test_every_requirement_of_the_extras_tests_has_one_version(path: Path):
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    pinned = constraints() if "--constraint ../../constraints.txt" in lines else {}
+    declared = {requirement.name: requirement for requirement in [*VLLM, *RAY, *RUNTIME]}
+    for line in lines:
+        if line.startswith("--"):
+            continue
+        wanted = Requirement(line)
+        name = canonicalize_name(wanted.name)
+        [exact] = wanted.specifier or [None]
+        version = Version(exact.version) if exact is not None else pinned[name]
+        if name in declared:
+            assert declared[name].specifier.contains(version)
+
+
 def test_everything_imported_is_declared():
     runtime = {canonicalize_name(requirement.name) for requirement in RUNTIME}
     study = {canonicalize_name(requirement.name) for requirement in STUDY}

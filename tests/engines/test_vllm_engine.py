@@ -1,5 +1,5 @@
 """vLLM behind the engine's contract, beside the default engine and uncached passes. Skipped where vLLM is not
-installed: docs/vllm.md has the environment that it needs."""
+installed: `make test-extras EXTRAS=vllm` makes the environment that it needs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -342,8 +342,9 @@ def test_the_run_time_comparison_stops_what_is_stale(fit, breaks: str, overlays:
         "model.policy.model": "embedded/sokoban",
         "model.optimizer.learning_rate": 0.003,
         "data.env": "corridor:Corridor-v0",  # of three first observations, so that prompts come again
-        "data.env_kwargs": "null",
+        "data.env_kwargs": '{"slip": 0.5}',  # returns differ by chance, or there would be no update
         "data.instances": 8,
+        "data.updates.min_trajectories": 1,
     }
     with pytest.raises(RunError, match=r"the engine's log-probabilities .*mismatch_tolerance allows at most 1e-08"):
         fit(*overlays, "--data.engine", engine, **settings)

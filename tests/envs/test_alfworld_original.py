@@ -12,7 +12,11 @@ from tsr_lightning.rng import Key
 
 pytest.importorskip("alfworld", reason="alfworld is not installed")
 pytest.importorskip("fast_downward", reason="textworld[pddl] is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DATA.exists(), reason=REASON)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DATA.exists(), reason=REASON),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # TextWorld leaves files open
+]
 
 KINDS = sorted({line["goal_type"] for line in index().values()}) if DATA.exists() else []
 

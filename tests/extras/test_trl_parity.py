@@ -46,8 +46,8 @@ from tsr_lightning.training.collect import credited_sequences
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 
-trl = pytest.importorskip("trl", reason="TRL is not installed (pip install trl; make test-extras does)")
-datasets = pytest.importorskip("datasets", reason="TRL's data sets are not installed (pip install trl)")
+trl = pytest.importorskip("trl", reason="TRL is not installed; make test-extras does that")
+datasets = pytest.importorskip("datasets", reason="TRL's data sets are not installed")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL's and its libraries'
 

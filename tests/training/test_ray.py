@@ -1,5 +1,5 @@
 """Two workers of Ray Train make the weights of two ranks under DDP, whether one is killed or not. Skipped where Ray is
-not installed: docs/ray.md has what it needs."""
+not installed: `make test-extras` installs it."""
 
 import json
 import os
@@ -115,12 +115,13 @@ def test_two_workers_equal_two_ranks_and_one_process(two_ranks: Path, tmp_path: 
     for name, weight in final(alone)["weights"].items():
         torch.testing.assert_close(final(workers)["weights"][name], weight, rtol=0, atol=TOLERANCE)
 
-    assert "ray" not in (workers / "config.yaml").read_text().replace(str(workers), "")
-    earlier = workers / "checkpoints" / f"epoch={EPOCHS - 2}.ckpt"
+    [config] = workers.glob("runs/**/config.yaml")
+    assert "ray" not in config.read_text().replace(str(workers), "")
+    earlier = config.parent / "checkpoints" / f"epoch={EPOCHS - 2}.ckpt"
     (workers / "final.pt").unlink()
     (elsewhere := tmp_path / "elsewhere").mkdir()
     with in_folder(elsewhere):
-        tsr("fit", "--config", workers / "config.yaml", "--ckpt_path", earlier)
+        tsr("fit", "--config", config, "--ckpt_path", earlier)
     assert final(workers)["updates"] == EPOCHS * 2 * 2
     for name, weight in final(alone)["weights"].items():
         torch.testing.assert_close(final(workers)["weights"][name], weight, rtol=0, atol=TOLERANCE)
