@@ -1,7 +1,7 @@
 """Figures of the policy on held-out instances, and at the end what training changed. Runs no episodes itself."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
@@ -14,7 +14,7 @@ from callbacks import table
 from callbacks.costs import RolloutCostMeter, RunCosts, with_failures
 from callbacks.episodes import EpisodeMetric
 from callbacks.history import History
-from callbacks.measurement import GAPS, Measurement, measure, search_gap, since_start
+from callbacks.measurement import GAPS, Measurement, figure_names, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.files import write_whole
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -110,6 +110,11 @@ class Evaluation(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._loaded = Position.in_checkpoint(checkpoint)
+
+    def metric_names(self, evaluations: Sequence[EvalProtocol], environments: Sequence[str]) -> frozenset[str]:
+        """Those of `trainer.callback_metrics`, for what monitors one of them."""
+        figures = {each.name: figure_names(each, pass_at=self.pass_at, envs=environments) for each in evaluations}
+        return frozenset(f"val/{name}/{figure}" for name, own in figures.items() for figure in own)
 
     # Collecting
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from callbacks import statistics
-from callbacks.episodes import GatheredEpisodes
+from callbacks.episodes import Episode, GatheredEpisodes
 from callbacks.statistics import Interval
 from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.training.instances import Instance
@@ -112,6 +112,19 @@ def measure(
         **({"episodes_lost": float(gathered.lost)} if gathered.lost else {}),
     }
     return Measurement(protocol.settings(), position.epochs, position.updates, outcomes, figures)
+
+
+def figure_names(protocol: EvalProtocol, *, pass_at: Sequence[int] | None, envs: Sequence[str]) -> frozenset[str]:
+    """The names of all figures that a protocol may have: those of `measure`, `since_start` and `search_gap`."""
+    episodes = [
+        Episode(env, 0, member, 0, 1, 1, 1, 1) for env in range(len(envs)) for member in range(protocol.samples)
+    ]
+    zeros = [0.0] * len(episodes)
+    gathered = GatheredEpisodes(episodes, zeros, zeros, tokens_generated=0, env_steps=0, lost=1, seconds=0.0)
+    made_up = measure(protocol, gathered, Position(epochs=0, updates=0), pass_at=pass_at, envs=envs)
+    assert made_up is not None
+    gaps = [f"search_gap/{key}" for key in GAPS] if protocol.search is not None else []
+    return frozenset([*made_up.figures, *since_start(made_up, made_up), *gaps])
 
 
 def since_start(start: Measurement | None, now: Measurement) -> dict[str, float]:

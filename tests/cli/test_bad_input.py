@@ -58,6 +58,9 @@ def phases(epochs: list[int], *strategies: str, last_count: int = 4) -> dict[str
     return {"class_path": "Phases", "init_args": {"plans": plans, "epochs": epochs}}
 
 
+EVALUATION = "--trainer.callbacks+=Evaluation"
+STOPS = (EVALUATION, "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor")
+KEEPS = (EVALUATION, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor")
 TALK = messages("user", "assistant")
 LATER_GROUP_OF_1 = phases([3], "Sample", "Sample", last_count=1)
 CASES = {
@@ -311,6 +314,36 @@ CASES = {
     "checkpoint called best": Case(("--ckpt_path", "best"), r"ckpt_path is best, which does not exist"),
     "control characters in a value": Case(
         ("--trainer.max_epochs", "\x1b[2Jfoo\x07"), r"max_epochs is \\x1b\[2Jfoo\\x07: give a whole number"
+    ),
+    "monitor that is not logged": Case(
+        (*STOPS, "nothere"), r"EarlyStopping\.monitor is nothere, .* not log: give one such as val/greedy/success_rate"
+    ),
+    "misspelt monitor": Case(
+        (*KEEPS, "val/greedy/sucess_rate"), r"ModelCheckpoint\.monitor is .*did you mean val/greedy/success_rate\?"
+    ),
+    "monitor of an evaluation that is not made": Case(
+        (*STOPS, "val/other/success_rate"), r"val/other/success_rate, which this run does not log"
+    ),
+    "monitor of more samples than there are": Case((*STOPS, "val/greedy/pass@4"), r"did you mean val/greedy/pass@1\?"),
+    "monitor of a loss": Case((*STOPS, "train/los"), r"train/los, .*did you mean train/loss\?"),
+    "validation every 0 epochs": Case(
+        ("--trainer.check_val_every_n_epoch", "0"), r"trainer\.check_val_every_n_epoch is 0: give 1 or more, .*for none"
+    ),
+    "no batch to accumulate": Case(("--trainer.accumulate_grad_batches", "0"), r"batches is 0: give 1 or more"),
+    "gradients clipped below 0": Case(
+        ("--trainer.gradient_clip_val", "-1"), r"clip_val is -1: give 0 or more, or null"
+    ),
+    "accelerator that is not installed": Case(
+        ("--trainer.accelerator", "tpu"), r"trainer cannot be made: Requirement 'torch_xla\S*' not met"
+    ),
+    "devices below 0": Case(("--trainer.devices", "-2"), r"trainer cannot be made: `devices` .* should be an int > 0"),
+    "logger whose package is not there": Case(
+        ("--trainer.logger", "tests.broken_loggers.NeedsPackage"),
+        r"^NeedsPackage cannot be made: Requirement 'figures>=2' not met\. Try `pip install figures`$",
+    ),
+    "such a logger among several": Case(
+        ("--trainer.logger", '[{"class_path": "tests.broken_loggers.NeedsPackage"}]'),
+        r"^NeedsPackage cannot be made: R",
     ),
     # refused by the parser
     "misspelt key": Case(("--data.instancs", "3"), r"--data\.instancs is no key.*did you mean --data\.instances\?"),

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from jsonargparse import ArgumentParser
-from transformers import BertConfig, BloomConfig
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BloomConfig, WhisperConfig
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
@@ -97,9 +98,53 @@ def test_a_missing_shard_is_refused(folder):
         check(PolicySpec(str(folder)))
 
 
+def test_damaged_files_are_refused_before_the_model_loads(folder):
+    spec, weights = PolicySpec(str(folder)), folder / "model.safetensors"
+    whole = weights.read_bytes()
+    for part in (whole[:-1], whole[: len(whole) // 2], whole[:9], b"", b"no tensors"):
+        weights.write_bytes(part)
+        with pytest.raises(
+            ConfigError, match=r"its model\.safetensors is cut short or damaged \(.*\), so write or copy it"
+        ):
+            check(spec)
+    weights.write_bytes(whole)
+    check(spec)
+    for text in ("", '{"weight_map":', "{}", "[]"):
+        (folder / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"its model\.safetensors\.index\.json is damaged, so write"):
+            check(spec)
+    for text in ("", "{", "{}", '{"model": 3}'):
+        (folder / "tokenizer.json").write_text(text)
+        with pytest.raises(
+            ConfigError, match=r"its tokenizer cannot be read: .*, so write or copy the tokenizer's files"
+        ):
+            load_tokenizer(spec, ())
+
+
+def test_weights_of_another_model_are_refused(folder):
+    """transformers would draw at random what is missing or has another shape."""
+    tokenizer, path = make_tokenizer(["Turn 1"]), folder / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.0.mlp.down_proj.weight"
+    save_file({key: value for key, value in weights.items() if key != name}, path, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"its weights lack {name} \(1 such tensors\), so give the folder"):
+        Policy(PolicySpec(str(folder)), tokenizer, critic=False)
+    save_file(weights | {name: weights[name][:, :32].contiguous()}, path, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"its weights hold {name} in another shape than its config\.json says \(1 "):
+        Policy(PolicySpec(str(folder)), tokenizer, critic=False)
+
+
+@pytest.mark.parametrize("name", ["./typo", "../typo", "~/typo", "-typo", "a/b/c", "typo.", "a--b"])
+def test_a_folder_that_is_not_there_is_refused(name):
+    with pytest.raises(ConfigError, match="neither a folder here nor a model in the cache or on the Hugging Face hub"):
+        check(PolicySpec(name))
+
+
 def test_a_model_that_is_not_causal_is_refused(folder):
-    BertConfig().save_pretrained(folder)
-    check(PolicySpec(str(folder)))  # BERT has a causal variant
+    for encoder in (BertConfig(), BertConfig(is_decoder=True), WhisperConfig()):  # which transformers loads as decoders
+        encoder.save_pretrained(folder)
+        with pytest.raises(ConfigError, match=f"type is {encoder.model_type}, so name a causal"):
+            check(PolicySpec(str(folder)))
     (folder / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(ConfigError, match="type is t5, so name a causal"):
         check(PolicySpec(str(folder)))

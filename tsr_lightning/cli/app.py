@@ -26,6 +26,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
+from tsr_lightning.training.monitored import check_monitors
 from tsr_lightning.training.trainer import Trainer
 
 
@@ -74,9 +75,11 @@ class TSRCLI(LightningCLI):
         """Makes the Trainer after the checks, so that bad input is refused before a model or a device is touched."""
         ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
         check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None, str(self.subcommand))
+        if self.subcommand == "fit":
+            check_monitors(_callbacks(self.config_init["fit"]["trainer"]), self.model, self.datamodule)
         try:
             trainer = cast(Trainer, super().instantiate_trainer(**kwargs))
-        except (MisconfigurationException, ValueError) as error:
+        except (MisconfigurationException, ValueError, TypeError, ModuleNotFoundError) as error:
             sentence = config_error_sentence(error) or f"trainer cannot be made: {one_line(str(error))}"
             raise ConfigError(sentence) from error
         check_strategy(trainer, self.model.spec)
@@ -86,6 +89,12 @@ class TSRCLI(LightningCLI):
             settings = self.config_init["fit"]["trainer"]
             check_memory(self.model, self.datamodule, settings, trainer.strategy.root_device, trainer.world_size)
         return trainer
+
+
+def _callbacks(trainer: Mapping[str, Any]) -> Sequence[pl.Callback]:
+    """The callbacks that the Trainer's arguments name: a list, one, or none."""
+    given = trainer["callbacks"] or []
+    return [given] if isinstance(given, pl.Callback) else given
 
 
 class CheckingCLI(TSRCLI):

@@ -13,6 +13,7 @@ from tsr_lightning.cli.suggestions import suggestion
 from tsr_lightning.errors import ConfigError, RunError, printable
 
 _PACKAGES = ("tsr_lightning", "callbacks")
+_ITEM = r".*(?:\n(?!\s*- |Given value).*)*"  # of a list in a message, with the lines that it goes on in
 _WORDS = {"NoneType": "null", "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
 
@@ -32,9 +33,19 @@ def config_error_sentence(error: BaseException) -> str | None:
         cause = cause.__cause__ or cause.__context__
     if str(error).startswith("Does not validate against any of the Union subtypes"):
         # jsonargparse lists the message of every type that it tried: ours are those that are not in its own words
-        messages = re.findall(r"^\s*- (?!Expected |Does not validate )(.*)$", str(error), re.MULTILINE)
-        return one_line(messages[0]) if messages else None
+        messages = re.findall(
+            rf"^\s*- (?!Expected |Does not validate |Not a valid subclass of |a class path |a dict with)({_ITEM})",
+            str(error),
+            re.MULTILINE,
+        )
+        return _class_cannot_be_made(one_line(messages[0])) if messages else None
     return None
+
+
+def _class_cannot_be_made(sentence: str) -> str:
+    """A message of jsonargparse about what the constructor of a class raised, in fewer words."""
+    found = re.fullmatch(r"Problem with given class_path '(?:\S*\.)?(\w+)': (.+)", sentence)
+    return f"{found[1]} cannot be made: {found[2]}" if found else sentence
 
 
 def run_error(error: BaseException) -> RunError | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tsr_lightning.batching.tensors import Estimates, Outputs, Targets
 from tsr_lightning.errors import ConfigError, describe
-from tsr_lightning.objectives.base import Needs, Objective
+from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
@@ -51,6 +51,11 @@ def rehearse(objective: Objective) -> None:
 
     _check_needs(name, needs, "credit", credit)
     _check_needs(name, needs, "loss", loss)
+
+
+def loss_of_made_up_tokens(objective: Objective) -> Loss:
+    """The loss where all is given that an objective could need; its statistics have the names of a run's."""
+    return objective.loss(*_micro_batch(Needs(logprobs=True, values=True, final_values=True, reference=True)))
 
 
 def rehearse_estimator(estimator: AdvantageEstimator) -> None:

@@ -6,11 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.modeling import attention
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model_files import config_file, load_config, location
@@ -48,7 +49,9 @@ def check(spec: PolicySpec) -> None:
     _check_files(spec.model)
     config = load_config(spec.model)
     remedy = f"its type is {config.model_type}, so name a causal language model instead"
-    require(config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "model.policy.model", spec.model, remedy)
+    is_decoder = config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
+    is_known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    require(is_known and is_decoder, "model.policy.model", spec.model, remedy)
     remedy = (
         "its layers carry a state that leaks between packed sequences, so name a model whose layers are all attention"
     )
@@ -104,14 +107,33 @@ def _check_files(model: str) -> None:
         require(found, "model.policy.model", model, f"the folder has no {name}, so {remedy}")
 
     require_file((folder / "config.json").is_file(), "config.json", "name one that save_pretrained has written")
-    weights = {_WEIGHTS}
-    if (folder / _SHARDS).is_file():
-        weights = set(json.loads((folder / _SHARDS).read_text(encoding="utf-8"))["weight_map"].values())
-    for name in sorted(weights):
+    for name in _weight_files(model, folder):
         remedy = "save the weights there as safetensors, the only format supported"
         require_file((folder / name).is_file(), name, remedy)
+        _check_is_whole(model, folder / name)
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
     require_file(has_tokenizer, "tokenizer.json", "save the tokenizer there")
+
+
+def _weight_files(model: str, folder: Path) -> list[str]:
+    if not (folder / _SHARDS).is_file():
+        return [_WEIGHTS]
+    try:
+        return sorted(set(json.loads((folder / _SHARDS).read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"model.policy.model is {model!r}: its {_SHARDS} is damaged, so write or copy it anew"
+        ) from error
+
+
+def _check_is_whole(model: str, file: Path) -> None:
+    """Reads the header alone, whose sizes have to add up to the file's."""
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except SafetensorError as error:
+        damage = f"its {file.name} is cut short or damaged ({error}), so write or copy it anew"
+        raise ConfigError(f"model.policy.model is {model!r}: {damage}") from error
 
 
 def _layers(config: PretrainedConfig) -> dict[str, nn.Module]:

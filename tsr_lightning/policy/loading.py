@@ -1,7 +1,7 @@
 """Loads a Hugging Face causal language model and its adapter. Imports peft and bitsandbytes where they are needed."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -71,14 +71,33 @@ def _from_files(model: str, spec: PolicySpec, device: torch.device) -> PreTraine
     quantised: dict[str, Any] = {}
     if spec.quantisation:
         quantised = {"quantization_config": _nf4_config(spec.quantisation), "device_map": {"": device}}
-    base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        source, config=config, dtype=_DTYPES[spec.dtype], use_safetensors=True, **quantised
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        source,
+        config=config,
+        dtype=_DTYPES[spec.dtype],
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # refused below
+        **quantised,
     )
+    base: PreTrainedModel
+    base, report = loaded
+    _check_all_loaded(model, report)
     if "quantization_config" in base.config.to_dict():  # the folder's own, or that of the spec
         from tsr_lightning.policy.nf4 import prevent_repacking
 
         prevent_repacking(base)
     return base
+
+
+def _check_all_loaded(model: str, report: Mapping[str, Collection[Any]]) -> None:
+    """transformers draws at random what the files lack or hold in another shape, and goes on."""
+    other = sorted(name for name, *_ in report["mismatched_keys"])
+    lacking = sorted(report["missing_keys"])
+    found = f"hold {other[0]} in another shape than its config.json says" if other else f"lack {(lacking or [''])[0]}"
+    count = f" ({len(other or lacking)} such tensors)"
+    remedy = f"its weights {found}{count}, so give the folder the weights and the config.json of one model"
+    require(not other and not lacking, "model.policy.model", model, remedy)
 
 
 def _nf4_config(quantisation: NF4) -> BitsAndBytesConfig:

@@ -1,11 +1,12 @@
 """Where a model's files are: in this package, in a folder, in the hub's local cache, or on the Hugging Face hub."""
 
-import re
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PretrainedConfig
 from transformers.utils import cached_file
 
@@ -14,7 +15,6 @@ from tsr_lightning.errors import ConfigError, require
 _KEY = "model.policy.model"
 _EMBEDDED = Path(__file__).parent / "embedded"
 _PREFIX = "embedded/"
-_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _SECONDS = 5  # for the hub to answer; its own client retries for half a minute
 
 
@@ -57,7 +57,7 @@ def local_config_file(model: str) -> Path | None:
     folder = Path(location(model))
     if folder.is_dir():
         return folder / "config.json"
-    cached = try_to_load_from_cache(model, "config.json") if _REPOSITORY.fullmatch(model) else None
+    cached = try_to_load_from_cache(model, "config.json") if _may_be_on_the_hub(model) else None
     return Path(cached) if isinstance(cached, str) else None
 
 
@@ -67,9 +67,18 @@ def was_trained_here(model: str) -> bool:
     return model.startswith(_PREFIX) or (card.is_file() and "- tsr-lightning\n" in card.read_text(encoding="utf-8"))
 
 
+def _may_be_on_the_hub(model: str) -> bool:
+    """False for what can only be a folder, such as `./model`."""
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return False
+    return True
+
+
 def _download_config(model: str) -> str | None:
     try:
-        return cached_file(model, "config.json") if _REPOSITORY.fullmatch(model) and _hub_is_reachable() else None
+        return cached_file(model, "config.json") if _may_be_on_the_hub(model) and _hub_is_reachable() else None
     except (OSError, ValueError):
         return None
 

@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, named
 from tsr_lightning.policy.model_files import location
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 
@@ -76,7 +76,11 @@ def load_tokenizer(spec: PolicySpec, texts: Iterable[str]) -> PreTrainedTokenize
     source = location(spec.model)
     # tokenizer.json unchanged: for a Qwen2 model AutoTokenizer would apply the rules of Qwen's own vocabulary
     file = cached_file(source, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
-    tokenizer = (PreTrainedTokenizerFast if file else AutoTokenizer).from_pretrained(source)
+    try:
+        tokenizer = (PreTrainedTokenizerFast if file else AutoTokenizer).from_pretrained(source)
+    except Exception as error:  # tokenizers raises nothing narrower
+        reason = f"{named(error)}, so write or copy the tokenizer's files anew"
+        raise ConfigError(f"model.policy.model is {spec.model!r}: its tokenizer cannot be read: {reason}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ConfigError(
             f"model.policy.model is {spec.model!r}: its tokenizer is not a fast one, so save it as tokenizer.json"

@@ -1,6 +1,6 @@
 """What a Lightning callback may implement to take part in a rollout. `tsr_lightning` knows callbacks by these alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ from tsr_lightning.trajectory import Group
 
 if TYPE_CHECKING:
     from tsr_lightning.training.agent import Agent  # which knows evaluations, and these report to the hooks
+    from tsr_lightning.training.evaluation import EvalProtocol
 
 TRAINING_ROLLOUT = "rollout"  # the phase of a rollout that is trained on; an evaluation's is the name of its protocol
 
@@ -57,4 +58,13 @@ class LimitsGroups(Protocol):
 
     def kept_at_most(self, groups: int) -> int:
         """Of so many groups that are all compared."""
+        ...
+
+
+@runtime_checkable
+class NamesMetrics(Protocol):
+    """Says beforehand which figures it adds to `trainer.callback_metrics`, for others that monitor one of them."""
+
+    def metric_names(self, evaluations: Sequence["EvalProtocol"], environments: Sequence[str]) -> frozenset[str]:
+        """Of these protocols, on environments with these labels."""
         ...

@@ -1,6 +1,6 @@
 """Lightning's Trainer with the subcommand `export`; the docstrings here are the help texts of `tsr`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,11 +10,12 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.utilities import rank_zero_info
 
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training import checkpoints, exporting
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.monitored import check_monitors
 from tsr_lightning.training.next_steps import after_fit, after_validation
 from tsr_lightning.training.run_folder import (
     FolderLock,
@@ -40,6 +41,7 @@ class Trainer(pl.Trainer):
     """
 
     def __init__(self, *args: Any, run_folder: str | None = None, **kwargs: Any) -> None:
+        _check_counts(kwargs)
         super().__init__(*args, **kwargs)
         self._given_folder = run_folder
         self._folder: Path | None = None  # on rank 0, from the first run on
@@ -77,6 +79,8 @@ class Trainer(pl.Trainer):
             ckpt_path: a checkpoint to resume from, or "last" for the newest of this run's folder, if there is one.
             weights_only: true loads only tensors and plain values, all that our checkpoints hold; null is Lightning's.
         """
+        if isinstance(model, Agent) and isinstance(datamodule, RolloutDataModule):
+            check_monitors(self.callbacks, model, datamodule)
         state = partial(self._state_of_fit, ckpt_path)
         with (
             says_how_to_go_on(state, is_first_rank=self.is_global_zero),
@@ -222,6 +226,21 @@ class Trainer(pl.Trainer):
             return next_version(parent) if logger is None else compat.make_next_version(self, logger)
         except OSError as error:
             raise unwritable(parent, error) from error
+
+
+def _check_counts(given: Mapping[str, Any]) -> None:
+    """Refuses arguments that Lightning takes, and then divides by or ignores; None leaves each at its default."""
+    intervals = "give 1 or more, the epochs from one validation to the next, or set limit_val_batches to 0 for none"
+    least = {
+        "check_val_every_n_epoch": (1, intervals),
+        "accumulate_grad_batches": (1, "give 1 or more"),
+        "log_every_n_steps": (0, "give 0 or more"),
+        "num_sanity_val_steps": (-1, "give 0 or more, or -1 for the whole evaluation"),
+        "gradient_clip_val": (0, "give 0 or more, or null for no clipping"),
+    }
+    for key, (smallest, remedy) in least.items():
+        count = given.get(key)
+        require(count is None or count >= smallest, f"trainer.{key}", count, remedy)
 
 
 def _refuse_to_overwrite(folder: Path) -> None:
