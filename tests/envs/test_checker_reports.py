@@ -273,6 +273,11 @@ class SaltedInstructions(Lake):
         return begun
 
 
+class SaltedOracle(Lake):
+    def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
+        return super().legal_actions()[0 if elsewhere() else 1]
+
+
 class NumberedByVisit(Lake):
     """An instance's name is its place among the seeds that were played."""
 
@@ -303,6 +308,7 @@ class SortedInfo(Lake):
         (SaltedActions, "another process: legal is"),
         (SaltedInfo, "another process: info is"),
         (SaltedInstructions, "another process: instructions is"),
+        (SaltedOracle, "another process: the oracle's response is"),
         (
             NumberedByVisit,
             r"another process: observation is .*lake 2.* there and .*lake 0.* here.* the seeds played before",

@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from tempfile import TemporaryFile
 from types import FunctionType
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from tsr_lightning.envs.base import HasOracle
 from tsr_lightning.envs.checker.canonical import canonical
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory, resolve
 from tsr_lightning.envs.checker.recording import Recorder, StepRecord
@@ -98,12 +101,19 @@ def _serialised(factory: EnvFactory) -> tuple[str, str]:
 
 def _trace(factory: EnvFactory, seed: int, responses: list[str]) -> Trace:
     recorder = Recorder(factory.env, factory, len(responses), ())
-    records = [recorder.reset(seed), *recorder.play(responses)]
-    return [_shown(record) for record in records]
+    env, advised = factory.env, list[dict[str, Any]]()
+
+    def with_advice() -> Iterator[str]:
+        for response in responses:
+            advised.append({"the oracle's response": env.oracle()} if isinstance(env, HasOracle) else {})
+            yield response
+
+    begun, played = recorder.reset(seed), recorder.play(with_advice())
+    return [_shown(begun, {}), *map(_shown, played, advised)]
 
 
-def _shown(record: StepRecord) -> dict[str, str]:
-    shown = {name: value for name, value in vars(record).items() if name not in ("response", "after")}
+def _shown(record: StepRecord, advice: dict[str, Any]) -> dict[str, str]:
+    shown = advice | {name: value for name, value in vars(record).items() if name not in ("response", "after")}
     return {name: canonical(value) for name, value in (shown | vars(record.after)).items()}
 
 
