@@ -41,7 +41,7 @@ class Rate:
 def under_way(progress: RolloutProgress) -> str:
     """How far a rollout or an evaluation is, with its rate and the time left."""
     tokens = progress.costs.tokens_generated
-    left = progress.seconds * (progress.total - progress.done) / progress.done if progress.done else None
+    left = progress.seconds * (1 / progress.spent - 1) if progress.spent else None
     about = "" if left is None else f", about {duration(left)} left"
     rate = tokens / progress.seconds if progress.seconds > 0 else 0.0
     return (

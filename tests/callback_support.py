@@ -142,7 +142,13 @@ class Data(LightningDataModule):
             for callback in callbacks:
                 if isinstance(callback, OnRolloutWave):
                     progress = RolloutProgress(
-                        len(self.kept), TRAINING_ROLLOUT, done, len(self.waves), costs, seconds=2.0 * done
+                        len(self.kept),
+                        TRAINING_ROLLOUT,
+                        done,
+                        len(self.waves),
+                        costs,
+                        2.0 * done,
+                        done / len(self.waves),
                     )
                     callback.on_rollout_wave(self.trainer, progress)
         groups = self.rollout(compat.epochs_at_rollout(self.trainer))

@@ -37,7 +37,7 @@ QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer
 Gather = Callable[[Ranks], object]
 
 
-def unwatched(done: int, total: int, costs: Costs) -> None:
+def unwatched(done: int, total: int, costs: Costs, spent: float) -> None:
     """The progress of a rollout that nobody watches."""
 
 

@@ -22,7 +22,7 @@ ENTRIES = [PlanEntry(Sample(), 3), PlanEntry(BestOfN(n=2), 1)]
 INSTANCES = ((0, 4), (0, 9), (0, 2))
 
 
-def ignore(done: int, total: int, costs: Costs) -> None:
+def ignore(done: int, total: int, costs: Costs, spent: float) -> None:
     """The progress of a rollout that nobody watches."""
 
 
@@ -61,7 +61,7 @@ def test_groups_without_a_success_get_further_members() -> None:
     seen: list[tuple[int, int, int]] = []
     with_fallback = driver()
 
-    def watched(done: int, total: int, costs: Costs) -> None:
+    def watched(done: int, total: int, costs: Costs, spent: float) -> None:
         seen.append((done, total, costs.tokens_generated))
 
     rollout = roll_out(with_fallback, tasks, watched, Ranks(), fallback=fallback)

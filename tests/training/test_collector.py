@@ -38,7 +38,7 @@ class Collecting:
         progress = start_round()
         for wave in range(1, WAVES + 1):
             time.sleep(self.seconds)
-            progress(wave, WAVES, Costs(waves=wave))
+            progress(wave, WAVES, Costs(waves=wave), wave / WAVES)
         if epoch == self.fails_at:
             raise self.error
         self.ended.append(epoch)

@@ -51,7 +51,7 @@ class Lottery(Walk):
         super().set_state(before)
 
 
-def ignore(done: int, total: int, costs: Costs) -> None:
+def ignore(done: int, total: int, costs: Costs, spent: float) -> None:
     """The progress of a rollout that nobody watches."""
 
 

@@ -29,7 +29,8 @@ from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
 
 WAVE_SECONDS = 60.0  # that a wave's environment steps take before a line says what is waited for
 
-ProgressFn = Callable[[int, int, Costs], None]  # (searches ended, searches in all, costs since the run began)
+# (searches ended, searches in all, costs since the run began, share of the searches' budgets that is spent)
+ProgressFn = Callable[[int, int, Costs, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ class Driver:
                     if lost > max_lost:
                         return chosen
                     if finished_wave and progress is not None:
-                        progress(ended, len(tasks), self.costs - before)
+                        open_ = sum(_spent(search) for each in cohorts for search in each.searches)
+                        progress(ended, len(tasks), self.costs - before, (ended + open_) / len(tasks))
                     if cohort.searches:
                         self._start_wave(cohort, executor)
         return chosen
@@ -303,6 +305,18 @@ class Driver:
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
         return self.engine.values([self._simulator.prompt(node) for node in nodes])
+
+
+def _spent(search: _ActiveSearch) -> float:
+    """The share of its environment's budget that a search has spent to where it is: a search that rolls ahead and
+    comes back has spent less."""
+    match search.request:
+        case Expand(nodes):
+            node = nodes[0]
+        case Commit(node) | Demonstrate(node):
+            pass
+    budget = search.root.snapshot.remaining
+    return 1 - node.snapshot.remaining / budget if budget else 0.0
 
 
 def _waited_for(cohort: _Cohort) -> str:

@@ -120,8 +120,8 @@ def roll_out(
 def continued(progress: ProgressFn, ended: int, costs: Costs) -> ProgressFn:
     """The progress of further searches, after so many that have ended at these costs."""
 
-    def report(done: int, total: int, further: Costs) -> None:
-        progress(ended + done, ended + total, costs + further)
+    def report(done: int, total: int, further: Costs, spent: float) -> None:
+        progress(ended + done, ended + total, costs + further, (ended + spent * total) / (ended + total))
 
     return report
 

@@ -65,10 +65,10 @@ class _Job:
         self.messages.put(None)
         report = timed(self.messages.put)
 
-        def progress(done: int, total: int, costs: Costs) -> None:
+        def progress(done: int, total: int, costs: Costs, spent: float) -> None:
             if self.cancelled.is_set():
                 raise _Cancelled
-            report(done, total, costs)
+            report(done, total, costs, spent)
 
         return progress
 

@@ -26,6 +26,7 @@ class RolloutProgress:
     total: int
     costs: Costs  # of this rollout so far
     seconds: float
+    spent: float  # share of the budgets of all searches, ended ones counted whole: what is left takes at most as long
     hidden_seconds: float = 0.0  # of these, in which the updates did not wait for it
 
 

@@ -23,6 +23,7 @@ class Wave:
     total: int
     costs: Costs  # of this rollout so far
     seconds: float
+    spent: float  # share of the searches' budgets
     hidden_seconds: float = 0.0  # of these, in which the updates did not wait for it
 
 
@@ -32,7 +33,7 @@ WaveFn = Callable[[Wave], None]
 def timed(report: WaveFn) -> ProgressFn:
     """Reports waves with the seconds from now on."""
     started = time.perf_counter()
-    return lambda done, total, costs: report(Wave(done, total, costs, time.perf_counter() - started))
+    return lambda done, total, costs, spent: report(Wave(done, total, costs, time.perf_counter() - started, spent))
 
 
 class RolloutMonitor:
@@ -69,7 +70,7 @@ class RolloutMonitor:
         def report(wave: Wave) -> None:
             for callback in listeners:
                 progress = RolloutProgress(
-                    number, phase, wave.done, wave.total, wave.costs, wave.seconds, wave.hidden_seconds
+                    number, phase, wave.done, wave.total, wave.costs, wave.seconds, wave.spent, wave.hidden_seconds
                 )
                 callback.on_rollout_wave(trainer, progress)
 
