@@ -92,10 +92,10 @@ class Letters:
         text = "".join(_join(turn.messages) + self.read(turn.response) for turn in turns) + _join(messages)
         return tuple(map(ord, text))
 
-    def read(self, response: Sequence[int]) -> str:
+    def read(self, response: Sequence[int], prompt: Sequence[int] = ()) -> str:
         return "".join(map(chr, response))
 
-    def write(self, text: str) -> tuple[int, ...]:
+    def write(self, text: str, prompt: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(map(ord, text))
 
 

@@ -102,10 +102,10 @@ class LastObservation:
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(map(ord, messages[-1].content))
 
-    def read(self, response: Sequence[int]) -> str:
+    def read(self, response: Sequence[int], prompt: Sequence[int] = ()) -> str:
         return ACTIONS[response[0]]
 
-    def write(self, text: str) -> tuple[int, ...]:
+    def write(self, text: str, prompt: Sequence[int] = ()) -> tuple[int, ...]:
         return (ACTIONS.index(text),)
 
 

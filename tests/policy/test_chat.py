@@ -45,12 +45,17 @@ KEEPS_THINKING_FOR_TOOLS = (
     "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# the "<think>" that opens a response is missing from earlier turns
+# the "<think>" that opens a response is written in the prompt
 OPENS_THINKING = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
-PREFIX_PRESERVING = {"chatml": CHATML, "llama": LLAMA, "no_system": NO_SYSTEM, "default": None}
+PREFIX_PRESERVING = {
+    "chatml": CHATML,
+    "llama": LLAMA,
+    "no_system": NO_SYSTEM,
+    "default": None,
+    "opens_thinking": OPENS_THINKING,
+}
 REWRITING = {
     "strips_thinking": STRIPS_THINKING,
-    "opens_thinking": OPENS_THINKING,
     "keeps_thinking_for_tools": KEEPS_THINKING_FOR_TOOLS,
 }
 ALL = PREFIX_PRESERVING | REWRITING
@@ -82,7 +87,7 @@ def roll_out(
         prompt = chat.prompt(turns, messages)
         response = tuple(i for i in ids if i not in chat.end_ids) + (chat.write("")[-1:] if finished else ())
         zeros = (0.0,) * len(response)
-        turns.append(Turn(prompt, response, zeros, finished, messages, chat.read(response), 0.0, True, True))
+        turns.append(Turn(prompt, response, zeros, finished, messages, chat.read(response, prompt), 0.0, True, True))
     return turns
 
 
@@ -148,8 +153,8 @@ def test_the_prompt_is_the_rendered_template(name: str, conversation: str, syste
 
     skipped = len(turns) - context.visible_turns(len(turns))
     messages = [Message("system", system)] if system else []
-    for text, observation in list(zip(texts, past, strict=True))[skipped:]:
-        messages += [*to_messages(observation), Message("assistant", text)]
+    for turn, observation in list(zip(turns, past, strict=True))[skipped:]:
+        messages += [*to_messages(observation), Message("assistant", turn.text)]
     messages += to_messages(present)
     if name == "no_system" and messages[0].role == "system":
         first, second = messages[:2]

@@ -9,8 +9,23 @@ from published_templates import ADDED, PUBLISHED, SPECIAL, published_tokenizer
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.trajectory import Message, Turn
 
+EMPTY = "<think>\n\n</think>\n\n"
 TOKENIZERS = {name: published_tokenizer(template) for name, template in PUBLISHED.items()}
 CHATS = {name: Chat(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+OFF = {"enable_thinking": False}
+FORMATS: dict[str, tuple[str, dict[str, Any], str]] = {  # template, its arguments, response prefix
+    **{name: (name, {}, "") for name in PUBLISHED},
+    "qwen3, off": ("qwen3", OFF, ""),
+    "glm45, off": ("glm45", OFF, ""),
+    "smollm3, off": ("smollm3", OFF, ""),
+    "qwen3, prefix": ("qwen3", {}, "<think>"),
+    "glm45, prefix": ("glm45", {}, "<think>"),
+    "smollm3, prefix": ("smollm3", {}, "<think>"),
+}
+FORMATTED = {
+    key: Chat(TOKENIZERS[name], template_arguments=arguments, response_prefix=prefix)
+    for key, (name, arguments, prefix) in FORMATS.items()
+}
 USER, TOOL = Message("user", "Turn the box"), Message("tool", "box: 3")
 RULES = Message("system", "You play.")
 THOUGHT = "<think>\nthe box\n</think>\n\n<answer>Up</answer>"
@@ -21,47 +36,49 @@ RESPONSES = {
     "with calls": ("<think>\nso\n</think>\n\n<tool_call>\nUp\n</tool_call>", "<tool_call> Up", "Up</think>"),
 }
 OBSERVATIONS: dict[str, list[list[Message]]] = {
-    "users": [[USER], [USER], [USER], [USER]],
-    "tools": [[USER], [TOOL], [TOOL, TOOL], [TOOL]],
-    "tools, then a user": [[USER], [TOOL], [USER], [TOOL]],
-    "a tool, then a user's message": [[USER], [TOOL, USER], [TOOL], [USER]],
-    "an example before": [[USER, Message("assistant", THOUGHT), USER], [TOOL], [USER], [USER]],
+    "users": [[RULES, USER], [USER], [USER], [USER]],
+    "tools": [[RULES, USER], [TOOL], [TOOL, TOOL], [TOOL]],
+    "tools, then a user, no system": [[USER], [TOOL], [USER], [TOOL]],
+    "a tool, then a user's message": [[RULES, USER], [TOOL, USER], [TOOL], [USER]],
+    "an example before, no system": [[USER, Message("assistant", THOUGHT), USER], [TOOL], [USER], [USER]],
 }
 
 
-def rendered(name: str, messages: list[Message], **arguments: Any) -> list[int]:
-    """By transformers itself, on the day that prompts show."""
-    ids = TOKENIZERS[name].apply_chat_template(
+def rendered(format: str, messages: list[Message]) -> list[int]:
+    """By transformers itself, on the day that prompts show; the prefix follows it before it is tokenised."""
+    name, arguments, prefix = FORMATS[format]
+    text = TOKENIZERS[name].apply_chat_template(
         [asdict(message) for message in messages],
-        tokenize=True,
-        return_dict=False,
+        tokenize=False,
         add_generation_prompt=True,
         chat_template=PUBLISHED[name].replace("strftime_now('%d %B %Y')", "'26 July 2024'"),
         **arguments,
     )
-    assert isinstance(ids, list)
-    return ids
+    assert isinstance(text, str)
+    return TOKENIZERS[name].encode(text + prefix, add_special_tokens=False)
 
 
 @pytest.mark.parametrize("observations", OBSERVATIONS)
 @pytest.mark.parametrize("responses", RESPONSES)
-@pytest.mark.parametrize("system", [True, False], ids=["system", "no system"])
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_every_prompt_is_the_template_tokenised_whole(name: str, system: bool, responses: str, observations: str):
-    chat = CHATS[name]
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_prompt_is_the_template_tokenised_whole(format: str, responses: str, observations: str):
+    chat = FORMATTED[format]
     turns: list[Turn] = []
     whole: list[Message] = []
     for number, observed in enumerate(OBSERVATIONS[observations]):
-        messages = (*((RULES,) if system and not turns else ()), *observed)
+        messages = tuple(observed)
         whole += messages
         prompt = chat.prompt(turns, messages)
-        assert list(prompt) == rendered(name, whole)
+        assert list(prompt) == rendered(format, whole)
         if number == 3:
             break
         text = RESPONSES[responses][number]
-        response = chat.write(text)
-        turns.append(Turn(prompt, response, (0.0,) * len(response), True, messages, text, 0.0, True, True))
-        whole.append(Message("assistant", text))
+        response = chat.write(text, prompt)
+        read = chat.read(response, prompt)
+        assert read.endswith(text)
+        assert read.removesuffix(text) in ("", EMPTY, "<think></think>")
+        turns.append(Turn(prompt, response, (0.0,) * len(response), True, messages, read, 0.0, True, True))
+        whole.append(Message("assistant", read))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

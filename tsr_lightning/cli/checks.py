@@ -126,7 +126,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
             f"data.sampling.max_response_tokens is {data.sampling.max_response_tokens}, which fills the context of "
             f"{limit} tokens: lower it to leave room for the prompt"
         )
-    chat = Chat(load_tokenizer(agent.spec, data.texts()), data.context)
+    chat = Chat.of(agent.spec, load_tokenizer(agent.spec, data.texts()), data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, CommandEnv) else 0
         for turn, observed in enumerate(sample_observations(env, history, data.faults.retries)):

@@ -110,7 +110,7 @@ def setup_of(
     tokenizer = find_tokenizer(spec, data.texts)
     shape, source = find_shape(spec, tokenizer)
     limit = min(shape.max_position_embeddings, data.context_tokens or shape.max_position_embeddings)
-    counter = counter_of(tokenizer, given.characters_per_token)
+    counter = counter_of(tokenizer, given.characters_per_token, spec)
     played = [episode for env in data.envs for episode in measure(env, counter, _SEEDS, data.faults.retries)]
     allowed = data.sampling.max_response_tokens
     response = min(allowed, given.response_tokens or -(-allowed // _EXPECTED))

@@ -14,8 +14,9 @@ from tsr_lightning.envs.playing import advance, begin, some_response
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.plain import plain_encoder
+from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.rng import Key
-from tsr_lightning.trajectory import Message
+from tsr_lightning.trajectory import Message, Turn
 
 TEMPLATE_TOKENS = 10  # around a message and before the response to it: ChatML's, where there is no tokenizer
 MOST_TURNS = 200
@@ -45,14 +46,18 @@ class TokenCounter:
         return self.template + sum(self.text(message.content) for message in messages)
 
 
-def counter_of(tokenizer: PreTrainedTokenizerFast | None, characters_per_token: float) -> TokenCounter:
-    """By the tokenizer, or, where there is none, by characters."""
+def counter_of(
+    tokenizer: PreTrainedTokenizerFast | None, characters_per_token: float, spec: PolicySpec | None = None
+) -> TokenCounter:
+    """By the tokenizer and the policy's prompts, or, where there is no tokenizer, by characters."""
     if tokenizer is None:
         return TokenCounter(lambda text: round(len(text) / characters_per_token), TEMPLATE_TOKENS, TEMPLATE_TOKENS, 0)
-    chat, encode = Chat(tokenizer), plain_encoder(tokenizer)
-    system, user, response = (Message(role, "x") for role in ("system", "user", "assistant"))
-    x, alone = len(encode("x")), len(chat.prompt((), (user,)))
-    template = max(0, len(chat.prompt((), (user, response, user))) - alone - 2 * x)
+    chat, encode = Chat(tokenizer) if spec is None else Chat.of(spec, tokenizer), plain_encoder(tokenizer)
+    system, user = Message("system", "x"), Message("user", "x")
+    first, response = chat.prompt((), (user,)), encode("x")
+    x, alone = len(response), len(first)
+    past = Turn(first, response, (0.0,) * x, False, (user,), "x", 0.0, True, True)
+    template = max(0, len(chat.prompt((past,), (user,))) - alone - 2 * x)
     around = len(chat.prompt((), (system, user))) - template - 2 * x
     return TokenCounter(lambda text: len(encode(text)), template, max(0, around), max(0, alone - template - x))
 

@@ -5,15 +5,17 @@ Environment text is tokenised as plain text, so it yields no control token, what
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.own_text import own_text_encoder
 from tsr_lightning.policy.plain import plain_encoder
+from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.template import ChatTemplate, Content, Spelled
 from tsr_lightning.trajectory import Message, Turn
 
@@ -70,14 +72,26 @@ class Chat:
     Args:
         tokenizer: with any chat template, or with none.
         context: how many past turns a prompt shows.
+        template_arguments: of the chat template, by name.
+        response_prefix: text that ends every prompt and begins the response as it is read.
     """
 
     end_ids: frozenset[int]  # each of these ends a response
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, context: Context = Full()) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        context: Context = Full(),
+        *,
+        template_arguments: Mapping[str, Any] | None = None,
+        response_prefix: str = "",
+    ) -> None:
         self._context = context
         self._tokenizer = tokenizer
-        self._template = ChatTemplate(tokenizer)
+        self._template = ChatTemplate(tokenizer, template_arguments, response_prefix)
+        self._prefix = response_prefix
+        self._opening = self._template.opened + response_prefix  # of a response, in the prompt
+        self._opening_tokens = len(self._opening.encode())  # at most: a token is at least a byte
         self._end = self._find_end()
         eos = tokenizer.eos_token_id
         self.end_ids = frozenset({self._end} if eos is None else {self._end, eos})
@@ -88,6 +102,12 @@ class Chat:
         self._encode_own = cached(own_text_encoder(tokenizer))
         self._encode_segment = cached(self._encode_template)
         self._trims = self._template.trims_contents
+
+    @classmethod
+    def of(cls, spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, context: Context = Full()) -> "Chat":
+        """The format of a policy's prompts and responses."""
+        arguments, prefix = spec.template_arguments, spec.response_prefix
+        return cls(tokenizer, context, template_arguments=arguments, response_prefix=prefix)
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         """The prompt of the next response: [P] ids.
@@ -139,17 +159,26 @@ class Chat:
 
     def _own_text(self, shown: Message | Turn) -> str | None:
         if isinstance(shown, Turn):
-            return self.read(shown.response)
+            return self.read(shown.response, shown.prompt)
         return shown.content if shown.role == "assistant" else None
 
-    def read(self, response: Sequence[int]) -> str:
-        """The text of a response, without control tokens."""
+    def read(self, response: Sequence[int], prompt: Sequence[int] = ()) -> str:
+        """The text of a response, without control tokens, after what its prompt has begun it with."""
         kept = [index for index in response if index not in self.end_ids]
-        return self._tokenizer.backend_tokenizer.decode(kept, skip_special_tokens=True)
+        return self._begun(prompt) + self._tokenizer.backend_tokenizer.decode(kept, skip_special_tokens=True)
 
-    def write(self, text: str) -> tuple[int, ...]:
-        """The ids of a finished response with this text."""
-        return (*self._encode_own(text), self._end)
+    def write(self, text: str, prompt: Sequence[int] = ()) -> tuple[int, ...]:
+        """The ids of a finished response that is read as this text after its prompt. Where the prompt opens a reasoning
+        that the text does not have, it is closed at once."""
+        return (*self._encode_own(_after(self._begun(prompt), text)), self._end)
+
+    def _begun(self, prompt: Sequence[int]) -> str:
+        """The beginning of a response that a prompt ends with: templates may open a tag in some prompts only."""
+        if self._opening == self._prefix:
+            return self._prefix
+        tail = list(prompt[-self._opening_tokens :])
+        shown = self._tokenizer.backend_tokenizer.decode(tail, skip_special_tokens=False)
+        return self._opening if shown.endswith(self._opening) else self._prefix
 
     def _make_layout(self, roles: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """The template's own ids before each of M contents, and before the next response: [M + 1]."""
@@ -176,3 +205,19 @@ class Chat:
     def _encode_template(self, text: str) -> tuple[int, ...]:
         """The ids of the template's own text, in which control tokens count."""
         return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _after(begun: str, text: str) -> str:
+    """The rest of a response that begins so."""
+    opening = begun.rstrip()
+    space = begun[len(opening) :]
+    if text.startswith(begun):
+        return text[len(begun) :]
+    if text.startswith(opening):
+        return text[len(opening) :].lstrip()
+    if opening == "<think>":
+        return f"{space}</think>{2 * space}{text}"
+    raise ConfigError(
+        f"model.policy.response_prefix is {begun!r}: a demonstrated response begins with {text[:40]!r}; let it begin "
+        "with the prefix, or leave the prefix out"
+    )

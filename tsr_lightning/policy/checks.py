@@ -23,6 +23,7 @@ _RECURRENT = {
     *("bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv"),
     *("xlstm", "zamba", "zamba2"),
 }
+_LONGEST_PREFIX = 48
 _WEIGHTS = "model.safetensors"
 _SHARDS = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -31,6 +32,13 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 def check(spec: PolicySpec) -> None:
     """Raises a ConfigError for the first mistake in a spec."""
     Kernels(spec.kernels).check()
+    remedy = f"give at most {_LONGEST_PREFIX} bytes, for which prompts have room"
+    require(
+        len(spec.response_prefix.encode()) <= _LONGEST_PREFIX,
+        "model.policy.response_prefix",
+        spec.response_prefix,
+        remedy,
+    )
     if spec.quantisation:
         remedy = "4-bit weights cannot be trained, so give model.policy.adapter a LoRA, or set this to null"
         require(spec.adapter is not None, "model.policy.quantisation", spec.quantisation, remedy)

@@ -9,7 +9,7 @@ from tsr_lightning.errors import require
 from tsr_lightning.policy.architecture import as_seed_oss
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.spec import Scratch
+from tsr_lightning.policy.spec import PolicySpec, Scratch
 
 # tags, numbers, grids, white space, accents, an ideogram: where rules for splitting text differ
 _PROBE = "<think>Let's push 12 boxes</think><answer>Up || Down</answer>\n\n  ######\n#_P_O√ (3, 4) $10.00 É 你\t"
@@ -36,16 +36,16 @@ def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
     whole = _merged(policy.causal_lm) if has_adapter else policy.causal_lm
     whole.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    _generation_config(tokenizer).save_pretrained(folder)
+    _generation_config(policy.spec, tokenizer).save_pretrained(folder)
     if not _reloads_unchanged(tokenizer, folder):
         _save_as_seed_oss(whole, folder)
 
 
-def _generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+def _generation_config(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
     """Ends responses as in training, without the penalties and cut-offs of the base model's own configuration."""
     return GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=sorted(Chat(tokenizer).end_ids),
+        eos_token_id=sorted(Chat.of(spec, tokenizer).end_ids),
         pad_token_id=tokenizer.pad_token_id,
     )
 

@@ -1,8 +1,8 @@
 """The README.md of an exported policy: what it is, how it was trained, what is known of it and how it is used."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Form = Literal["adapter", "merged", "whole"]
 
@@ -45,11 +45,14 @@ from {module} import {loader}
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 model = {loader}.from_pretrained("{name}")
 chat = [{{"role": "user", "content": "..."}}]  # the task's instructions and observation, as in training
-inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+{inputs}
 answer = model.generate(**inputs, do_sample=True, {sampling})
 print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 ```
 {further}"""
+_INPUTS = 'inputs = tokenizer.apply_chat_template(chat, {arguments}, return_dict=True, return_tensors="pt")'
+_PREFIXED = """prompt = tokenizer.apply_chat_template(chat, {arguments}, tokenize=False) + {prefix}
+inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")"""
 _FURTHER = """
 Training goes on from it with `tsr fit --config ... --model.policy.model PATH`, the path of this folder.
 """
@@ -90,6 +93,8 @@ class Card:
         temperature: that it was sampled at.
         max_response_tokens: of a response.
         version: of this project.
+        template_arguments: of the chat template, by name.
+        response_prefix: that ends every prompt.
     """
 
     name: str
@@ -103,6 +108,8 @@ class Card:
     temperature: float
     max_response_tokens: int
     version: str
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    response_prefix: str = ""
 
     def text(self) -> str:
         """The whole file."""
@@ -123,9 +130,16 @@ class Card:
             says=f"A policy that plays {games}, trained with TSR Lightning {self.version}.",
             rows=_table(rows),
             figures=self._figures(),
+            inputs=self._inputs(),
             sampling=f"temperature={self.temperature:g}, top_k=0, max_new_tokens={self.max_response_tokens}",
             further="" if self.form == "adapter" else _FURTHER,
         )
+
+    def _inputs(self) -> str:
+        given = {"add_generation_prompt": True, **self.template_arguments}
+        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        form = _PREFIXED if self.response_prefix else _INPUTS
+        return form.format(arguments=arguments, prefix=repr(self.response_prefix))
 
     def _figures(self) -> str:
         if not self.figures:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from tsr_lightning.policy.model_files import config_file, load_config
@@ -76,6 +76,9 @@ class PolicySpec:
         kernels: of attention and layers. `native` builds C kernels for CPUs with this machine's compiler, `flex`
             compiles flex_attention for GPUs and replays decode steps as CUDA graphs, `torch` uses PyTorch's plain
             kernels, and `auto` uses `native` where it can be built, else `torch`.
+        response_prefix: text that every response begins with, such as `<think>` or `<answer>`. It ends the prompt, so
+            it is not trained, and the environment and later prompts see it with the response.
+        template_arguments: arguments of the chat template by name, such as `enable_thinking: false`.
     """
 
     model: str | Scratch
@@ -84,6 +87,8 @@ class PolicySpec:
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
     kernels: Literal["auto", "torch", "native", "flex"] = "auto"
+    response_prefix: str = ""
+    template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def context_length(spec: PolicySpec) -> int:

@@ -5,9 +5,11 @@ rest is the template's own text: the only text in which a control token may be s
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from inspect import signature
+from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
@@ -28,6 +30,8 @@ _TODAY = datetime(2024, 7, 26)  # Llama's and SmolLM3's templates print the date
 _STRFTIME = re.compile(r"""strftime_now\(\s*(?P<quote>["'])(?P<format>.*?)(?P=quote)\s*\)""")
 _PLACEHOLDER = re.compile("\ue000(\\d+)\ue001")
 _RESPONSES = ("<think>\n{}\n</think>\n\n{}", "{}{}")  # some templates strip the reasoning, some add an empty one
+_OPEN_TAG = re.compile(r"<\w+>\s*\Z")
+_SET_HERE = {"messages", "date_string", *signature(PreTrainedTokenizerFast.apply_chat_template).parameters}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,23 @@ class ChatTemplate:
 
     Args:
         tokenizer: with a template, or without one for the default.
+        arguments: of the template, by name.
+        response_prefix: follows the template's text before a response.
     """
 
+    opened: str  # a tag, such as "<think>\n", that begins a response and is written in the prompt
     trims_contents: bool  # strips white space from the contents
     is_prefix_preserving: bool  # each prompt begins with the prompt before it and that turn's response
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, arguments: Mapping[str, Any] | None = None, response_prefix: str = ""
+    ) -> None:
         self._tokenizer = tokenizer
+        self._arguments = dict(arguments or {})
+        self._prefix = ""
         own = tokenizer.get_chat_template() if tokenizer.chat_template else DEFAULT_TEMPLATE
         self._template = _STRFTIME.sub(lambda match: repr(_TODAY.strftime(match["format"])), own)
+        self._check_arguments()
         # of a text, what may not reach the template: control tokens, and what placeholders are made of
         self._hidden = re.compile(f"[\ue000\ue001]|{spelled_control(tokenizer).pattern}")
         self._supports_system = True
@@ -69,6 +81,9 @@ class ChatTemplate:
             self.fragments(["system", "user"])
         except ConfigError:
             self._supports_system = False
+        self.opened = self._opened()
+        self._check_prefix(response_prefix)
+        self._prefix = response_prefix
         padded = f" {_placeholder(0)} "
         self.trims_contents = padded not in self._render(["user"], [padded])
         self.is_prefix_preserving = self._preserves_prefixes()
@@ -117,6 +132,31 @@ class ChatTemplate:
             found += [Content(number) if number < count else Spelled(spelled[number - count]), text]
         return found
 
+    def _check_arguments(self) -> None:
+        for name in self._arguments:
+            key = f"model.policy.template_arguments.{name}"
+            require(name not in _SET_HERE, key, self._arguments[name], "it is set for every prompt, so leave it out")
+            remedy = f"the chat template of {self._tokenizer.name_or_path!r} does not mention it, so leave it out"
+            is_mentioned = re.search(rf"\b{re.escape(name)}\b", self._template)
+            require(is_mentioned is not None, key, self._arguments[name], remedy)
+
+    def _check_prefix(self, prefix: str) -> None:
+        if not prefix.strip():
+            return
+        before = self.fragments(["user"])[-1]
+        tag = _OPEN_TAG.fullmatch(prefix.strip())
+        is_open = before.rstrip().endswith(prefix.strip()) or (tag is not None and tag[0] in before)
+        shown = before if len(before) <= 40 else f"…{before[-40:]}"
+        remedy = f"the chat template of {self._tokenizer.name_or_path!r} opens it already ({shown!r}), so leave it out"
+        require(not is_open, "model.policy.response_prefix", prefix, remedy)
+
+    def _opened(self) -> str:
+        """The tag at the end of the generation prompt that is none of the template's own before a response."""
+        tag = _OPEN_TAG.search(self.fragments(["user"])[-1])
+        if tag is None or self.fragments(["user", "assistant", "user"])[1].endswith(tag[0]):
+            return ""
+        return tag[0]
+
     def _require_all(self, found: list[int], expected: list[int]) -> None:
         require(
             found == expected,
@@ -134,8 +174,9 @@ class ChatTemplate:
         before = self._render(roles, contents)
         for turn in range(1, 4):
             response = form.format(_placeholder(100 * turn), _placeholder(100 * turn + 1))
+            response = response.removeprefix(self.opened + self._prefix)
             roles += ["assistant", "user"]
-            contents += [response, _placeholder(turn)]
+            contents += [self.opened + self._prefix + response, _placeholder(turn)]
             rendered = self._render(roles, contents)
             # white space before a response is the policy's to generate, as in "[/INST] Up" after "[/INST]"
             if not rendered.startswith(before) or not rendered[len(before) :].lstrip().startswith(response):
@@ -155,6 +196,7 @@ class ChatTemplate:
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 date_string=_TODAY.strftime("%d %b %Y"),
+                **self._arguments,
             )
         except TemplateError as error:
             raise ConfigError(
@@ -162,7 +204,7 @@ class ChatTemplate:
                 f"the roles {', '.join(roles)} ({error}), so give its tokenizer another one"
             ) from error
         assert isinstance(rendered, str)
-        return rendered
+        return rendered + self._prefix if add_generation_prompt else rendered
 
 
 def _placeholder(index: int) -> str:

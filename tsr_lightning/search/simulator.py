@@ -30,9 +30,9 @@ class ChatFormat(Protocol):
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]: ...
 
-    def read(self, response: Sequence[int]) -> str: ...
+    def read(self, response: Sequence[int], prompt: Sequence[int] = ()) -> str: ...
 
-    def write(self, text: str) -> tuple[int, ...]: ...
+    def write(self, text: str, prompt: Sequence[int] = ()) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class TurnSimulator:
     def simulate(self, node: Node, number: int, response: Response, scored: bool) -> Node:
         """The outcome of a response in search: the child of this number, with branch noise of its own."""
         key = node.driver.key.fold_in(number)
-        text = self.chat_format.read(response.ids)
+        text = self.chat_format.read(response.ids, self.prompt(node))
         child = self._step(node, response, text, key, key.fold_in(Stream.BRANCH), scored)
         child.driver.generated_tokens += len(response.ids)
         return child
@@ -123,8 +123,9 @@ class TurnSimulator:
         key = node.driver.key.fold_in(number)
         call = Call(env, demonstrator.method, node.driver.instance)
         text = self._called(call, partial(demonstrator.respond, env, node.snapshot.state, key.fold_in(Stream.ORACLE)))
-        ids = self.chat_format.write(text)
-        return self._step(node, Response(ids, (0.0,) * len(ids), True), text, key, key.fold_in(Stream.BRANCH))
+        ids = self.chat_format.write(text, self.prompt(node))
+        played = self.chat_format.read(ids, self.prompt(node))  # as the policy's own would be
+        return self._step(node, Response(ids, (0.0,) * len(ids), True), played, key, key.fold_in(Stream.BRANCH))
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
         """The context after a truncated episode, even where no response would fit behind it; empty where the episode

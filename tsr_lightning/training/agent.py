@@ -126,7 +126,7 @@ class Agent(LightningModule):
 
     def chat(self, context: Context) -> Chat:
         if context not in self._chats:  # reading a template and a large vocabulary takes a second
-            self._chats[context] = Chat(self.tokenizer, context)
+            self._chats[context] = Chat.of(self.spec, self.tokenizer, context)
         return self._chats[context]
 
     def engine(self, spec: EngineSpec, context: Context, context_tokens: int) -> Engine:

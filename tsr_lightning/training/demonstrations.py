@@ -106,7 +106,8 @@ class Demonstrations:
     def _trajectory(self, conversation: Conversation, chat: ChatFormat, context_tokens: int) -> Trajectory:
         turns: list[Turn] = []
         for messages, text in conversation.exchanges:
-            prompt, response = chat.prompt(turns, messages), chat.write(text)
+            prompt = chat.prompt(turns, messages)
+            response = chat.write(text, prompt)
             length = len(prompt) + len(response)
             self._require(
                 length <= context_tokens,
@@ -121,7 +122,7 @@ class Demonstrations:
                     behaviour_logprobs=(0.0,) * len(response),
                     finished=True,
                     messages=messages,
-                    text=text,
+                    text=chat.read(response, prompt),
                     reward=0.0,
                     valid=True,
                     effective=True,

@@ -64,6 +64,8 @@ def card(
         temperature=data.sampling.temperature,
         max_response_tokens=data.sampling.max_response_tokens,
         version=_version(),
+        template_arguments=spec.template_arguments,
+        response_prefix=spec.response_prefix,
     )
 
 

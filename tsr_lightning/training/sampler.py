@@ -47,7 +47,7 @@ class Sampler:
     ) -> "Sampler":
         """One that shares nothing with the agent which changes or is in use while the agent is trained: not the
         trained weights, nor the tokenizer, whose settings are no thread's own."""
-        policy, chat = agent.policy.frozen_copy(), Chat(copy.deepcopy(agent.tokenizer), context)
+        policy, chat = agent.policy.frozen_copy(), Chat.of(agent.spec, copy.deepcopy(agent.tokenizer), context)
         return cls(policy, chat, engine.build(policy, chat.end_ids, context_tokens), envs, workers, guard)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
