@@ -13,7 +13,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.native import building
-from tsr_lightning.policy.checks import check
+from tsr_lightning.policy.checks import check, check_tokenizer
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, context_length, model_identity
@@ -132,6 +132,19 @@ def test_weights_of_another_model_are_refused(folder):
     save_file(weights | {name: weights[name][:, :32].contiguous()}, path, metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=rf"its weights hold {name} in another shape than its config\.json says \(1 "):
         Policy(PolicySpec(str(folder)), tokenizer, critic=False)
+
+
+def test_the_tokenizer_of_another_model_is_refused_before_the_model_loads(folder):
+    """By config.json alone, whose embedding has a row for each entry of the folder's own."""
+    own, other = load_tokenizer(PolicySpec(str(folder)), ()), make_tokenizer(["Turn 1: go to the kitchen"] * 2)
+    assert len(own) < len(other)
+    (folder / "model.safetensors").unlink()
+    check_tokenizer(PolicySpec(str(folder)), own)
+    check_tokenizer(PolicySpec(SCRATCH), other)  # which gets an embedding of its size
+    with pytest.raises(
+        ConfigError, match=f"its tokenizer has {len(other)} entries and its embedding {len(own)}, so put"
+    ):
+        check_tokenizer(PolicySpec(str(folder)), other)
 
 
 @pytest.mark.parametrize("name", ["./typo", "../typo", "~/typo", "-typo", "a/b/c", "typo.", "a--b"])

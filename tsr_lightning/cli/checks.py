@@ -17,6 +17,7 @@ from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
+from tsr_lightning.policy.checks import check_tokenizer
 from tsr_lightning.policy.model_files import was_trained_here
 from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
@@ -126,7 +127,9 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
             f"data.sampling.max_response_tokens is {data.sampling.max_response_tokens}, which fills the context of "
             f"{limit} tokens: lower it to leave room for the prompt"
         )
-    chat = Chat.of(agent.spec, load_tokenizer(agent.spec, data.texts()), data.context)
+    tokenizer = load_tokenizer(agent.spec, data.texts())
+    check_tokenizer(agent.spec, tokenizer)
+    chat = Chat.of(agent.spec, tokenizer, data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, CommandEnv) else 0
         for turn, observed in enumerate(sample_observations(env, history, data.faults.retries)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from tsr_lightning.errors import ConfigError, require
@@ -75,6 +75,20 @@ def check(spec: PolicySpec) -> None:
     layers = _layers(config)
     if spec.adapter and spec.adapter.target_modules != "all-linear":
         _check_target_modules(spec.adapter.target_modules, layers, config.model_type)
+
+
+def check_tokenizer(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuses another model's tokenizer by the number of rows that config.json gives the embedding."""
+    if not isinstance(spec.model, Scratch):
+        rows = load_config(spec.model).get_text_config().to_dict().get("vocab_size")
+        check_vocabulary(spec, tokenizer, len(tokenizer) if rows is None else rows)
+
+
+def check_vocabulary(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, rows: int) -> None:
+    """Refuses a tokenizer whose ids the embedding has no row for."""
+    sizes = f"its tokenizer has {len(tokenizer)} entries and its embedding {rows}"
+    remedy = f"{sizes}, so put the model's own tokenizer into its folder"
+    require(len(tokenizer) <= rows, "model.policy.model", spec.model, remedy)
 
 
 def _check_sizes(sizes: Scratch) -> None:

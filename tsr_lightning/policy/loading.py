@@ -19,6 +19,7 @@ from tsr_lightning.errors import require
 from tsr_lightning.modeling import attention, packed_forward
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.architecture import small_config
+from tsr_lightning.policy.checks import check_vocabulary
 from tsr_lightning.policy.model_files import location
 from tsr_lightning.policy.spec import NF4, PolicySpec, Scratch
 from tsr_lightning.rng import Key
@@ -45,11 +46,7 @@ def load_model(
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight
     assert isinstance(embedding, Tensor)
-    remedy = (
-        f"its tokenizer has {len(tokenizer)} entries and its embedding {len(embedding)}, so put the model's own "
-        "tokenizer into its folder"
-    )
-    require(len(tokenizer) <= len(embedding), "model.policy.model", spec.model, remedy)
+    check_vocabulary(spec, tokenizer, len(embedding))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # transformers 5 renamed checkpointing; the old names still work
         warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft corrects it for GPT-2's transposed layers
