@@ -5,9 +5,10 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.architecture import as_seed_oss
 from tsr_lightning.policy.chat import Chat
+from tsr_lightning.policy.export_check import check_export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 
@@ -16,7 +17,7 @@ _PROBE = "<think>Let's push 12 boxes</think><answer>Up || Down</answer>\n\n  ###
 
 
 def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Path, *, merged: bool = False) -> None:
-    """Writes the policy to a folder.
+    """Writes the policy to a folder, loads it from there again, and compares it.
 
     Args:
         policy: is not changed.
@@ -24,13 +25,26 @@ def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
         folder: created if it does not exist.
         merged: write a whole model that needs no peft, with 4-bit weights dequantised and the adapter added, instead of
             the adapter alone. A policy without an adapter is always written whole.
+
+    Raises:
+        ConfigError: what was written is another model, and its weights are removed.
     """
+    _write(policy, tokenizer, folder, merged=merged)
+    try:
+        check_export(policy, Path(folder))
+    except ConfigError:
+        for weights in Path(folder).glob("*.safetensors*"):  # and the index of their parts
+            weights.unlink()
+        raise
+
+
+def _write(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Path, *, merged: bool) -> None:
     model = policy.model
     has_adapter = not isinstance(model, PreTrainedModel)  # peft's models are none of transformers'
     if has_adapter and not merged:
         remedy = "the base is a new model, whose weights are in no file, so export it merged"
         require(not isinstance(policy.spec.model, Scratch), "model.policy.adapter", policy.spec.adapter, remedy)
-        model.save_pretrained(str(folder))
+        policy.save_adapter(Path(folder))
         tokenizer.save_pretrained(folder)
         return
     whole = _merged(policy.causal_lm) if has_adapter else policy.causal_lm
