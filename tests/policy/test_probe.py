@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from transformers import (
@@ -19,11 +20,17 @@ from transformers import (
 )
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.objectives import GRPO
 from tsr_lightning.policy.checks import check
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.spec import LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import make_tokenizer
+from tsr_lightning.search.plan import Uniform
+from tsr_lightning.search.strategies import Sample
+from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
@@ -136,3 +143,13 @@ def test_known_types_are_refused_before_they_load(name: str, tmp_path: Path):
     policy_of({**HYBRIDS, **NAMED}[name], tmp_path)
     with pytest.raises(ConfigError, match=f"of type {name}, its layers carry a state"):
         check(PolicySpec(str(tmp_path)))
+
+
+def test_whatever_builds_the_model_probes_it(tmp_path: Path):
+    """As fit, validate and export do, each by `configure_model`."""
+    policy_of(HYBRIDS["lfm2"], tmp_path)
+    agent = Agent(PolicySpec(str(tmp_path)), GRPO())
+    data = RolloutDataModule("tsr/FrozenLake-v0", {"prompt_style": "bare"}, plan=Uniform(Sample(), 4), instances=2)
+    compat.attach(pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False), agent, data)
+    with pytest.raises(ConfigError, match="a model of type lfm2 computes other log-probabilities"):
+        agent.configure_model()

@@ -27,6 +27,7 @@ from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.monitored import check_monitors
+from tsr_lightning.training.precision import check_precision
 from tsr_lightning.training.trainer import Trainer
 
 
@@ -83,6 +84,7 @@ class TSRCLI(LightningCLI):
             sentence = config_error_sentence(error) or f"trainer cannot be made: {one_line(str(error))}"
             raise ConfigError(sentence) from error
         check_strategy(trainer, self.model.spec)
+        check_precision(trainer)
         if ckpt_path == "last" and (newest := trainer.resumed_from(ckpt_path)) is not None:
             check_checkpoint(self.model, self.datamodule, str(newest), resumes=self.subcommand == "fit")
         if self.subcommand == "fit":

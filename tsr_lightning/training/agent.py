@@ -34,6 +34,7 @@ from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.mismatch import sampled_logprobs
 from tsr_lightning.training.optimizer import Optimizer
+from tsr_lightning.training.precision import check_precision
 from tsr_lightning.trajectory import Trajectory
 
 
@@ -89,6 +90,7 @@ class Agent(LightningModule):
     def configure_model(self) -> None:
         if self._policy is None:
             check_strategy(self.trainer, self.spec)
+            check_precision(self.trainer)
             data = compat.datamodule(self.trainer)
             self._tokenizer = load_tokenizer(self.spec, data.texts() if isinstance(data, HasVocabularyText) else ())
             self._policy = Policy(
