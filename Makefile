@@ -36,12 +36,12 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
 	--durations=15 --durations-min=1
 
-.PHONY: help setup smollm2 quickstart test test-all test-extras fast lint format types bench docs wheel clean FORCE
+.PHONY: help setup smollm2 quickstart quickstart-llm test test-all test-extras fast lint format types bench docs wheel clean FORCE
 
 help: ## list the targets
 	@echo "TSR Lightning: make <target> [ARGS=…]"
 	@echo
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: $(STAMP) ## install everything into .venv, with the exact versions of constraints.txt
 
@@ -75,6 +75,9 @@ $(SMOLLM2)/config.json: | setup
 
 quickstart: setup ## train the embedded Sokoban policy with beam search on this machine's CPU
 	$(BIN)/tsr fit --config configs/quickstart.yaml $(ARGS)
+
+quickstart-llm: smollm2 ## teach SmolLM2 FrozenLake, by demonstrations and then by beam search; half an hour
+	$(BIN)/tsr fit --config configs/quickstart_llm.yaml $(ARGS)
 
 test: lint types ## what must pass: style, types, fast tests, slow tests
 	@echo "tests: the fast ones, then the slow ones"
