@@ -15,8 +15,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS_VENV := .venv-extras
 STAMP := $(VENV)/.set-up-in
-CANDIDATES := python3.11 python3.12 python3 python
-IS_SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+CANDIDATES := python3.11 python3.12 python3.13 python3 python
+IS_SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 ifndef PYTHON
 PYTHON := $(shell for python in $(CANDIDATES); do \
@@ -48,7 +48,7 @@ setup: $(STAMP) ## install everything into .venv, with the exact versions of con
 # PyTorch goes first and alone, so that nothing can pull another build of it in.
 $(STAMP): pyproject.toml constraints.txt $(UNSOUND)
 	@"$(PYTHON)" -c '$(IS_SUITABLE)' 2>/dev/null || { \
-		echo "make: Python 3.11 or 3.12 is needed, and $(if $(PYTHON),'$(PYTHON)' is not one,none was found among $(CANDIDATES)); name one with make PYTHON=/path/to/python3.11" >&2; \
+		echo "make: Python 3.11, 3.12 or 3.13 is needed (on 3.14 nothing was tested yet), and $(if $(PYTHON),'$(PYTHON)' is not one,none was found among $(CANDIDATES)); name one with make PYTHON=/path/to/python3.11" >&2; \
 		exit 2; }
 	@$(if $(UNSOUND),rm -rf $(VENV),rm -f $(STAMP))
 	@echo "set-up 1/3: $$("$(PYTHON)" --version) in $(VENV)"

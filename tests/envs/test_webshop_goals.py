@@ -164,7 +164,7 @@ def test_goals_equal_those_of_the_recorded_episodes(shared_data: Path) -> None:
         assert goal.product_category == recorded["product_category"]
         assert list(goal.attributes) == recorded["attributes"]
         assert dict(goal.options) == recorded["goal_options"]
-        assert goal.weight == recorded["weight"]
+        assert goal.weight == pytest.approx(recorded["weight"], rel=1e-14)  # Python 3.12 rounds less in sum()
 
 
 # Splits

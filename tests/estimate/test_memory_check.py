@@ -1,7 +1,6 @@
 """`tsr fit` compares the memory that it will need with what is there, before a model loads."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +10,7 @@ import psutil
 import pytest
 import torch
 from commands import QUICK, TINY, tsr
+from safetensors.torch import save_file
 
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.command import main
@@ -69,14 +69,14 @@ def test_a_refusal_where_the_model_alone_does_not(setup: Setup):
 def test_tsr_fit_refuses_a_model_before_it_loads(
     tiny_model: Callable[[str], Path], empty_folder: Path, capfd: pytest.CaptureFixture[str]
 ):
-    """A folder of a thousand times the parameters of the tiny model: its file of weights is never read."""
+    """A folder of a thousand times the parameters of the tiny model; its file of weights has none of them."""
     folder = empty_folder / "large"
     shutil.copytree(tiny_model("sokoban"), folder)
     config = json.loads((folder / "config.json").read_text())
     large = {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 128, "num_attention_heads": 128}
     config |= {**large, "num_key_value_heads": 128, "head_dim": 128}
     (folder / "config.json").write_text(json.dumps(config))
-    os.truncate(folder / "model.safetensors", 0)
+    save_file({}, folder / "model.safetensors")
     with pytest.raises(SystemExit) as ended:
         main(["fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", str(folder)])
     assert ended.value.code == 2

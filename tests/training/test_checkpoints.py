@@ -101,7 +101,7 @@ def test_tensors_are_not_copied_in_memory_nor_written_elsewhere(tmp_path: Path, 
 
 def test_a_write_that_fails_leaves_the_earlier_file_and_no_other(written: Path):
     before = written.read_bytes()
-    with pytest.raises(AttributeError, match="pickle"):
+    with pytest.raises(AttributeError, match=r"pickle|local object"):  # up to Python 3.12, and after it
         checkpoints.write({**contents(), "function": lambda: None}, written)
     assert written.read_bytes() == before
     assert [path.name for path in written.parent.iterdir()] == ["last.ckpt"]
