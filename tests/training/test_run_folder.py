@@ -181,6 +181,16 @@ def test_a_kill_between_two_files_leaves_no_third(left: tuple[str, ...], two_sta
     assert epochs_in(folder / "last.ckpt") == epochs_in(folder / "epoch=1.ckpt") == 2
 
 
+def test_a_run_goes_on_from_its_only_file_and_replaces_it(two_states: Path, empty_folder: Path):
+    """A run was stopped after its first `epoch=0.ckpt` and before its first `last.ckpt`."""
+    shutil.copytree(two_states / "run", "run", ignore=shutil.ignore_patterns("*.ckpt"))
+    shutil.copy2(two_states / "earlier" / "epoch=0.ckpt", Path("run", "checkpoints"))
+    fit(*IN_RUN, epochs=2)
+    folder = Path("run/checkpoints")
+    assert names(folder) == {"epoch=1.ckpt", "last.ckpt"}
+    assert epochs_in(folder / "last.ckpt") == epochs_in(folder / "epoch=1.ckpt") == 2
+
+
 # -- the lock ---------------------------------------------------------------------------------------------------------
 
 

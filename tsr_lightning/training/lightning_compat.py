@@ -251,7 +251,8 @@ class CheckpointFolders(Callback):
     A folder may have been moved: paths in the checkpoint's state become those of where it is now. A run that goes on in
     another folder leaves what the earlier one saved, and has saved nothing of its own yet. `last.ckpt` is written
     over, where Lightning would write `last-v1.ckpt` beside one that it does not remember. What a killed run had saved
-    after the checkpoint that it goes on from, and before its `last.ckpt`, is removed; it is saved again.
+    after the checkpoint that it goes on from, and before its `last.ckpt`, is removed; it is saved again. The file that a
+    run goes on from in its own folder is replaced as any other, where Lightning would keep it for good.
     """
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -269,6 +270,9 @@ class CheckpointFolders(Callback):
                     path.unlink()
             last = f"{callback.CHECKPOINT_NAME_LAST}{callback.FILE_EXTENSION}"
             callback.last_model_path = os.path.join(callback.dirpath or "", last)
+        resumed = Path(trainer.ckpt_path or "").resolve()
+        if any(resumed.parent == Path(one.dirpath or "").resolve() for one in _model_checkpoints(trainer)):
+            trainer.ckpt_path = None  # it is restored, and what ckpt_path names is never removed
 
 
 def moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
