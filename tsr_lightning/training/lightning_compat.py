@@ -251,8 +251,8 @@ class CheckpointFolders(Callback):
     A folder may have been moved: paths in the checkpoint's state become those of where it is now. A run that goes on in
     another folder leaves what the earlier one saved, and has saved nothing of its own yet. `last.ckpt` is written
     over, where Lightning would write `last-v1.ckpt` beside one that it does not remember. What a killed run had saved
-    after the checkpoint that it goes on from, and before its `last.ckpt`, is removed; it is saved again. The file that a
-    run goes on from in its own folder is replaced as any other, where Lightning would keep it for good.
+    after the checkpoint that it goes on from, and before its `last.ckpt`, is removed; it is saved again. The file
+    that a run goes on from in its own folder is replaced as any other, where Lightning would keep it for good.
     """
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
