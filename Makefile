@@ -76,7 +76,7 @@ $(SMOLLM2)/config.json: | setup
 quickstart: setup ## train the embedded Sokoban policy with beam search on this machine's CPU
 	$(BIN)/tsr fit --config configs/quickstart.yaml $(ARGS)
 
-quickstart-llm: smollm2 ## teach SmolLM2 FrozenLake, by demonstrations and then by beam search; half an hour
+quickstart-llm: smollm2 ## teach SmolLM2 FrozenLake, by demonstrations and then by beam search
 	$(BIN)/tsr fit --config configs/quickstart_llm.yaml $(ARGS)
 
 test: lint types ## what must pass: style, types, fast tests, slow tests
@@ -96,7 +96,8 @@ TESTS_vllm := tests/engines/test_vllm_engine.py
 REMOVED_vllm := torchvision torchaudio torchcodec
 
 # A second environment for each, which sees the packages of .venv behind its own: only what .venv lacks, or has in
-# another version, is installed. PyTorch is there already. The stamp is written last, so that an interrupted one is made anew.
+# another version, is installed. PyTorch is there already. The stamp is written last: an interrupted set-up
+# begins again.
 $(EXTRAS_VENV)/%/.set-up: tests/extras/%.txt $(STAMP)
 	@echo "set-up of the extra $*: what .venv lacks of $<, in $(@D)"
 	@rm -rf $(@D)

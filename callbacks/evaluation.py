@@ -112,7 +112,7 @@ class Evaluation(Callback):
         self._loaded = Position.in_checkpoint(checkpoint)
 
     def metric_names(self, evaluations: Sequence[EvalProtocol], environments: Sequence[str]) -> frozenset[str]:
-        """Those of `trainer.callback_metrics`, for what monitors one of them."""
+        """The names of the figures that it adds to `trainer.callback_metrics`; see `NamesMetrics`."""
         figures = {each.name: figure_names(each, pass_at=self.pass_at, envs=environments) for each in evaluations}
         return frozenset(f"val/{name}/{figure}" for name, own in figures.items() for figure in own)
 

@@ -44,7 +44,7 @@ class LiveState(Corridor):
 
 
 class Prepares(Corridor):
-    """It is told of its seeds, and shows which."""
+    """`prepare` records the seeds, and the observation shows them."""
 
     prepared: tuple[int, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What needs no PyTorch is answered before it is imported: help, versions, misspelt files, words and order."""
+"""Help, versions and most mistakes of a command line are answered before PyTorch is imported."""
 
 import re
 import subprocess

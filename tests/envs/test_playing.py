@@ -9,7 +9,7 @@ import pytest
 
 from tests.spoiled import Spoiled
 from tsr_lightning.envs.make import make_env
-from tsr_lightning.envs.playing import check_first_reset
+from tsr_lightning.envs.playing import check_first_reset, valid_response
 from tsr_lightning.envs.process import process_env
 from tsr_lightning.envs.sample_texts import sample_observations, sample_texts
 from tsr_lightning.envs.waiting import told
@@ -50,7 +50,7 @@ def test_a_failure_is_one_sentence(way: Callable[[Any], Any], mistake: str, sent
 
 
 class Shaky(Spoiled):
-    """What it depends on fails at the calls with these numbers, resets and steps counted together."""
+    """Raises EnvFault at the calls with these numbers; resets and steps are counted together."""
 
     def __init__(self, *failing: int) -> None:
         super().__init__()
@@ -78,6 +78,18 @@ def test_an_episode_that_fails_is_played_again(way: Callable[[Any, int], Any]) -
         way(Shaky(3), 0)
     with pytest.raises(RunError, match=r"reset of Shaky .* failed: EnvFault: no page"):
         way(Shaky(1, 2), 1)
+
+
+class ShakyListing(Shaky):
+    def legal_actions(self) -> list[str]:
+        return ["right", "left"]
+
+
+def test_an_example_of_a_valid_response_ends_no_run() -> None:
+    """A notice shows it, and does without where the environment's page is gone for the moment."""
+    assert valid_response(ShakyListing()) == "right"
+    assert valid_response(ShakyListing(1)) is None
+    assert valid_response(Shaky(1)) is None  # lists none, and is not played
 
 
 def test_a_first_reset_that_fails_is_tried_again() -> None:

@@ -1,4 +1,4 @@
-"""What an environment in a process of its own has started ends with that process, whatever ends it."""
+"""The children of an environment's process end with it, whatever ends it."""
 
 import os
 import signal

@@ -121,7 +121,7 @@ def test_the_trained_policy_of_sokoban_costs_at_most_the_worst_case():
 
 
 def test_what_a_template_says_of_its_own_is_counted():
-    """Such as the system message that SmolLM2's template begins with, where a conversation has none."""
+    """SmolLM2's template, for one, adds a system message where a conversation has none."""
     tokenizer = load_tokenizer(PolicySpec("embedded/sokoban"), ())
     plain = str(tokenizer.chat_template)
     own = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\npush the box<|im_end|>\n{% endif %}"

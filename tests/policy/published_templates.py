@@ -102,7 +102,7 @@ _SPLIT = (
 
 
 def published_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """Of Qwen's kind: its rule of splitting, merges, and added tokens of which some are not special."""
+    """A byte-level BPE tokenizer as Qwen's, with added tokens, some of them not special."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -135,7 +135,7 @@ def test_weights_of_another_model_are_refused(folder):
 
 
 def test_the_tokenizer_of_another_model_is_refused_before_the_model_loads(folder):
-    """By config.json alone, whose embedding has a row for each entry of the folder's own."""
+    """config.json says how many rows the embedding has; the weights are not read."""
     own, other = load_tokenizer(PolicySpec(str(folder)), ()), make_tokenizer(["Turn 1: go to the kitchen"] * 2)
     assert len(own) < len(other)
     (folder / "model.safetensors").unlink()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import gymnasium
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
-from tsr_lightning.envs.boundary import Call, final, retried
+from tsr_lightning.envs.boundary import Call, CallFailed, final, retried
 from tsr_lightning.envs.make import find_spec
 from tsr_lightning.envs.outcome import flag, one_text, texts
 from tsr_lightning.envs.process import ProcessEnv
@@ -77,9 +77,15 @@ def some_response(env: Branchable, seed: int, key: Key) -> str:
 
 
 def valid_response(env: Branchable) -> str | None:
-    """A response that can be played in the first state of episode 0; None where the environment lists none."""
-    begin(env, 0, Key(0).fold_in("valid response"))
-    return next(iter(_legal_actions(env, 0)), None) if isinstance(env, HasLegalActions) else None
+    """A response that can be played in the first state of episode 0; None where the environment lists none, or where
+    what it depends on fails: no run ends for an example."""
+    if not isinstance(env, HasLegalActions):
+        return None
+    try:
+        begin(env, 0, Key(0).fold_in("valid response"))
+        return next(iter(_legal_actions(env, 0)), None)
+    except CallFailed:
+        return None
 
 
 def _legal_actions(env: HasLegalActions, seed: int) -> list[str]:
