@@ -122,7 +122,7 @@ def measure(setup: Setup, machine: Machine, device: torch.device, folder: Path) 
     tokenizer = make_tokenizer(["The box is pushed."])
     save_random(setup.shape, setup.spec.dtype, folder)
     tokenizer.save_pretrained(folder)
-    spec = replace(setup.spec, model=str(folder), kernels="torch")
+    spec = replace(setup.spec, model=str(folder))
     policy = Policy(
         spec, tokenizer, critic=setup.has_critic, keep_reference=setup.keeps_reference, device=device
     ).train()

@@ -6,6 +6,8 @@ end with sizes of seconds, on any device; without a GPU it is chosen. Rivals tak
     python -m venv vllm && vllm/bin/pip install vllm==0.32.0 gymnasium
     python -m venv trl && trl/bin/pip install trl==1.16.0 gymnasium
     python -m benchmarks.gpu --vllm vllm/bin/python --trl trl/bin/python
+
+`--only "decode (flex)" trl` measures what has one of these texts in its line of progress.
 """
 
 import argparse
@@ -141,6 +143,10 @@ def entries(plan: Plan, vllm: str | None, trl: str | None) -> list[Entry]:
     return [*ours, *whole, *beside, *theirs]
 
 
+def decode_title(steps: Steps, kernels: str) -> str:
+    return f"decode ({kernels}): {steps.prompts} × {steps.siblings}, {steps.response_tokens} tokens"
+
+
 def interpreter(package: str, given: str | None) -> str | None:
     """Of an environment that has it: the one named, or this one."""
     if given is not None:
@@ -167,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--vllm", default=None, metavar="PYTHON", help="interpreter of an environment with vLLM")
     parser.add_argument("--trl", default=None, metavar="PYTHON", help="interpreter of an environment with TRL")
     parser.add_argument("--laps", type=int, default=None, help="counted rounds of each; 3, or 1 with --tiny")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="what has one of these in its title")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of the tables")
     args = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -177,8 +184,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rivals = {name: interpreter(name, given) for name, given in (("vllm", args.vllm), ("trl", args.trl))}
     absent = [f"{name} is absent: give --{name} PYTHON" for name, python in rivals.items() if python is None]
     results = Results(facts(device, rate := bandwidth(device, plan.copy_mib)), absent)
-    contests = entries(plan, rivals["vllm"], rivals["trl"])
-    total, done = len(contests) + len(KERNELS) * len(plan.steps), 0
+
+    def is_wanted(title: str) -> bool:
+        return any(text in title for text in args.only)
+
+    contests = [each for each in entries(plan, rivals["vllm"], rivals["trl"]) if is_wanted(each.title)]
+    decodes = [
+        (steps, kernels) for steps in plan.steps for kernels in KERNELS if is_wanted(decode_title(steps, kernels))
+    ]
+    total, done = len(contests) + len(decodes), 0
+    if not total:
+        parser.error(f"--only {' '.join(args.only)}: no title has that in it, such as 'decode (flex)', 'beam' or 'trl'")
 
     def progress(what: str) -> None:
         nonlocal done
@@ -187,15 +203,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shape = contests[0].work.shape
+        shape = plan.rollouts[0].shape
         print(f"making a model of {shape.parameters / 1e6:,.0f}M parameters", flush=True)
         make_model(shape, folder, plan.longest)
-        for steps in plan.steps:
-            for kernels in KERNELS:
-                work = replace(plan.rollouts[0], kernels=kernels, response_tokens=steps.response_tokens)
-                progress(f"decode ({kernels}): {steps.prompts} × {steps.siblings}, {steps.response_tokens} tokens")
-                results.decoded.append(measure(steps, work, folder, rate, plan.laps))
-                write(results, args.out)
+        for steps, kernels in decodes:
+            work = replace(plan.rollouts[0], kernels=kernels, response_tokens=steps.response_tokens)
+            progress(decode_title(steps, kernels))
+            results.decoded.append(measure(steps, work, folder, rate, plan.laps))
+            write(results, args.out)
         for entry in contests:
             progress(entry.title)
             results.outcomes.append(play(entry, folder, plan.laps, torch.get_num_threads(), args.out / "logs"))

@@ -105,7 +105,7 @@ def test_own_flags_and_those_of_fit_are_read(capsys, empty: Path):
     ("flags", "sentence"),
     [
         ((), "tsr estimate needs a configuration: give --config FILE"),
-        ((*PAPER, "--machine", "abacus"), "--machine is 'abacus': choose from rtx4090, a100, h100, or several"),
+        ((*PAPER, "--machine", "abacus"), "--machine is 'abacus': choose from rtx4090, a100, h100, h200, or several"),
         ((*PAPER, "--machine", "0xa100"), "--machine is '0xa100': choose"),
         ((*PAPER, "--response_tokens", "0"), "argument --response_tokens: 0 is no whole number of 1 or more"),
         ((*PAPER, "--characters_per_token", "none"), "none is no number above 0"),

@@ -222,5 +222,23 @@ def test_a_compiler_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("no Triton\nand more")
 
     monkeypatch.setattr(flex, "flex_function", lambda device: broken)
-    assert flex.failure(CPU, SHAPE) == "no Triton"
+    assert flex.failure(CPU, SHAPE) == "no Triton and more"
+    flex.failure.cache_clear()
+
+
+@pytest.mark.usefixtures("not_checked")
+def test_the_check_draws_its_numbers_on_a_cpu_whatever_the_default_device() -> None:
+    """A policy is made within `torch.device` of its GPU."""
+    with torch.device("meta"):
+        assert flex.failure(CPU, SHAPE) is None
+    flex.failure.cache_clear()
+
+
+@pytest.mark.usefixtures("not_checked")
+def test_the_reason_of_a_compiler_says_what_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> float:
+        raise RuntimeError("backend='inductor' raised:\n\nValueError: no such unit\n\nSet TORCHDYNAMO_VERBOSE=1")
+
+    monkeypatch.setattr(flex, "_largest_error", broken)
+    assert flex.failure(CPU, SHAPE) == "backend='inductor' raised: ValueError: no such unit"
     flex.failure.cache_clear()

@@ -20,7 +20,8 @@ class Card:
         interconnect: bytes/s in one direction between the cards of a machine.
         compute_share: of these FLOP/s, what large products reach in training.
         bandwidth_share: of the bandwidth, what a decoding step reaches.
-        operator_seconds: that the host takes for an operator of PyTorch: Python, dispatch and launch.
+        operator_seconds: that the host takes for an operator of PyTorch: Python, dispatch and launch; measured beside an
+            H200.
         response_seconds: of the engine's own Python code per response and step; 38 microseconds were measured on a CPU.
         context_gib: of the CUDA context and the libraries' workspaces.
         fragmentation: memory that the caching allocator holds and cannot use, as a share of what is used.
@@ -35,7 +36,7 @@ class Card:
     interconnect: float
     compute_share: float = 0.4
     bandwidth_share: float = 0.6
-    operator_seconds: float = 5e-6
+    operator_seconds: float = 12e-6
     response_seconds: float = 38e-6
     context_gib: float = 0.8
     fragmentation: float = 0.08
@@ -54,13 +55,14 @@ class Machine:
         return self.card.name if self.count == 1 else f"{self.count} × {self.card.name}"
 
 
-# NVIDIA's data sheets: Ada whitepaper (RTX 4090), A100 80GB SXM, H100 80GB SXM; dense, without sparsity. Interconnects:
-# half of NVLink's 600 and 900 GB/s, which are of both directions; an RTX 4090 has no peer-to-peer transfers, so data
-# cross its 16 lanes of PCIe 4.0, of 32 GB/s, on their way to the host's memory and from there
+# NVIDIA's data sheets: Ada whitepaper (RTX 4090), A100 80GB SXM, H100 80GB SXM, H200 SXM; dense, without sparsity.
+# Interconnects: half of NVLink's 600 and 900 GB/s, which are of both directions; an RTX 4090 has no peer-to-peer
+# transfers, so data cross its 16 lanes of PCIe 4.0, of 32 GB/s, on their way to the host's memory and from there
 CARDS: Mapping[str, Card] = {
     "rtx4090": Card("RTX 4090 24 GB", 23.6, bfloat16=165.2e12, float32=82.6e12, bandwidth=1.008e12, interconnect=16e9),
     "a100": Card("A100 80 GB", 79.2, bfloat16=312e12, float32=19.5e12, bandwidth=2.039e12, interconnect=300e9),
     "h100": Card("H100 80 GB", 79.2, bfloat16=989e12, float32=66.9e12, bandwidth=3.35e12, interconnect=450e9),
+    "h200": Card("H200 141 GB", 139.8, bfloat16=989e12, float32=66.9e12, bandwidth=4.8e12, interconnect=450e9),
 }
 DEFAULT = ("rtx4090", "a100", "8xa100")
 

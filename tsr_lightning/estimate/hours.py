@@ -19,6 +19,8 @@ from tsr_lightning.policy.spec import PolicySpec
 
 # PyTorch operators of a layer and of the rest of a decoding step, as counted by a dispatch mode on a CPU
 _LAYER_OPERATORS, _ADAPTER_OPERATORS, _CAST_OPERATORS, _NF4_OPERATORS, _OTHER_OPERATORS = 72, 40, 17, 7, 78
+# That the host takes beside them for a layer in NF4, beside an H200 with bitsandbytes 0.50 (docs/estimate.md)
+NF4_LAYER_SECONDS = 4.3e-3
 # An update's operators for each of a decoding step's: forward and backward pass
 _UPDATE_FACTOR = 3
 
@@ -144,8 +146,7 @@ def step_seconds(setup: Setup, wave: Wave, responses: float, longest: int, card:
     scores = responses * (wave.prompt_tokens + longest / 2)
     flops = forward_flops(setup.shape, setup.spec, responses, responses, scores)
     device = max(read / (card.bandwidth * card.bandwidth_share), flop_seconds(flops, setup.spec, card))
-    host = operators(setup.shape, setup.spec) * card.operator_seconds
-    return max(device, host) + responses * card.response_seconds
+    return max(device, host_seconds(setup.shape, setup.spec, card)) + responses * card.response_seconds
 
 
 def weights_read(shape: ModelShape, spec: PolicySpec) -> float:
@@ -158,6 +159,12 @@ def weights_read(shape: ModelShape, spec: PolicySpec) -> float:
     if spec.quantisation is None:
         return dense
     return dense + quantised_bytes(shape, spec) + 2 * ITEMSIZE[spec.quantisation.compute_dtype] * shape.linear_weights
+
+
+def host_seconds(shape: ModelShape, spec: PolicySpec, card: Card) -> float:
+    """What the host takes to start one decoding step's kernels one by one."""
+    nf4 = 0.0 if spec.quantisation is None else shape.num_hidden_layers * NF4_LAYER_SECONDS
+    return operators(shape, spec) * card.operator_seconds + nf4
 
 
 def operators(shape: ModelShape, spec: PolicySpec) -> int:
@@ -183,7 +190,7 @@ def update_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> fl
     chunked = size.outputs > Activations(setup.shape, setup.spec).rows_at_once
     flops = update_flops(setup.shape, setup.spec, trained.packed, trained.outputs, trained.scores, chunked=chunked)
     passes = setup.updates.epochs * max(setup.updates.minibatches, ceil(trained.packed / max(1, size.tokens)))
-    host = passes / machine.count * _UPDATE_FACTOR * operators(setup.shape, setup.spec) * machine.card.operator_seconds
+    host = passes / machine.count * _UPDATE_FACTOR * host_seconds(setup.shape, setup.spec, machine.card)
     device = setup.updates.epochs * flop_seconds(flops, setup.spec, machine.card) / machine.count
     return max(device, host, update_collective_seconds(setup, trained, machine)) if trained.packed else 0.0
 

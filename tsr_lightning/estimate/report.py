@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.cards import Card, Machine
-from tsr_lightning.estimate.hours import EpochSeconds, Hours, hours
+from tsr_lightning.estimate.hours import NF4_LAYER_SECONDS, EpochSeconds, Hours, hours
 from tsr_lightning.estimate.memory import (
     GIB,
     CardMemory,
@@ -223,8 +223,9 @@ def _assumptions(setup: Setup, machines: Sequence[Machine]) -> list[str]:
     return [
         speeds,
         f"{first.compute_share:.0%} of the operations and {first.bandwidth_share:.0%} of the bandwidth are reached; an "
-        f"operator of PyTorch takes the host {first.operator_seconds * 1e6:.0f} µs, without CUDA graphs, and the "
-        f"engine's own code {first.response_seconds * 1e6:.0f} µs a response and step",
+        f"operator of PyTorch takes the host {first.operator_seconds * 1e6:.0f} µs, without CUDA graphs, a layer in "
+        f"NF4 {NF4_LAYER_SECONDS * 1e3:.1f} ms more, and the engine's own code {first.response_seconds * 1e6:.0f} µs a "
+        "response and step",
         f"{first.context_gib} GiB for the CUDA context and libraries; {first.fragmentation:.0%} more for fragmentation",
         "no episode ends early, no two states of a search are equal, and no two responses begin alike",
         *_shared(setup, list(cards.values())),

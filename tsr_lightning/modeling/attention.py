@@ -121,7 +121,7 @@ def dot_product(
         query = query.reshape(rows, key.shape[1], shared * length, width)
         mask = None if mask is None else mask.repeat(1, 1, shared, 1)
         out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scores.scale)
-        return out.view(rows, heads, length, -1)
+        return out.reshape(rows, heads, length, -1)  # CUDA's kernels may give it transposed
     if shared > 1:
         key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
     return functional.scaled_dot_product_attention(

@@ -161,6 +161,7 @@ def _capped(softcap: float) -> ScoreMod:
 def flex_function(device_type: str) -> Callable[..., Any]:
     """flex_attention as it runs on such devices."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILATIONS)  # it is 8
+    torch._dynamo.config.specialize_float = True  # else a second scale is a symbol, which a GPU's kernels refuse
     if device_type == "cpu":
         return _dense
     # Beyond the limit `fullgraph` raises an error; without it the dense way would be taken, which holds all scores.
@@ -195,12 +196,18 @@ def failure(device: torch.device, shape: HeadShape) -> str | None:
             error = _largest_error(device, shape)
         reason = None if error < _TOLERANCE else f"its numbers are off by {error:.2g} of the largest"
     except Exception as problem:  # whatever the compiler, its driver or its cache raise
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        reason = _told(problem)
     if reason is None:
         log.info("flex_attention is used on %s for %s", device, shape)
     else:
         log.warning("PyTorch's plain kernels are used on %s, which are slower than flex_attention: %s", device, reason)
     return reason
+
+
+def _told(problem: Exception) -> str:
+    """Its first two lines: of PyTorch's compiler the first names the backend, and the second says what broke."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return " ".join(lines[:2]) or type(problem).__name__
 
 
 def _largest_error(device: torch.device, shape: HeadShape) -> float:
@@ -228,7 +235,7 @@ def _outputs_and_gradients(
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*size: int) -> Tensor:
-        return torch.randn(size, generator=generator).to(device, shape.dtype).to(dtype)
+        return torch.randn(size, generator=generator, device="cpu").to(device, shape.dtype).to(dtype)
 
     query, key = drawn(shape.heads, 340, shape.width), drawn(shape.key_heads, 340, shape.width)
     value, probe = drawn(shape.key_heads, 340, shape.value_width), drawn(340, shape.heads, shape.value_width)

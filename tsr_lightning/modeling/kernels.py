@@ -42,7 +42,7 @@ class Kernels(Enum):
 
     def uses_flex(self, device: torch.device, shape: HeadShape, *, gradients: bool) -> bool:
         """Whether flex_attention serves such tensors: where it is chosen. On a CPU it has no gradients. AUTO does not
-        take it as long as no GPU has run it.
+        take it as long as no GPU has passed all of tests/test_cuda.py.
 
         Raises:
             ConfigError: FLEX is chosen and does not work here.
