@@ -20,7 +20,7 @@ class Card:
         interconnect: bytes/s in one direction between the cards of a machine.
         compute_share: of these FLOP/s, what large products reach in training.
         bandwidth_share: of the bandwidth, what a decoding step reaches.
-        operator_seconds: that the host takes for an operator of PyTorch: Python, dispatch and launch; measured beside an
+        operator_seconds: that the host takes for an operator of PyTorch: Python, dispatch, launch; measured beside an
             H200.
         response_seconds: of the engine's own Python code per response and step; 38 microseconds were measured on a CPU.
         context_gib: of the CUDA context and the libraries' workspaces.
