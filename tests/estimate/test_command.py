@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from commands import ROOT, TINY
 
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.command import main
 from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.estimate.cards import CARDS, machine_of
+from tsr_lightning.estimate.here import card_here, measured_card
 from tsr_lightning.estimate.hours import hours
 from tsr_lightning.estimate.memory import GIB, largest_cache_mib, memory
 from tsr_lightning.estimate.remedies import remedies
@@ -65,7 +67,8 @@ def test_the_page_of_a_paper_configuration(capsys, empty: Path):
     # beam 2 of 4 over five turns has 36 responses: 16 instances × 16 members × 36 × 400 tokens
     assert re.search(r"\| tokens generated \| 1,075,200 \| 3,686,400 \|", page)
     assert re.search(r"\| groups trained on, of 16 \| 4 \| 4 \|", page)  # InstanceFilter keeps a quarter
-    assert "RTX 4090 24 GB: fits" in page
+    assert page.startswith("- RTX 4090 24 GB: fits, with ")  # the verdict is the first line
+    assert re.search(r"the run takes [\d.]+ h, or [\d.]+ h if all responses", page.splitlines()[0])
     assert list(empty.iterdir()) == []
 
 
@@ -101,11 +104,26 @@ def test_own_flags_and_those_of_fit_are_read(capsys, empty: Path):
     assert "--response_tokens" in printed(capsys, "--help")
 
 
+def test_the_machine_that_asks_is_measured(capsys, empty: Path):
+    page = printed(capsys, "--config", "sokoban.yaml", "--model.policy.model", TINY, "--machine", "here")
+    assert re.match(
+        r"- this machine: fits, with [\d.]+ GiB to spare at its peak, the [a-z ]+; the run takes [\d.]+ ", page
+    )
+    card = measured_card(torch.device("cpu"))
+    assert card.memory_gib == pytest.approx(card_here(torch.device("cpu")).memory_gib, rel=0.2)
+    assert 1e8 < card.float32 < 1e14
+    assert 1e8 < card.bandwidth < 1e13
+    assert 1e-8 < card.operator_seconds < 1e-3
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         ((), "tsr estimate needs a configuration: give --config FILE"),
-        ((*PAPER, "--machine", "abacus"), "--machine is 'abacus': choose from rtx4090, a100, h100, h200, or several"),
+        (
+            (*PAPER, "--machine", "abacus"),
+            "--machine is 'abacus': choose from rtx4090, a100, h100, h200, here, or several",
+        ),
         ((*PAPER, "--machine", "0xa100"), "--machine is '0xa100': choose"),
         ((*PAPER, "--response_tokens", "0"), "argument --response_tokens: 0 is no whole number of 1 or more"),
         ((*PAPER, "--characters_per_token", "none"), "none is no number above 0"),

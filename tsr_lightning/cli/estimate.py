@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
 from tsr_lightning.cli.subcommands import PLAIN
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.estimate.cards import CARDS, DEFAULT, machine_of
+from tsr_lightning.estimate.cards import CARDS, DEFAULT, HERE, Machine, machine_of
 from tsr_lightning.estimate.episodes import average, counter_of, longest, measure
+from tsr_lightning.estimate.here import measured_card
 from tsr_lightning.estimate.lookup import find_shape, find_tokenizer
 from tsr_lightning.estimate.report import page
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
@@ -57,7 +60,8 @@ def make_parser() -> PlainParser:
         "--machine",
         action="append",
         metavar="NAME",
-        help=f"one of {', '.join(CARDS)}, or several as 8xa100; may be repeated; {', '.join(DEFAULT)} if not given",
+        help=f"one of {', '.join(CARDS)}, several as 8xa100, or {HERE}, whose speeds are measured; may be repeated; "
+        f"{', '.join(DEFAULT)} if not given",
     )
     parser.add_argument(
         "--response_tokens",
@@ -86,11 +90,17 @@ def estimate(args: Sequence[str], parse: Parse) -> int:
     given, others = make_parser().parse_known_args(args)
     if not any(flag.partition("=")[0] in ("--config", "-c") for flag in others):
         raise ConfigError("tsr estimate needs a configuration: give --config FILE, such as --config paper/sokoban.yaml")
-    machines = [machine_of(name) for name in given.machine or DEFAULT]
+    machines = [_machine(name) for name in given.machine or DEFAULT]
     assumed = Assumed(given.response_tokens, given.turns, given.characters_per_token)
     setup, notes = setup_of(*parse(others), assumed)
     print(page(setup, machines, notes), end="")
     return 0
+
+
+def _machine(name: str) -> Machine:
+    if name != HERE:
+        return machine_of(name)
+    return Machine(measured_card(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
 
 
 def setup_of(

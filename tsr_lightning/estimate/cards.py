@@ -65,6 +65,7 @@ CARDS: Mapping[str, Card] = {
     "h200": Card("H200 141 GB", 139.8, bfloat16=989e12, float32=66.9e12, bandwidth=4.8e12, interconnect=450e9),
 }
 DEFAULT = ("rtx4090", "a100", "8xa100")
+HERE = "here"  # the machine that asks, whose speeds are measured
 
 
 def machine_of(name: str) -> Machine:
@@ -75,6 +76,6 @@ def machine_of(name: str) -> Machine:
     """
     found = re.fullmatch(r"(?:([1-9]\d*)x)?(\w+)", name)
     known = found is not None and found[2] in CARDS
-    require(known, "--machine", name, f"choose from {', '.join(CARDS)}, or several as in 8xa100")
+    require(known, "--machine", name, f"choose from {', '.join(CARDS)}, {HERE}, or several as in 8xa100")
     assert found is not None
     return Machine(CARDS[found[2]], int(found[1] or 1))

@@ -31,10 +31,10 @@ def page(setup: Setup, machines: Sequence[Machine], notes: Sequence[str]) -> str
         notes: on where the setup comes from, one sentence each.
     """
     sections = [
-        _bullets([_model(setup), *notes]),
+        _bullets([*_verdicts(setup, machines), _model(setup), *notes]),
         "Memory of each card, in GiB:",
         _memory_table(setup, machines),
-        _bullets(_verdicts(setup, machines)),
+        _bullets(_remarks(setup, machines)),
         "Tokens and operations of the first epoch, all cards together:",
         _token_table(setup),
         "Seconds of the first epoch, and hours of the run:",
@@ -78,13 +78,17 @@ def _fits(of_card: CardMemory, machine: Machine) -> str:
 
 
 def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
+    """Whether it fits and how long it takes, or what to change: a sentence a machine."""
     lines = []
     for machine in machines:
         of_card = memory(setup, machine.count)
         missing = of_card.total(machine.card) - machine.card.memory_gib * GIB
         if missing <= 0:
+            expected, worst = (hours(setup, case, machine).total for case in setup.cases)
             lines.append(
-                f"{machine.name}: fits, with {_gib(-missing)} GiB to spare; its peak is the {of_card.peak_phase}"
+                f"{machine.name}: fits, with {_gib(-missing)} GiB to spare at its peak, the {of_card.peak_phase}; "
+                f"the run takes {_hours(expected)}, or {_hours(worst)} if all responses and episodes are as long as "
+                "they may be"
             )
             continue
         changes = [
@@ -95,6 +99,12 @@ def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
         lines.append(
             f"{machine.name}: does not fit, {_gib(missing)} GiB are missing in the {of_card.peak_phase}: {advice}"
         )
+    return lines
+
+
+def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
+    """What shards, checkpoints and the cache bring."""
+    lines = []
     if setup.is_sharded:
         lines += [_replicated(setup, machine) for machine in machines]
     ranks = sorted({machine.count for machine in machines})
@@ -252,6 +262,10 @@ def _cards(count: int) -> str:
 
 def _gib(size: float) -> str:
     return f"{size / GIB:.2f}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{max(1, round(60 * hours))} min"
 
 
 def _seconds(seconds: float) -> str:
