@@ -1,0 +1,68 @@
+"""A run of a real pretrained model: stopped and resumed it has the weights of one that was not; exported, whole or as an
+adapter, it is the policy, for plain transformers and peft too."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from commands import in_folder, tsr
+from peft import AutoPeftModelForCausalLM
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
+
+CHECKPOINTS = '[{"class_path": "ModelCheckpoint", "init_args": {"save_last": true, "save_on_train_epoch_end": true}}]'
+
+
+def settings(model: Path, epochs: int) -> tuple[object, ...]:
+    """An epoch of demonstrations, then epochs of beam search."""
+    return (
+        *("--config", "quickstart_llm.yaml", "--model.policy.model", model, "--trainer.max_epochs", epochs),
+        *("--data.plan.init_args.epochs", "[1]", "--data.instances", 3, "--data.held_out.instances", 3),
+        *("--data.updates.min_trajectories", 1, "--model.optimizer.warmup_updates", 1, "--data.evaluations", "[]"),
+        *("--trainer.accelerator", "cpu", "--trainer.num_sanity_val_steps", 0, "--trainer.callbacks", CHECKPOINTS),
+        *("--trainer.enable_progress_bar", "false"),
+    )
+
+
+def last(folder: Path) -> Path:
+    return folder / "runs" / "quickstart_llm" / "version_0" / "checkpoints" / "last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def run(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    with in_folder(folder):
+        tsr("fit", *settings(smollm2, 2))
+    return folder
+
+
+def test_a_resumed_run_has_the_weights_of_one_that_was_not_stopped(run: Path, smollm2: Path, tmp_path: Path):
+    with in_folder(tmp_path):
+        tsr("fit", *settings(smollm2, 1))
+        tsr("fit", *settings(smollm2, 2), "--ckpt_path", last(tmp_path))
+    resumed = max((tmp_path / "runs" / "quickstart_llm").rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
+    theirs, ours = (torch.load(path, weights_only=True) for path in (last(run), resumed))
+    assert theirs["global_step"] == ours["global_step"] > 1
+    assert theirs["state_dict"].keys() == ours["state_dict"].keys()
+    assert all(torch.equal(weight, ours["state_dict"][name]) for name, weight in theirs["state_dict"].items())
+    assert any(weight.any() for name, weight in theirs["state_dict"].items() if "lora_B" in name)  # it was trained
+
+
+@torch.no_grad()
+def logits(model: torch.nn.Module) -> Tensor:
+    return model.eval()(input_ids=torch.arange(1000, 1040)[None]).logits
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
+def test_an_export_is_the_policy_for_plain_transformers_and_peft(run: Path, smollm2: Path, tmp_path: Path):
+    with in_folder(run):
+        for name in ("adapter", "merged"):
+            flags = ("--merge", "true") if name == "merged" else ()
+            tsr("export", *settings(smollm2, 2), "--ckpt_path", last(run), "--output", tmp_path / name, *flags)
+    adapter = logits(AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter"))
+    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
+    torch.testing.assert_close(merged, adapter, atol=1e-3, rtol=1e-4)
+    base = logits(AutoModelForCausalLM.from_pretrained(smollm2))
+    assert (merged - base).abs().max() > 0.1
