@@ -1,5 +1,5 @@
-"""A run of a real pretrained model: stopped and resumed it has the weights of one that was not; exported, whole or as an
-adapter, it is the policy, for plain transformers and peft too."""
+"""A run of a real pretrained model: stopped and resumed it has the weights of one that was not; exported, whole or as
+an adapter, it is the policy, for plain transformers and peft too."""
 
 from pathlib import Path
 

@@ -15,6 +15,8 @@ from tsr_lightning.batching.tensors import Targets
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key, Stream
 
+MICRO_BATCH_TOKENS = 16384
+
 
 @dataclass(frozen=True)
 class Updates:
@@ -29,6 +31,7 @@ class Updates:
             rollout with fewer than twice as many is one step.
         micro_batch_tokens: the most tokens in one forward and backward pass, where shared prefixes count once; a
             minibatch is split into as many micro-batches as that takes. A longer sequence is a micro-batch by itself.
+            null: `tsr` chooses by model and memory; without it, 16,384.
         target_kl: an optimizer step is taken only while the KL of the policy to that of the rollout, over the step's
             own tokens, is at most this, in nats a token; the first above it ends the epoch's updates. null never does.
         correction: weights for where engine and trainer give a sample different probabilities; null is off.
@@ -44,19 +47,24 @@ class Updates:
 
     epochs: int = 1
     minibatches: int = 4
-    micro_batch_tokens: int = 16384
+    micro_batch_tokens: int | None = MICRO_BATCH_TOKENS
     target_kl: float | None = None
     correction: Correction | None = None
     reuse_logprobs: bool = False
     mismatch_tolerance: float | Literal["auto"] | None = "auto"
     min_trajectories: int = 4
 
+    @property
+    def tokens_at_once(self) -> int:
+        """`micro_batch_tokens`, where none was chosen too."""
+        return MICRO_BATCH_TOKENS if self.micro_batch_tokens is None else self.micro_batch_tokens
+
     def __post_init__(self) -> None:
         counts = {
             "epochs": self.epochs,
             "minibatches": self.minibatches,
             "min_trajectories": self.min_trajectories,
-            "micro_batch_tokens": self.micro_batch_tokens,
+            "micro_batch_tokens": self.tokens_at_once,
         }
         for key, count in counts.items():
             require(count >= 1, f"data.updates.{key}", count, "give 1 or more")
@@ -113,7 +121,7 @@ def schedule(
     ]
     if not steps:
         return []
-    packs = [[_packs(part, updates.micro_batch_tokens) for part in _sharded(step, ranks)] for step in steps]
+    packs = [[_packs(part, updates.tokens_at_once) for part in _sharded(step, ranks)] for step in steps]
     count = max([at_least, *(len(part) for step in packs for part in step)])
     return [_batches(_extended(step[rank], count)) for step in packs]
 

@@ -19,6 +19,7 @@ from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_e
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.save_config import SaveConfig
 from tsr_lightning.cli.shipped_configs import config_path
+from tsr_lightning.cli.sizes import choose_sizes
 from tsr_lightning.cli.subcommands import DESCRIPTION, EXAMPLES
 from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
 from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
@@ -87,9 +88,12 @@ class TSRCLI(LightningCLI):
         check_precision(trainer)
         if ckpt_path == "last" and (newest := trainer.resumed_from(ckpt_path)) is not None:
             check_checkpoint(self.model, self.datamodule, str(newest), resumes=self.subcommand == "fit")
+        settings = self.config_init[self.subcommand]["trainer"]
+        machine = (trainer.strategy.root_device, trainer.world_size)
+        if self.subcommand != "export":
+            choose_sizes(self.model, self.datamodule, settings, *machine)
         if self.subcommand == "fit":
-            settings = self.config_init["fit"]["trainer"]
-            check_memory(self.model, self.datamodule, settings, trainer.strategy.root_device, trainer.world_size)
+            check_memory(self.model, self.datamodule, settings, *machine)
         return trainer
 
 

@@ -70,7 +70,7 @@ def _check_numbers(data: RolloutDataModule) -> None:
         "data.sampling.max_response_tokens": data.sampling.max_response_tokens,
         "data.updates.epochs": data.updates.epochs,
         "data.updates.minibatches": data.updates.minibatches,
-        "data.updates.micro_batch_tokens": data.updates.micro_batch_tokens,
+        "data.updates.micro_batch_tokens": data.updates.tokens_at_once,
         **{f"data.evaluations.{protocol.name}.samples": protocol.samples for protocol in data.evaluations},
     }
     for key, count in counts.items():

@@ -17,6 +17,7 @@ from tsr_lightning.estimate.here import measured_card
 from tsr_lightning.estimate.lookup import find_shape, find_tokenizer
 from tsr_lightning.estimate.report import page
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
+from tsr_lightning.estimate.sizes import sized
 from tsr_lightning.estimate.workload import Episode
 from tsr_lightning.policy.sharding import check_not_quantised
 from tsr_lightning.search.rehearsal import rehearse
@@ -93,6 +94,10 @@ def estimate(args: Sequence[str], parse: Parse) -> int:
     machines = [_machine(name) for name in given.machine or DEFAULT]
     assumed = Assumed(given.response_tokens, given.turns, given.characters_per_token)
     setup, notes = setup_of(*parse(others), assumed)
+    if None in (setup.engine.kv_cache_mib, setup.updates.micro_batch_tokens):
+        smallest = min(machines, key=lambda machine: machine.card.memory_gib)
+        setup = sized(setup, smallest.card, smallest.count)
+        notes.append(f"micro_batch_tokens and kv_cache_mib, where they are null, are chosen for {smallest.name}")
     print(page(setup, machines, notes), end="")
     return 0
 

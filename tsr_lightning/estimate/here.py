@@ -36,6 +36,13 @@ def card_here(device: torch.device) -> Card:
     )
 
 
+def whole_card(device: torch.device) -> Card:
+    """The device with all of its memory, whatever is free now: what is chosen by it is the same in every run."""
+    if device.type == "cuda":
+        return replace(card_here(device), memory_gib=torch.cuda.get_device_properties(device).total_memory / _GIB)
+    return replace(card_here(device), memory_gib=min(psutil.virtual_memory().total, _limit(_CGROUP)) / _GIB)
+
+
 def measured_card(device: torch.device) -> Card:
     """As `card_here`, with the speeds that products, copies and small operators reach: a second on a CPU.
 
@@ -86,14 +93,20 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def _limit(cgroup: Path) -> float:
+    """Bytes that a container may take; infinite where there is no limit."""
+    try:
+        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return float("inf")
+    return float("inf") if limit == "max" else int(limit)
+
+
 def _left_in_container(cgroup: Path) -> float:
     """Bytes that a container may still take; infinite where there is no limit."""
     try:
-        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
         used = int((cgroup / "memory.current").read_text(encoding="ascii"))
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
     except FileNotFoundError:
         return float("inf")
-    if limit == "max":
-        return float("inf")
-    return int(limit) - used + int(stat.get("inactive_file", 0))  # cached files give way
+    return _limit(cgroup) - used + int(stat.get("inactive_file", 0))  # cached files give way

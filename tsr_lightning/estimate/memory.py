@@ -105,12 +105,12 @@ def slot_bytes(setup: Setup) -> int:
 def buffer_tokens(setup: Setup) -> int:
     """Tokens of the decode buffer: of all responses that are generated at once, their prompts and all that they may
     become."""
-    return int(setup.engine.kv_cache_mib * 2**20 * BUFFER_SHARE) // token_bytes(setup)
+    return int(setup.engine.cache_mib * 2**20 * BUFFER_SHARE) // token_bytes(setup)
 
 
 def slots(setup: Setup) -> int:
     """Tokens of prefixes that the cache keeps."""
-    return int(setup.engine.kv_cache_mib * 2**20 * (1 - BUFFER_SHARE)) // slot_bytes(setup)
+    return int(setup.engine.cache_mib * 2**20 * (1 - BUFFER_SHARE)) // slot_bytes(setup)
 
 
 def wanted_cache_mib(setup: Setup, ranks: int = 1) -> int:
@@ -134,7 +134,7 @@ def largest_cache_mib(setup: Setup, card: Card, ranks: int = 1) -> int:
     """The largest `kv_cache_mib` that fits on the card; below 1 where nothing fits."""
     of_card = memory(setup, ranks)
     room = (card.memory_gib - card.context_gib) * GIB / (1 + card.fragmentation)
-    others = _sum(of_card.resident) + _sum(of_card.rollout) - setup.engine.kv_cache_mib * 2**20
+    others = _sum(of_card.resident) + _sum(of_card.rollout) - setup.engine.cache_mib * 2**20
     return int((room - others) / 2**20)
 
 
@@ -146,7 +146,7 @@ def pass_size(setup: Setup, ranks: int = 1) -> PassSize:
         if not trained.packed:
             continue
         minibatch = trained.packed / setup.updates.minibatches / ranks
-        tokens = max(trained.longest, min(setup.updates.micro_batch_tokens, minibatch))
+        tokens = max(trained.longest, min(setup.updates.tokens_at_once, minibatch))
         share = tokens / trained.packed
         found.append(PassSize(round(tokens), round(share * trained.outputs), round(share * trained.unshared)))
     return max(found, key=lambda size: size.tokens)
@@ -180,7 +180,7 @@ def _autocast(setup: Setup) -> NamedBytes:
 def _rollout(setup: Setup) -> tuple[Part, ...]:
     sampled = min(SAMPLED_LOGITS, setup.engine.max_num_seqs * setup.shape.vocab_size)
     return _parts(
-        ("keys, values and decode buffer (kv_cache_mib)", setup.engine.kv_cache_mib * 2**20),
+        ("keys, values and decode buffer (kv_cache_mib)", setup.engine.cache_mib * 2**20),
         ("a pass over prompts, or sampling", max(_prefill(setup), _SAMPLING_BYTES * sampled)),
     )
 

@@ -56,7 +56,7 @@ def _changes(setup: Setup, ranks: int) -> Iterator[tuple[str, Setup]]:
     if tokens:
         updates = replace(setup.updates, micro_batch_tokens=tokens)
         yield f"data.updates.micro_batch_tokens {tokens}", replace(setup, updates=updates)
-    if setup.engine.kv_cache_mib > 1:
-        half = setup.engine.kv_cache_mib // 2
+    if setup.engine.cache_mib > 1:
+        half = setup.engine.cache_mib // 2
         engine = replace(setup.engine, kv_cache_mib=half)
         yield f"data.engine.init_args.kv_cache_mib {half}", replace(setup, engine=engine)

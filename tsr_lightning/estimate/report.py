@@ -111,7 +111,7 @@ def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
     lines += [_backward_pass(setup, count) for count in ranks]
     wanted = ", ".join(f"{wanted_cache_mib(setup, count):,} on {_cards(count)}" for count in ranks)
     lines.append(
-        f"kv_cache_mib is {setup.engine.kv_cache_mib:,}, or {slots(setup):,} tokens of prefixes; in the worst case no "
+        f"kv_cache_mib is {setup.engine.cache_mib:,}, or {slots(setup):,} tokens of prefixes; in the worst case no "
         f"prefix is computed twice and max_num_seqs responses run at once from {wanted}"
     )
     return lines
@@ -187,7 +187,7 @@ def _hours_table(setup: Setup, machines: Sequence[Machine]) -> str:
 def _run_with_room(setup: Setup, case: Case, machine: Machine) -> str:
     """Hours with the largest cache that fits, and that cache."""
     most = min(largest_cache_mib(setup, machine.card, machine.count), wanted_cache_mib(setup, machine.count))
-    if most <= setup.engine.kv_cache_mib:
+    if most <= setup.engine.cache_mib:
         return "–"
     larger = replace(setup, engine=replace(setup.engine, kv_cache_mib=most))
     return f"{hours(larger, case, machine).total:.1f} ({most:,})"

@@ -358,7 +358,7 @@ class RolloutDataModule(LightningDataModule):
         drawn, rolled_out = self._rollout(epoch) if self.plan.group_size(epoch) else (0, [])
         comparisons = rolled_out + [objective.comparisons(group) for group in self._demonstrated(epoch)]
         agent.begin_updates(epoch, self.updates.target_kl)
-        estimate = partial(agent.estimates, micro_batch_tokens=self.updates.micro_batch_tokens)
+        estimate = partial(agent.estimates, micro_batch_tokens=self.updates.tokens_at_once)
         key = self.key.fold_in("epoch", epoch)
         sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, self.updates, key)
         if rolled_out:

@@ -7,6 +7,8 @@ from tsr_lightning.engines.model import Model
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.errors import require
 
+KV_CACHE_MIB = 4096
+
 
 @dataclass(frozen=True)
 class Transformers(EngineSpec):
@@ -14,16 +16,21 @@ class Transformers(EngineSpec):
 
     Args:
         kv_cache_mib: memory for keys, values and hidden states, in MiB; what does not fit is computed again, with the
-            same results.
+            same results. null: `tsr` chooses by model and memory; without it, 4,096.
         max_num_seqs: the most responses sampled at once; changes speed and memory, and no sample.
     """
 
-    kv_cache_mib: int = 4096
+    kv_cache_mib: int | None = KV_CACHE_MIB
     max_num_seqs: int = 512
 
+    @property
+    def cache_mib(self) -> int:
+        """`kv_cache_mib`, where none was chosen too."""
+        return KV_CACHE_MIB if self.kv_cache_mib is None else self.kv_cache_mib
+
     def __post_init__(self) -> None:
-        require(self.kv_cache_mib > 0, "Transformers.kv_cache_mib", self.kv_cache_mib, "give 1 or more")
+        require(self.cache_mib > 0, "Transformers.kv_cache_mib", self.kv_cache_mib, "give 1 or more, or null")
         require(self.max_num_seqs > 0, "Transformers.max_num_seqs", self.max_num_seqs, "give 1 or more")
 
     def build(self, model: Model, end_ids: frozenset[int], context_tokens: int) -> TransformersEngine:
-        return TransformersEngine(model, end_ids, context_tokens, self.kv_cache_mib, self.max_num_seqs)
+        return TransformersEngine(model, end_ids, context_tokens, self.cache_mib, self.max_num_seqs)

@@ -1,0 +1,74 @@
+"""Sizes that are null are chosen by model and memory, those that are given stay."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from commands import QUICK, tsr
+
+from tsr_lightning.cli.app import parsed_run
+from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.estimate.cards import CARDS
+from tsr_lightning.estimate.here import card_here, whole_card
+from tsr_lightning.estimate.memory import GIB, memory, wanted_cache_mib
+from tsr_lightning.estimate.setup import Setup
+from tsr_lightning.estimate.sizes import sized
+
+PAPER = ("--config", "paper/sokoban.yaml", "--config", "model/qwen_lora_nf4.yaml")
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    return setup_of(*parsed_run((*PAPER, "--model.policy.model", "Qwen/Qwen2.5-3B-Instruct")))[0]
+
+
+@pytest.mark.parametrize("gib", [24, 40, 80, 140])
+def test_what_is_chosen_fits_with_room(setup: Setup, gib: float):
+    card = replace(CARDS["a100"], memory_gib=gib)
+    chosen = sized(setup, card)
+    assert chosen.updates.micro_batch_tokens is not None
+    assert chosen.engine.kv_cache_mib is not None
+    assert memory(chosen).total(card) <= 0.6 * gib * GIB
+
+
+def test_more_memory_gives_larger_sizes_up_to_what_is_of_use(setup: Setup):
+    cards = [replace(CARDS["a100"], memory_gib=gib) for gib in (16, 24, 80, 5000)]
+    chosen = [sized(setup, card) for card in cards]
+    caches = [one.engine.cache_mib for one in chosen]
+    tokens = [one.updates.tokens_at_once for one in chosen]
+    assert caches == sorted(caches)
+    assert tokens == sorted(tokens)
+    assert caches[0] < caches[-1] < 2 * wanted_cache_mib(setup)
+    assert tokens[0] < tokens[-1]
+
+
+def test_given_sizes_stay(setup: Setup):
+    given = replace(setup, updates=replace(setup.updates, micro_batch_tokens=777))
+    given = replace(given, engine=replace(setup.engine, kv_cache_mib=333))
+    assert sized(given, CARDS["a100"]) == given
+
+
+def test_all_memory_counts_whatever_is_free(monkeypatch: pytest.MonkeyPatch):
+    cpu = torch.device("cpu")
+    assert whole_card(cpu).memory_gib >= card_here(cpu).memory_gib
+    assert whole_card(cpu).memory_gib == whole_card(cpu).memory_gib
+
+
+def test_tsr_fit_says_what_it_chose(
+    tiny_model: Callable[[str], Path], empty_folder: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    model = ("--config", "sokoban.yaml", "--model.policy.model", str(tiny_model("sokoban")))
+    nulls = ("--data.updates.micro_batch_tokens", "null", "--data.engine.init_args.kv_cache_mib", "null")
+    cli = tsr("fit", *model, *QUICK, *nulls, "--trainer.max_epochs", "1")
+    [said] = [record.getMessage() for record in caplog.records if record.getMessage().startswith("sizes by ")]
+    engine, updates = cli.datamodule.engine, cli.datamodule.updates
+    assert f"micro_batch_tokens {updates.micro_batch_tokens}, " in said
+    assert f"kv_cache_mib {engine.kv_cache_mib}" in said
+    assert updates.micro_batch_tokens >= 1024
+    assert engine.kv_cache_mib >= 256
+    caplog.clear()
+    tsr("fit", *model, *QUICK, "--trainer.max_epochs", "1")
+    assert not [record for record in caplog.records if record.getMessage().startswith("sizes by ")]
