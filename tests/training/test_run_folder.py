@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from commands import QUICK, TINY, in_folder, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -189,6 +190,21 @@ def test_a_run_goes_on_from_its_only_file_and_replaces_it(two_states: Path, empt
     folder = Path("run/checkpoints")
     assert names(folder) == {"epoch=1.ckpt", "last.ckpt"}
     assert epochs_in(folder / "last.ckpt") == epochs_in(folder / "epoch=1.ckpt") == 2
+
+
+def test_the_last_epoch_is_saved_where_it_is_no_multiple_of_every_n_epochs(empty_folder: Path):
+    """And a run that goes on from it has the weights of one that did not stop there."""
+    [saved] = [callback for callback in CALLBACKS if callback["class_path"] == "ModelCheckpoint"]
+    every_second = [{**saved, "init_args": {**saved["init_args"], "every_n_epochs": 2}}]
+    fit("--trainer.run_folder", "run", "--trainer.logger", "false", epochs=3, callbacks=every_second)
+    assert names(Path("run/checkpoints")) == {"epoch=1.ckpt", "last.ckpt"}
+    assert epochs_in(Path("run/checkpoints/epoch=1.ckpt")) == 2
+    assert epochs_in(Path("run/checkpoints/last.ckpt")) == 3
+    fit(*IN_RUN, epochs=4, callbacks=every_second)
+    fit("--trainer.run_folder", "whole", "--trainer.logger", "false", epochs=4, callbacks=every_second)
+    states = [checkpoints.load(Path(name, "checkpoints", "last.ckpt"))["state_dict"] for name in ("run", "whole")]
+    assert all(torch.equal(weight, states[1][name]) for name, weight in states[0].items())
+    assert names(Path("run/checkpoints")) == names(Path("whole/checkpoints")) == {"epoch=3.ckpt", "last.ckpt"}
 
 
 # -- the lock ---------------------------------------------------------------------------------------------------------

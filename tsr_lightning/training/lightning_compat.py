@@ -252,7 +252,8 @@ class CheckpointFolders(Callback):
     another folder leaves what the earlier one saved, and has saved nothing of its own yet. `last.ckpt` is written
     over, where Lightning would write `last-v1.ckpt` beside one that it does not remember. What a killed run had saved
     after the checkpoint that it goes on from, and before its `last.ckpt`, is removed; it is saved again. The file
-    that a run goes on from in its own folder is replaced as any other, where Lightning would keep it for good.
+    that a run goes on from in its own folder is replaced as any other, where Lightning would keep it for good. The last
+    epoch of a run is saved as `last.ckpt` whatever `every_n_epochs` is.
     """
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -273,6 +274,23 @@ class CheckpointFolders(Callback):
         resumed = Path(trainer.ckpt_path or "").resolve()
         if any(resumed.parent == Path(one.dirpath or "").resolve() for one in _model_checkpoints(trainer)):
             trainer.ckpt_path = None  # it is restored, and what ckpt_path names is never removed
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not _is_last_epoch(trainer):
+            return
+        for callback in _model_checkpoints(trainer):
+            every = callback._every_n_epochs
+            if (
+                callback.save_last and every >= 1 and (trainer.current_epoch + 1) % every
+            ):  # the others save by themselves
+                callback._save_last_checkpoint(trainer, callback._monitor_candidates(trainer))
+
+
+def _is_last_epoch(trainer: Trainer) -> bool:
+    """Whether the fit ends with the epoch that is ending; asked before the loop counts it."""
+    limit = epoch_limit(trainer)
+    is_limit = limit is not None and trainer.current_epoch + 1 >= limit
+    return is_limit or trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step
 
 
 def moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
