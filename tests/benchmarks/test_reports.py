@@ -1,6 +1,7 @@
 """What a run says of itself: its costs, what TensorBoard shows first, and that hardly a response can be read."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from callback_support import trajectory, turn
 from commands import QUICK, TINY, tsr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tsr_lightning.errors import RunError
 from tsr_lightning.training.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions
 from tsr_lightning.trajectory import Group, Turn
 
@@ -66,6 +68,17 @@ class TestHardlyAResponseCanBeRead:
     def test_in_an_evaluation_and_not_in_every_trial(self, said):
         [line] = said("validate", "--model.policy.model", TINY)
         assert line.startswith("sampled: 0 of ")
+
+    def test_a_run_stops_before_it_trains_on_them_where_that_is_asked_for(self, said, empty_folder: Path):
+        flags = ("fit", "--model.policy.model", TINY, "--data.evaluations", "[]")
+        said(*flags, "--data.min_valid", "0")
+        assert list(empty_folder.rglob("*.ckpt"))
+        shutil.rmtree(empty_folder / "runs")
+        with pytest.raises(RunError, match=r"since data\.min_valid is 0\.1: 0 of \d+ responses") as stopped:
+            said(*flags, "--data.min_valid", "0.1")
+        assert "configs/warm_start" in str(stopped.value)
+        assert str(stopped.value).endswith("or train from here with --data.min_valid 0")
+        assert not list(empty_folder.rglob("*.ckpt"))
 
     def test_by_the_wrong_wording(self, said, tiny_model):
         """Which a policy that knows another answers with something else."""

@@ -21,7 +21,7 @@ CONFIGS = ROOT / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml"))
 OF_PRETRAINED = (  # what an overlay of a pretrained model replaces
     *("model.policy", "model.optimizer", "data.env_kwargs.prompt_style", "data.held_out", "data.sampling"),
-    *("data.context_tokens", "data.updates", "data.engine.init_args.kv_cache_mib"),
+    *("data.context_tokens", "data.min_valid", "data.updates", "data.engine.init_args.kv_cache_mib"),
 )
 PRETRAINED = ["model/qwen_lora_nf4.yaml", "model/smollm2.yaml"]
 PARTS = {

@@ -20,6 +20,7 @@ from engine_checks import (
 
 from tsr_lightning.batching.packing import pack
 from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.engines.transformers import engine as transformers_engine
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.sampling import sample
 from tsr_lightning.engines.transformers.spec import Transformers
@@ -366,6 +367,20 @@ def test_cache_smaller_than_a_context_is_refused(policy: Policy) -> None:
 def test_spec_refuses_sizes_below_one(argument: str) -> None:
     with pytest.raises(ConfigError, match=f"Transformers.{argument} is 0: give 1 or more"):
         Transformers(**{argument: 0})
+
+
+def test_a_cpu_gives_a_large_cache_back_and_keeps_a_small_one(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Transformers(kv_cache_mib=64).build(policy, frozenset(), 512)
+    prompt = Prompt(tuple(range(4, 40)), (1,), 4)
+    [[first]] = engine.generate([prompt], 1.0)
+    assert engine._cache is not None
+    assert engine._cache.used_bytes >= 36 * engine._cache._slot_bytes
+    engine.release()
+    assert engine._cache is not None
+    monkeypatch.setattr(transformers_engine, "_KEPT_BYTES", 1)
+    engine.release()
+    assert engine._cache is None
+    assert engine.generate([prompt], 1.0) == [[first]]
 
 
 def test_engine_samples_the_same_after_sync_and_release(policy: Policy) -> None:

@@ -1,8 +1,9 @@
-"""Notices about what a policy answers: hardly any response is a valid action, or a token limit ended episodes."""
+"""What is wrong with a policy's answers: hardly any response is a valid action, or a token limit ended episodes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tsr_lightning.errors import RunError
 from tsr_lightning.trajectory import Group, Origin
 
 FEW_VALID = 0.05  # of the responses: a policy that knows the answer format is far above it, however well it plays
@@ -24,8 +25,21 @@ class AnswerForm:
     example: str | None
 
 
+def check_valid(
+    groups: Sequence[Group], min_valid: float, max_response_tokens: int, form: Callable[[int], AnswerForm]
+) -> None:
+    """Raises a RunError where a smaller share than `min_valid` of a rollout's responses are valid actions: to learn the
+    form from such a rollout costs hours, and a warm start minutes. Other arguments as of `few_valid_actions`."""
+    problem = few_valid_actions(groups, max_response_tokens, form, min_valid)
+    if problem is not None:
+        raise RunError(
+            f"stopped before the updates, since data.min_valid is {min_valid:g}: {problem}; or train from here with "
+            "--data.min_valid 0"
+        )
+
+
 def few_valid_actions(
-    groups: Sequence[Group], max_response_tokens: int, form: Callable[[int], AnswerForm]
+    groups: Sequence[Group], max_response_tokens: int, form: Callable[[int], AnswerForm], least: float = FEW_VALID
 ) -> str | None:
     """One sentence where hardly any response is a valid action, with a whole response beside a valid one; None where
     enough are. Demonstrations are left out.
@@ -34,6 +48,7 @@ def few_valid_actions(
         groups: of a rollout or an evaluation.
         max_response_tokens: of a response.
         form: gives the form of the environment with an index.
+        least: the share of valid actions that is enough.
     """
     played = [
         (group.env, turn)
@@ -43,7 +58,7 @@ def few_valid_actions(
         for turn in trajectory.turns
     ]
     invalid = [(env, turn) for env, turn in played if not turn.valid]
-    if not played or len(played) - len(invalid) >= FEW_VALID * len(played):
+    if not played or len(played) - len(invalid) >= least * len(played):
         return None
     env, turn = invalid[0]
     asked = form(env)

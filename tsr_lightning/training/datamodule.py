@@ -36,7 +36,7 @@ from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.answer_notice import AnswerForm
+from tsr_lightning.training.answer_notice import AnswerForm, check_valid
 from tsr_lightning.training.collect import Rollout, credited_sequences, epoch_tasks, roll_out
 from tsr_lightning.training.collector import Collected, Collector, Snapshot
 from tsr_lightning.training.demonstrations import Demonstrations
@@ -119,6 +119,8 @@ class RolloutDataModule(LightningDataModule):
             `env_workers`, environments that compute in Python then step in parallel. Changes no draw.
         faults: limits for an environment that hangs, dies, or raises EnvFault or OSError.
         demonstrations: those of a file, trained on beside the rollout; null for none.
+        min_valid: the share of a rollout's responses that have to be valid actions, or the run stops before it trains
+            on them and says what to do; 0 never stops.
         seed: names every draw of the run; set by `seed_everything`.
     """
 
@@ -143,6 +145,7 @@ class RolloutDataModule(LightningDataModule):
         env_processes: bool = False,
         faults: Faults = Faults(),  # noqa: B008  (frozen)
         demonstrations: Demonstrations | None = None,
+        min_valid: float = 0.0,
         seed: int = 1,
     ) -> None:
         super().__init__()
@@ -165,6 +168,7 @@ class RolloutDataModule(LightningDataModule):
         self.env_processes = env_processes
         self.faults = faults
         self.demonstrations = demonstrations
+        self.min_valid = min_valid
         self.seed = seed
         self.key = Key(0).fold_in("run", seed)
         self.guard = Retrying(faults.retries)
@@ -412,6 +416,7 @@ class RolloutDataModule(LightningDataModule):
             collected = self._collect(epoch, self._synced_sampler, epoch, lambda: timed(start_round()))
         rollout, groups = collected.rollout, collected.rollout.groups
         self._monitor.finish(TRAINING_ROLLOUT, groups)
+        check_valid(groups, self.min_valid, self.sampling.max_response_tokens, self._answer_form)
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutEnd):
                 groups = callback.on_rollout_end(trainer, agent, groups)

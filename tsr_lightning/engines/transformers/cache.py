@@ -51,6 +51,7 @@ class PrefixCache:
             f"a prompt and response of {context_tokens} tokens of this model do not fit, so give "
             f"{int(needed * token_bytes / _MIB) + 1} or more, or lower data.context_tokens",
         )
+        self._slot_bytes = shape.slot_bytes
         self.trie = Trie(slots)
         self.store = KVStore(shape, slots, lm.device, spare=int(is_static))
         self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the final one
@@ -62,6 +63,11 @@ class PrefixCache:
             self.backend = StaticBackend(memory, _replay(lm), rounding)
         else:
             self.backend = TorchBackend(DecodeBuffer(shape, buffer_tokens, lm.device))
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of the slots that were used since the weights changed; a CPU has not touched the others."""
+        return self.trie.used * self._slot_bytes
 
     def hidden(self, slots: Sequence[int]) -> Tensor:
         """The hidden states at slots [N, H]."""

@@ -27,6 +27,7 @@ from tsr_lightning.rng import uniforms
 
 _PREFILL_TOKENS = 4096  # of one forward pass: enough to fill two cores, few enough for activations to stay in caches
 _SAMPLED_LOGITS = 2**24  # at once: 128 MiB in float64
+_KEPT_BYTES = 2**30  # of a CPU's cache: a larger one is half of what the updates of a pretrained model need
 _SHRINK_AT = 0.75  # finished groups leave the decode buffer once at most this part of its groups is unfinished
 
 
@@ -53,8 +54,8 @@ class TransformersEngine:
         """Nothing to do: the weights are read in place, and a change of them empties the cache."""
 
     def release(self) -> None:
-        """Frees the cache. A CPU keeps it: touching new memory would cost more."""
-        if self._cache is not None and self._cache.device.type != "cpu":
+        """Frees the cache. A CPU keeps a small one: touching new memory would cost more."""
+        if self._cache is not None and (self._cache.device.type != "cpu" or self._cache.used_bytes > _KEPT_BYTES):
             device, self._cache = self._cache.device, None
             if device.type == "cuda":
                 torch.cuda.empty_cache()  # memory of CUDA graphs serves nothing else until then

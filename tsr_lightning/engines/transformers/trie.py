@@ -60,6 +60,11 @@ class Trie:
         self._unused = 0  # the same slots first each time: their memory is warm
         self._free = self.capacity
 
+    @property
+    def used(self) -> int:
+        """Slots that have been used since `clear`, whether or not they are free again."""
+        return self._unused
+
     def begin(self) -> None:
         """Prefixes used from here on are not evicted before the next `begin`."""
         self._now += 1
