@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,16 @@ def test_the_users_environment_passes_the_checker():
 
     assert isinstance(Corridor(), Branchable)
     check_branchable(Corridor)
+
+
+def test_a_folder_without_a_chat_template_is_told(
+    tiny_model: Callable[[str], Path], empty_folder: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    shutil.copytree(tiny_model("sokoban"), "bare")
+    flags = ("validate", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", "bare")
+    tsr(*flags)
+    assert "no chat template" not in caplog.text
+    Path("bare/chat_template.jinja").unlink()
+    tsr(*flags)
+    assert "bare has no chat template, so its prompts are written with User: and Assistant:" in caplog.text

@@ -131,6 +131,11 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
         )
     tokenizer = load_tokenizer(agent.spec, data.texts())
     check_tokenizer(agent.spec, tokenizer)
+    if not tokenizer.chat_template:
+        rank_zero_info(
+            f"{agent.spec.model} has no chat template, so its prompts are written with User: and Assistant:. An "
+            "instruct model that lost its chat_template.jinja answers worse so; a base model has to learn the form first"
+        )
     chat = Chat.of(agent.spec, tokenizer, data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, CommandEnv) else 0

@@ -415,8 +415,8 @@ class RolloutDataModule(LightningDataModule):
         else:
             collected = self._collect(epoch, self._synced_sampler, epoch, lambda: timed(start_round()))
         rollout, groups = collected.rollout, collected.rollout.groups
-        self._monitor.finish(TRAINING_ROLLOUT, groups)
         check_valid(groups, self.min_valid, self.sampling.max_response_tokens, self._answer_form)
+        self._monitor.finish(TRAINING_ROLLOUT, groups)
         for callback in compat.callbacks(trainer):
             if isinstance(callback, OnRolloutEnd):
                 groups = callback.on_rollout_end(trainer, agent, groups)
