@@ -134,7 +134,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
     if not tokenizer.chat_template:
         rank_zero_info(
             f"{agent.spec.model} has no chat template, so its prompts are written with User: and Assistant:. An "
-            "instruct model that lost its chat_template.jinja answers worse so; a base model has to learn the form first"
+            "instruct model whose chat_template.jinja is missing answers worse so; a base model has to learn the form"
         )
     chat = Chat.of(agent.spec, tokenizer, data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
