@@ -257,6 +257,7 @@ CASES = {
     "negative number of workers": Case(
         ("--data.env_workers", "-1"), r"data\.env_workers is -1: give 0 to step environments in turn"
     ),
+    "more than all valid": Case(("--data.min_valid", "10"), r"data\.min_valid is 10\.0: give a share of .* to 1"),
     "zero concurrency": Case(("--data.concurrency", "0"), r"data\.concurrency is 0: give 1 or more"),
     "engine without a response": Case(
         ("--data.engine.init_args.max_num_seqs", "0"), r"Transformers\.max_num_seqs is 0: give 1 or more"

@@ -79,9 +79,9 @@ def _check_numbers(data: RolloutDataModule) -> None:
     for key, limit in limits.items():
         require(limit is None or limit >= 1, key, limit, "give 1 or more, or null for no limit of your own")
     remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
+    require(data.env_workers >= 0, "data.env_workers", data.env_workers, remedy)
     remedy = "give a share of a rollout's responses from 0 (never stops) to 1"
     require(0 <= data.min_valid <= 1, "data.min_valid", data.min_valid, remedy)
-    require(data.env_workers >= 0, "data.env_workers", data.env_workers, remedy)
     data.faults.check_processes(data.env_processes)
     temperature = data.sampling.temperature
     remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
