@@ -31,6 +31,17 @@ def test_it_runs_to_its_end_without_a_gpu(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "gpu.md").read_text() in said
 
 
+@pytest.mark.slow
+def test_only_what_is_asked_for_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.main(["--only", "decode (torch): 1 × 1", "generate", "--out", str(tmp_path)])
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert [(one["kernels"], one["steps"]["prompts"]) for one in written["decode"]] == [("torch", 1)]
+    assert [one["name"] for one in written["rollouts_and_iterations"]] == ["generate"]
+    with pytest.raises(SystemExit):
+        gpu.main(["--only", "no such title", "--out", str(tmp_path)])
+    assert "--only no such title: no title has that in it" in capsys.readouterr().err
+
+
 def test_a_steps_bytes_are_weights_prompts_once_and_each_branchs_own() -> None:
     """Two prompts of ten tokens, three siblings each, four tokens: three steps, which read 1, 2 and 3 own tokens."""
     shape = ModelShape(hidden=64, layers=1, heads=4, key_heads=2, intermediate=96, vocabulary=100)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from commands import QUICK, tsr
@@ -50,10 +51,14 @@ def test_given_sizes_stay(setup: Setup):
     assert sized(given, CARDS["a100"]) == given
 
 
-def test_all_memory_counts_whatever_is_free(monkeypatch: pytest.MonkeyPatch):
-    cpu = torch.device("cpu")
-    assert whole_card(cpu).memory_gib >= card_here(cpu).memory_gib
-    assert whole_card(cpu).memory_gib == whole_card(cpu).memory_gib
+def test_total_memory_counts_whatever_is_free(monkeypatch: pytest.MonkeyPatch):
+    cpu, now = torch.device("cpu"), psutil.virtual_memory()
+    before = whole_card(cpu).memory_gib
+    assert before >= card_here(cpu).memory_gib
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: now._replace(available=now.available // 8))
+    assert whole_card(cpu).memory_gib == before
+    assert card_here(cpu).memory_gib < before
+    assert whole_card(cpu, ranks=2).memory_gib == before / 2
 
 
 def test_tsr_fit_says_what_it_chose(

@@ -56,7 +56,7 @@ class Updates:
 
     @property
     def tokens_at_once(self) -> int:
-        """`micro_batch_tokens`, where none was chosen too."""
+        """`micro_batch_tokens`, or the default where it is null."""
         return MICRO_BATCH_TOKENS if self.micro_batch_tokens is None else self.micro_batch_tokens
 
     def __post_init__(self) -> None:

@@ -177,6 +177,16 @@ def setup_of(
     return setup, notes
 
 
+def known_setup(agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any]) -> Setup | None:
+    """Returns the setup of a run, or None where the shape of its model is unknown. An epoch limit that an estimate does
+    not take counts as one epoch. Arguments as of `setup_of`."""
+    epochs = trainer.get("max_epochs")
+    try:
+        return setup_of(agent, data, {**trainer, "max_epochs": max(1, epochs) if isinstance(epochs, int) else 1})[0]
+    except ConfigError:  # an estimate does not know every model; what else is wrong was refused before
+        return None
+
+
 def _evaluation(protocol: EvalProtocol, epochs: int, trainer: Mapping[str, Any]) -> Evaluation:
     """How often: before training, unless the sanity check is off, and after every so many epochs."""
     interval = int(trainer.get("check_val_every_n_epoch") or epochs)

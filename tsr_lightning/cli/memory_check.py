@@ -1,13 +1,12 @@
 """Compares the memory that a run will need with what is there, before its model loads."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.cli.estimate import known_setup
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.estimate.cards import Card
@@ -43,17 +42,15 @@ def check_memory(
     """
     if isinstance(agent.spec.model, Scratch) or not isinstance(data.engine, Transformers):
         return
-    whole = card_here(device)
-    card = replace(whole, memory_gib=whole.memory_gib / ranks) if device.type == "cpu" else whole
+    card = card_here(device, ranks)
     try:
         shape, _ = find_shape(agent.spec, None)
-        if 4 * shape.parameters < _SMALL * card.memory_gib * GIB:
-            return
-        epochs = trainer.get("max_epochs")
-        setup, _ = setup_of(agent, data, {**trainer, "max_epochs": max(1, epochs) if isinstance(epochs, int) else 1})
     except ConfigError:
-        return  # an estimate does not know every model; what else is wrong was refused before
-    if memory(setup, ranks).fits(card):
+        return  # an estimate does not know every model
+    if 4 * shape.parameters < _SMALL * card.memory_gib * GIB:
+        return
+    setup = known_setup(agent, data, trainer)
+    if setup is None or memory(setup, ranks).fits(card):
         return
     sentence = too_large(setup, card, ranks)
     if isinstance(sentence, ConfigError):

@@ -21,32 +21,43 @@ _SMALL_OPERATORS = 1000
 _TIMES = 3
 
 
-def card_here(device: torch.device) -> Card:
-    """The device of a run with the memory that is free: of a CPU what a container's limit leaves of it."""
+def card_here(device: torch.device, ranks: int = 1) -> Card:
+    """Returns the device with its free memory; on a CPU, what a container's limit leaves of it.
+
+    Args:
+        device: of a run.
+        ranks: that train together; on a CPU they share its memory.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         name = torch.cuda.get_device_name(device)
         return Card(name, free / _GIB, _UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN, context_gib=0.0)  # it is in use already
     return Card(
         "this machine",
-        min(psutil.virtual_memory().available, _left_in_container(_CGROUP)) / _GIB,
+        min(psutil.virtual_memory().available, _left_in_container(_CGROUP)) / ranks / _GIB,
         *(_UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN),
         context_gib=_CPU_CONTEXT_GIB,
         fragmentation=_CPU_FRAGMENTATION,
     )
 
 
-def whole_card(device: torch.device) -> Card:
-    """The device with all of its memory, whatever is free now: what is chosen by it is the same in every run."""
+def whole_card(device: torch.device, ranks: int = 1) -> Card:
+    """Returns the device with its total memory, so that what is chosen by it does not depend on what else runs.
+
+    Args:
+        device: of a run.
+        ranks: that train together; on a CPU they share its memory.
+    """
     if device.type == "cuda":
         return replace(card_here(device), memory_gib=torch.cuda.get_device_properties(device).total_memory / _GIB)
-    return replace(card_here(device), memory_gib=min(psutil.virtual_memory().total, _limit(_CGROUP)) / _GIB)
+    total = min(psutil.virtual_memory().total, _limit(_CGROUP))
+    return replace(card_here(device), memory_gib=total / ranks / _GIB)
 
 
 def measured_card(device: torch.device) -> Card:
-    """As `card_here`, with the speeds that products, copies and small operators reach: a second on a CPU.
+    """Returns `card_here` with measured speeds of matrix products, copies and small operators; a second on a CPU.
 
-    What a measured product reaches is what a training step's may, so nothing is taken off.
+    The shares of the peak that training reaches are 1, since these speeds were reached.
     """
     size = 1024 if device.type == "cpu" else 8192
     flops = {dtype: 2 * size**3 / _least_seconds(_product(size, dtype, device), device) for dtype in _DTYPES}
@@ -76,7 +87,7 @@ def _product(size: int, dtype: torch.dtype, device: torch.device) -> Callable[[]
 
 
 def _least_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Of several times, after one that warms up."""
+    """The fewest seconds of several timed calls, after a warm-up."""
     work()
     times = []
     for _ in range(_TIMES):

@@ -19,7 +19,7 @@ from tsr_lightning.policy.spec import PolicySpec
 
 # PyTorch operators of a layer and of the rest of a decoding step, as counted by a dispatch mode on a CPU
 _LAYER_OPERATORS, _ADAPTER_OPERATORS, _CAST_OPERATORS, _NF4_OPERATORS, _OTHER_OPERATORS = 72, 40, 17, 7, 78
-# That the host takes beside them for a layer in NF4, beside an H200 with bitsandbytes 0.50 (docs/estimate.md)
+# Further host time of an NF4 layer with an adapter, measured on an H200 with bitsandbytes 0.50 (docs/estimate.md)
 NF4_LAYER_SECONDS = 4.3e-3
 # An update's operators for each of a decoding step's: forward and backward pass
 _UPDATE_FACTOR = 3
@@ -162,7 +162,7 @@ def weights_read(shape: ModelShape, spec: PolicySpec) -> float:
 
 
 def host_seconds(shape: ModelShape, spec: PolicySpec, card: Card) -> float:
-    """What the host takes to start one decoding step's kernels one by one."""
+    """Host time of one decoding step, whose kernels are launched one by one."""
     nf4 = 0.0 if spec.quantisation is None else shape.num_hidden_layers * NF4_LAYER_SECONDS
     return operators(shape, spec) * card.operator_seconds + nf4
 

@@ -78,7 +78,7 @@ def _fits(of_card: CardMemory, machine: Machine) -> str:
 
 
 def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
-    """Whether it fits and how long it takes, or what to change: a sentence a machine."""
+    """One sentence per machine: it fits, with the hours of the run, or which keys to change."""
     lines = []
     for machine in machines:
         of_card = memory(setup, machine.count)
@@ -103,7 +103,7 @@ def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
 
 
 def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
-    """What shards, checkpoints and the cache bring."""
+    """What sharding, gradient checkpointing and a larger cache save."""
     lines = []
     if setup.is_sharded:
         lines += [_replicated(setup, machine) for machine in machines]

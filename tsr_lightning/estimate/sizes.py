@@ -1,5 +1,4 @@
-"""Sizes that nobody gave: how many tokens a micro-batch has and how much memory the engine keeps prefixes in, by what a
-model needs of a machine's memory."""
+"""Chooses micro_batch_tokens and kv_cache_mib by the memory of a card."""
 
 from dataclasses import replace
 
@@ -13,15 +12,15 @@ _SHARE = 0.6  # of the memory: other programs need some, and an estimate may be 
 
 
 def sized(setup: Setup, card: Card, ranks: int = 1) -> Setup:
-    """With those sizes chosen that are None."""
+    """Replaces micro_batch_tokens and kv_cache_mib where they are None."""
     if setup.engine.kv_cache_mib is None:
         setup = _with_cache(setup, card, ranks)
     return _with_micro_batches(setup, card, ranks) if setup.updates.micro_batch_tokens is None else setup
 
 
 def _with_micro_batches(setup: Setup, card: Card, ranks: int) -> Setup:
-    """With the most tokens a micro-batch, a power of two, with which its backward pass fits in 60% of the memory, and
-    no more than a minibatch has: the least of them where none does."""
+    """Takes the largest power of two whose backward pass fits in 60% of the memory, at most twice a minibatch; 1,024 if
+    none fits."""
     found = setup
     for tokens in _MICRO_BATCHES:
         found = replace(setup, updates=replace(setup.updates, micro_batch_tokens=tokens))
@@ -33,8 +32,8 @@ def _with_micro_batches(setup: Setup, card: Card, ranks: int) -> Setup:
 
 
 def _with_cache(setup: Setup, card: Card, ranks: int) -> Setup:
-    """With the largest cache, a power of two in MiB, with which a rollout fits in 60% of the memory, and no more than a
-    rollout uses: the least of them where none does."""
+    """Takes the largest power of two in MiB whose rollout fits in 60% of the memory, at most twice what a rollout uses;
+    256 if none fits."""
     wanted, found = wanted_cache_mib(setup, ranks), setup
     for size in _CACHES:
         found = replace(setup, engine=replace(setup.engine, kv_cache_mib=size))

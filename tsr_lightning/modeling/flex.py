@@ -196,7 +196,7 @@ def failure(device: torch.device, shape: HeadShape) -> str | None:
             error = _largest_error(device, shape)
         reason = None if error < _TOLERANCE else f"its numbers are off by {error:.2g} of the largest"
     except Exception as problem:  # whatever the compiler, its driver or its cache raise
-        reason = _told(problem)
+        reason = _summary(problem)
     if reason is None:
         log.info("flex_attention is used on %s for %s", device, shape)
     else:
@@ -204,8 +204,8 @@ def failure(device: torch.device, shape: HeadShape) -> str | None:
     return reason
 
 
-def _told(problem: Exception) -> str:
-    """Its first two lines: of PyTorch's compiler the first names the backend, and the second says what broke."""
+def _summary(problem: Exception) -> str:
+    """Returns an error's first two lines: PyTorch's compiler names the backend first, and then the fault."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return " ".join(lines[:2]) or type(problem).__name__
 

@@ -1,4 +1,4 @@
-"""What is wrong with a policy's answers: hardly any response is a valid action, or a token limit ended episodes."""
+"""Notices and an error about responses: too few are valid actions, or a token limit ended episodes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -287,7 +287,7 @@ class CheckpointFolders(Callback):
 
 
 def _is_last_epoch(trainer: Trainer) -> bool:
-    """Whether the fit ends with the epoch that is ending; asked before the loop counts it."""
+    """True if fit ends after this epoch. Call it in `on_train_epoch_end`, where `current_epoch` is still this one."""
     limit = epoch_limit(trainer)
     is_limit = limit is not None and trainer.current_epoch + 1 >= limit
     return is_limit or trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step

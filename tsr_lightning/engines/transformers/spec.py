@@ -25,7 +25,7 @@ class Transformers(EngineSpec):
 
     @property
     def cache_mib(self) -> int:
-        """`kv_cache_mib`, where none was chosen too."""
+        """`kv_cache_mib`, or the default where it is null."""
         return KV_CACHE_MIB if self.kv_cache_mib is None else self.kv_cache_mib
 
     def __post_init__(self) -> None:
