@@ -158,23 +158,54 @@ def test_logprobs_in_bfloat16_are_close_to_those_in_float32(folder: str, kernels
 def test_replayed_steps_sample_what_fresh_steps_sample(folder: str, dtype: str) -> None:
     """Ten waves; the same kernels on the same numbers, so bit for bit."""
     policy = policy_of(folder, kernels="flex", dtype=dtype)
-    replayed, fresh = engine_of(policy), engine_of(policy)
-    with replayed._running() as cache, fresh._running() as other:
-        graphs = cache.backend.replay  # type: ignore[union-attr]
-        assert isinstance(graphs, CudaGraphs)
-        assert isinstance(other.backend, StaticBackend)
-        other.backend = StaticBackend(other.backend.buffer, Direct(), other.backend.rounding)
+    replayed, fresh = engine_of(policy), without_graphs(policy)
     for seed in range(10):
         assert replayed.generate(wave(seed), 1.0) == fresh.generate(wave(seed), 1.0)
-    assert graphs.captured > 3
+    assert graphs_of(replayed).captured > 1  # these waves have two shapes of steps
+
+
+def test_replayed_steps_of_nf4_under_autocast_sample_what_fresh_steps_sample(folder: str) -> None:
+    """bf16-mixed, as shipped configurations have it: weights are cast within the step, before and after an update."""
+    policy = policy_of(folder, adapter=LoRA(rank=4), quantisation=NF4(), dtype="bfloat16", kernels="flex")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        replayed, fresh = engine_of(policy), without_graphs(policy)
+        responses = []
+        for update in range(3):
+            change_adapter(policy, seed=update)
+            for seed in range(3):
+                responses.append(replayed.generate(wave(seed), 1.0))
+                assert responses[-1] == fresh.generate(wave(seed), 1.0)
+        assert graphs_of(replayed).captured > 1
+        assert responses[0] != responses[3] != responses[6]
+
+
+def without_graphs(policy: Policy) -> TransformersEngine:
+    """An engine that runs every step as it is."""
+    engine = engine_of(policy)
+    with engine._running() as cache:
+        assert isinstance(cache.backend, StaticBackend)
+        cache.backend = StaticBackend(cache.backend.buffer, Direct(), cache.backend.rounding)
+    return engine
+
+
+def graphs_of(engine: TransformersEngine) -> CudaGraphs:
+    with engine._running() as cache:
+        graphs = cache.backend.replay  # type: ignore[union-attr]
+    assert isinstance(graphs, CudaGraphs)
+    return graphs
+
+
+@torch.no_grad()
+def change_adapter(policy: Policy, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    for name, weight in policy.named_parameters():
+        if "lora_B" in name:
+            weight.copy_(torch.randn(weight.shape, generator=draw) * 0.2)
 
 
 def test_a_replayed_step_reads_changed_weights_and_an_adapter_that_is_off(folder: str) -> None:
     policy = policy_of(folder, adapter=LoRA(rank=4), kernels="flex")
-    with torch.no_grad():
-        for name, weight in policy.named_parameters():
-            if "lora_B" in name:
-                weight.normal_(std=0.2)
+    change_adapter(policy, seed=0)
     engine = engine_of(policy)
     changed = [engine.generate(wave(), 1.0) for _ in range(3)]
     assert changed[0] == changed[1] == changed[2]
@@ -239,6 +270,7 @@ def test_flex_attention_is_used_for_the_heads_of_common_models(dtype: torch.dtyp
     shape = HeadShape(dtype, 14, 2, width, width)
     assert failure(torch.device("cuda", 0), shape) is None
     assert Kernels.FLEX.uses_flex(torch.device("cuda", 0), shape, gradients=True)
+    assert Kernels.AUTO.uses_flex(torch.device("cuda", 0), shape, gradients=True)
 
 
 def test_a_policys_gradients_are_those_of_plain_kernels(folder: str) -> None:

@@ -335,6 +335,19 @@ def test_changed_weights_empty_the_cache(kernels: Kernels) -> None:
         assert_same(responses, expected)
 
 
+def test_weights_changed_within_one_autocast_context_are_cast_anew() -> None:
+    """PyTorch keeps casts to the end of a context and does not see that a weight has changed."""
+    policy, prompts = make_policy(), wave(6, seed=8)
+    engine = make_engine(policy)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        first = engine.generate(prompts, 1.0)
+        with torch.no_grad():
+            policy.causal_lm.base_model.layers[1].mlp.up_proj.weight.mul_(0.5)
+        second = engine.generate(prompts, 1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert make_engine(policy).generate(prompts, 1.0) == second != first
+
+
 @both_kernels
 def test_interrupted_wave_leaves_no_slot_half_computed(policy: Policy) -> None:
     """An id outside the vocabulary fails within a pass; the slots that the pass was to fill are not used."""

@@ -190,6 +190,10 @@ REFUSED = [
         {"thresholds": {"smapled": 0.5}},
         "thresholds.smapled is [0.5]: no arm is evaluated by a protocol of this name; use sampled or greedy",
     ),
+    (
+        {"overrides": {"data.updates.micro_batch_tokens": None, "data.engine.init_args.kv_cache_mib": None}},
+        "arm grpo: data.updates.micro_batch_tokens and data.engine.init_args.kv_cache_mib are null, so each of 2 runs",
+    ),
     ({"jobs": "many"}, "mine.yaml: jobs is 'many': give a whole number of 1 or more"),
 ]
 

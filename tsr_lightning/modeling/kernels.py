@@ -23,7 +23,7 @@ Operators = TorchOperators | NativeOperators
 class Kernels(Enum):
     """The choice of `model.policy.kernels`."""
 
-    AUTO = "auto"  # the C kernels on a CPU where they can be built, else TORCH; the log says once which
+    AUTO = "auto"  # NATIVE on a CPU and FLEX on a GPU where they can be built, else TORCH; the log says once which
     TORCH = "torch"  # nothing is built
     NATIVE = "native"  # the C kernels, and an error where they cannot be built
     FLEX = "flex"  # flex_attention and static decode steps, and an error where they cannot be built
@@ -41,12 +41,14 @@ class Kernels(Enum):
         return may and kernel.supports(device, dtype) and building.load().library is not None
 
     def uses_flex(self, device: torch.device, shape: HeadShape, *, gradients: bool) -> bool:
-        """Whether flex_attention serves such tensors: where it is chosen. On a CPU it has no gradients. AUTO does not
-        take it as long as no GPU has passed all of tests/test_cuda.py.
+        """Whether flex_attention serves such tensors: FLEX does, and AUTO on a GPU where it works. On a CPU it has no
+        gradients.
 
         Raises:
             ConfigError: FLEX is chosen and does not work here.
         """
+        if self is Kernels.AUTO:
+            return device.type == "cuda" and flex.supports(device, shape) and flex.failure(device, shape) is None
         if self is not Kernels.FLEX or (gradients and device.type == "cpu"):
             return False
         remedy = f"flex_attention does not take {shape} on {device}, so choose auto or torch"

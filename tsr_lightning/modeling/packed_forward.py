@@ -95,9 +95,11 @@ def is_supported(backbone: Any) -> bool:
 
 
 def is_capturable(backbone: Any) -> bool:
-    """Whether a pass through this model is the same kernels whatever its inputs hold, so that a CUDA graph can replay
-    it. Rotary embeddings that change with the longest position read it, and wait for the device."""
-    return is_supported(backbone) and backbone.rotary_emb.rope_type not in _READING_ROPES
+    """Whether a pass without gradients through this model is the same kernels whatever its inputs hold, so that a CUDA
+    graph can replay it; under autocast too, where it is transformers' own. Rotary embeddings that change with the
+    longest position read it, and wait for the device."""
+    known = _is_installed(backbone) and type(backbone) in _ARCHITECTURES
+    return known and backbone.rotary_emb.rope_type not in _READING_ROPES
 
 
 def run(

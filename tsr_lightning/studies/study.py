@@ -24,6 +24,7 @@ from tsr_lightning.studies.starts import SharedStarts, measures_its_start, start
 
 Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
 
+_SIZES_OF_THE_MACHINE = ("data.updates.micro_batch_tokens", "data.engine.init_args.kv_cache_mib")
 _NAMES_SHOWN = 12
 _LINES_OF_A_FAILURE = 12
 
@@ -108,6 +109,18 @@ def chosen_runs(grid: Grid, only: Sequence[str]) -> list[Run]:
     return [run for run in runs if run in chosen] if only else runs
 
 
+def _refuse_sizes_of_whole_memory(checked: Mapping[str, CheckedArm], jobs: int) -> None:
+    """`fit` chooses a size that is null by the machine's memory, as if it were alone on it."""
+    for name, arm in checked.items():
+        null = [key for key in _SIZES_OF_THE_MACHINE if arm.settings.get(key, "given") is None]
+        if null:
+            keys, are = " and ".join(null), "is" if len(null) == 1 else "are"
+            raise ConfigError(
+                f"arm {name}: {keys} {are} null, so each of {jobs} runs side by side would take what the whole memory "
+                "allows: give numbers in the study's overrides, or --jobs 1"
+            )
+
+
 def _names(grid: Grid) -> str:
     names = [arm.name for arm in grid.arms]
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
@@ -140,8 +153,10 @@ def run_study(
         console: where to print.
 
     Raises:
-        ConfigError: a finished run was made with other settings.
+        ConfigError: a finished run was made with other settings, or runs side by side would each take the whole memory.
     """
+    if jobs > 1:
+        _refuse_sizes_of_whole_memory(checked, jobs)
     runs = chosen_runs(grid, only)
     results = _results(grid, folder)
     done = {run: results[run] for run in runs if run in results}

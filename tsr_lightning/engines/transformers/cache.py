@@ -28,9 +28,16 @@ Decode = TorchDecode | NativeDecode | StaticDecode
 
 
 class PrefixCache:
-    """Trie, store and attention backend, in memory of a stated size."""
+    """Trie, store and attention backend, in memory of a stated size.
 
-    def __init__(self, model: Model, kv_cache_mib: int, context_tokens: int) -> None:
+    Args:
+        model: whose keys and values are kept.
+        kv_cache_mib: memory for them.
+        context_tokens: most tokens of a prompt and its response.
+        stream: captures decode steps; None on a CPU.
+    """
+
+    def __init__(self, model: Model, kv_cache_mib: int, context_tokens: int, stream: torch.cuda.Stream | None) -> None:
         lm = model.causal_lm
         shape, heads = _shapes_of(lm)
         self.device = lm.device
@@ -60,7 +67,7 @@ class PrefixCache:
             self.backend = NativeBackend(heads.heads // heads.key_heads)
         elif is_static:
             memory = DecodeBuffer(shape, buffer_tokens, lm.device)
-            self.backend = StaticBackend(memory, _replay(lm), rounding)
+            self.backend = StaticBackend(memory, _replay(lm, stream), rounding)
         else:
             self.backend = TorchBackend(DecodeBuffer(shape, buffer_tokens, lm.device))
 
@@ -79,12 +86,12 @@ class PrefixCache:
         self.finished[slots] = finished
 
 
-def _replay(lm: PreTrainedModel) -> Replay:
+def _replay(lm: PreTrainedModel, stream: torch.cuda.Stream | None) -> Replay:
     """How decode steps are run again on the model's device. PyTorch's deterministic writes wait for the device, which a
     capture cannot hold."""
     deterministic = torch.are_deterministic_algorithms_enabled()
-    if lm.device.type == "cuda" and packed_forward.is_capturable(lm.base_model) and not deterministic:
-        return CudaGraphs(lm.device)
+    if stream is not None and packed_forward.is_capturable(lm.base_model) and not deterministic:
+        return CudaGraphs(stream)
     return Direct()
 
 

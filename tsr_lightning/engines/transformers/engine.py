@@ -45,6 +45,8 @@ class TransformersEngine:
         self._costs = Costs()
         self._version: object = None
         self._cache: PrefixCache | None = None
+        device = model.causal_lm.device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # kept when the cache is freed
 
     def take_costs(self) -> Costs:
         costs, self._costs = self._costs, Costs()
@@ -97,8 +99,10 @@ class TransformersEngine:
         """The cache, emptied if the weights have changed."""
         with inference_mode(self.model):
             precision, version = autocast_dtype(self.model.causal_lm.device), weights_version(self.model)
+            if version != self._version:
+                torch.clear_autocast_cache()  # casts of the weights before, where one context spans an update
             if self._cache is None or self._cache.precision != precision:
-                self._cache = PrefixCache(self.model, self.kv_cache_mib, self.context_tokens)
+                self._cache = PrefixCache(self.model, self.kv_cache_mib, self.context_tokens, self._stream)
             elif version != self._version:
                 self._cache.trie.clear()
             self._version = version

@@ -1,6 +1,7 @@
 """How a step that only reads and writes the same memory is run again: as it is, or as a CUDA graph."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -31,11 +32,12 @@ class CudaGraphs:
     are then started at once instead of one by one, which takes longer than most of them run.
 
     Args:
-        device: of the tensors.
+        stream: captures. Libraries keep a workspace for each stream that ever ran them (32 MiB of cuBLAS on an H200),
+            so who makes graphs anew gives them the same one.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
         self._pool = torch.cuda.graph_pool_handle()  # for all: no graph needs another's intermediate tensors
         self._warm: set[Hashable] = set()
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -71,6 +73,20 @@ class CudaGraphs:
     def _capture(self, step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         graph = torch.cuda.CUDAGraph()
         # other threads may use the device meanwhile: an update beside the rollout
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            _casting_anew(),
+        ):
             out = step()
         return graph, out
+
+
+@contextmanager
+def _casting_anew() -> Iterator[None]:
+    """Autocast casts every weight in the step itself: a copy that it kept from before would be gone at a replay."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
