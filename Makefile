@@ -90,7 +90,7 @@ test-all: lint types ## before a release: the exhaustive tests too, with an inst
 # What the tests compare with or run under. vLLM takes ten minutes and 3.5 GB: make test-extras EXTRAS=vllm.
 EXTRAS := trl alfworld ray
 TESTS_trl := tests/extras/test_trl_parity.py
-TESTS_alfworld := tests/envs/test_alfworld_original.py
+TESTS_alfworld := tests/worlds/test_alfworld_original.py
 TESTS_ray := tests/training/test_ray.py
 TESTS_vllm := tests/engines/test_vllm_engine.py
 REMOVED_vllm := torchvision torchaudio torchcodec

@@ -13,12 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.envs.alfworld.actions import NO_EFFECT, admissible, answer, apply
-from tsr_lightning.envs.alfworld.games import GAME, read_game
-from tsr_lightning.envs.alfworld.level import Level
-from tsr_lightning.envs.alfworld.state import State
-from tsr_lightning.envs.alfworld.text import opening
 from tsr_lightning.rng import Key
+from tsr_lightning.worlds.alfworld.actions import NO_EFFECT, admissible, answer, apply
+from tsr_lightning.worlds.alfworld.games import GAME, read_game
+from tsr_lightning.worlds.alfworld.level import Level
+from tsr_lightning.worlds.alfworld.state import State
+from tsr_lightning.worlds.alfworld.text import opening
 
 ODD = 8  # one command in so many is no admissible one
 

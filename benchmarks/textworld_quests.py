@@ -27,7 +27,7 @@ from textworld.generator.data import KnowledgeBase
 from textworld.generator.game import Game, GameOptions
 from textworld.logic import State
 
-from tsr_lightning.envs.command_prompts import COMMAND_PROMPT_STYLES, instructions
+from tsr_lightning.worlds.command_prompts import COMMAND_PROMPT_STYLES, instructions
 
 Message = dict[str, str]
 

@@ -26,15 +26,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.envs.webshop.catalogue import Catalogue
-from tsr_lightning.envs.webshop.factory import published_files
-from tsr_lightning.envs.webshop.nouns import alphabetic
-from tsr_lightning.envs.webshop.pages import DONE, Page, act, clickables, has_search_bar
-from tsr_lightning.envs.webshop.product import Goal, Product
-from tsr_lightning.envs.webshop.render import text
-from tsr_lightning.envs.webshop.reward import purchase_reward
-from tsr_lightning.envs.webshop.shop import MAX_RESULTS, Shop
 from tsr_lightning.rng import Key
+from tsr_lightning.worlds.webshop.catalogue import Catalogue
+from tsr_lightning.worlds.webshop.factory import published_files
+from tsr_lightning.worlds.webshop.nouns import alphabetic
+from tsr_lightning.worlds.webshop.pages import DONE, Page, act, clickables, has_search_bar
+from tsr_lightning.worlds.webshop.product import Goal, Product
+from tsr_lightning.worlds.webshop.render import text
+from tsr_lightning.worlds.webshop.reward import purchase_reward
+from tsr_lightning.worlds.webshop.shop import MAX_RESULTS, Shop
 
 _ODD_ACTIONS = """
 look around

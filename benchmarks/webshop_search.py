@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from tsr_lightning.envs.webshop.goals import Goals
-from tsr_lightning.envs.webshop.reading import read_catalogue
-from tsr_lightning.envs.webshop.search import Search, indexed_text
-from tsr_lightning.envs.webshop.shop import MAX_RESULTS
-from tsr_lightning.envs.webshop.tokens import terms
 from tsr_lightning.rng import Key
+from tsr_lightning.worlds.webshop.goals import Goals
+from tsr_lightning.worlds.webshop.reading import read_catalogue
+from tsr_lightning.worlds.webshop.search import Search, indexed_text
+from tsr_lightning.worlds.webshop.shop import MAX_RESULTS
+from tsr_lightning.worlds.webshop.tokens import terms
 
 SIZES = (1_000, 100_000, 1_180_000)
 QUERIES = 300

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.envs.webshop import pages, prompts, render, reward, score, shop
-from tsr_lightning.envs.webshop.env import WebShopEnv
-from tsr_lightning.envs.webshop.search import Search
-from tsr_lightning.envs.webshop.shop import Shop
-from tsr_lightning.envs.webshop.tasks import ShoppingTask
 from tsr_lightning.rng import Key
+from tsr_lightning.worlds.webshop import pages, prompts, render, reward, score, shop
+from tsr_lightning.worlds.webshop.env import WebShopEnv
+from tsr_lightning.worlds.webshop.search import Search
+from tsr_lightning.worlds.webshop.shop import Shop
+from tsr_lightning.worlds.webshop.tasks import ShoppingTask
 
 # The original's own code on the published sample, measured elsewhere: a step with its list of clickables, without its
 # Java search, which adds 3.5 ms per search.

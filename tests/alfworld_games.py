@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.envs.alfworld.grammars import PUT
-from tsr_lightning.envs.alfworld.level import Level, build
-from tsr_lightning.envs.alfworld.pddl import read_problem
+from tsr_lightning.worlds.alfworld.grammars import PUT
+from tsr_lightning.worlds.alfworld.level import Level, build
+from tsr_lightning.worlds.alfworld.pddl import read_problem
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "alfworld"
 REASON = f"no published games in {DATA}"

@@ -18,6 +18,7 @@ COMMON = ("errors", "files", "rng", "signals", "trajectory", "costs")
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COMMON, ()),
     "envs": COMMON,
+    "worlds": (*COMMON, "envs"),
     "modeling": ("errors",),
     "batching": (*COMMON, "modeling"),
     "policy": (*COMMON, "modeling", "batching"),
@@ -46,6 +47,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 # Libraries that a room may not import.
 FOREIGN: Mapping[str, set[str]] = {
     "envs": {"torch", "lightning", "transformers", "tokenizers", "peft"},
+    "worlds": {"torch", "lightning", "transformers", "tokenizers", "peft"},
     "search": {"torch", "lightning", "transformers", "tokenizers", "peft"},
     "batching": {"lightning", "transformers", "tokenizers", "peft"},
     "objectives": {"lightning", "transformers", "tokenizers", "peft"},

@@ -22,4 +22,4 @@ def test_importing_the_package_registers_its_environments_and_loads_nothing():
     names = ("ALFWorld", "FrozenLake", "Sokoban", "TextWorld", "WebShop")
     assert ids.split() == [f"tsr/{name}-v0" for name in names]
     assert libraries == ""
-    assert modules == "tsr_lightning.envs"
+    assert modules == "tsr_lightning.envs tsr_lightning.worlds"

@@ -104,7 +104,7 @@ def test_everything_imported_is_declared():
     gguf = {canonicalize_name(requirement.name) for requirement in GGUF}
     development = study | textworld | gguf | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
     reports = third_party(python_files("tsr_lightning/studies/report"))
-    games = third_party(python_files("tsr_lightning/envs/textworld"))
+    games = third_party(python_files("tsr_lightning/worlds/textworld"))
     imported = third_party([ROOT / "tsr_lightning" / "policy" / "gguf.py"])
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
     workers = third_party(python_files("tsr_lightning/cli/ray"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tsr_lightning.envs.textworld.env import TextWorldEnv
+from tsr_lightning.worlds.textworld.env import TextWorldEnv
 
 KINDS: Mapping[str, dict[str, Any]] = {
     "w2-o3-q4": {},

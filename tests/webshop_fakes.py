@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsr_lightning.envs.webshop.catalogue import Catalogue
-from tsr_lightning.envs.webshop.product import Goal, Product
-from tsr_lightning.envs.webshop.shop import Shop
-from tsr_lightning.envs.webshop.tasks import ShoppingTask
+from tsr_lightning.worlds.webshop.catalogue import Catalogue
+from tsr_lightning.worlds.webshop.product import Goal, Product
+from tsr_lightning.worlds.webshop.shop import Shop
+from tsr_lightning.worlds.webshop.tasks import ShoppingTask
 
 NOTHING = Product(
     asin="",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.envs.webshop.product import Goal, Product
+from tsr_lightning.worlds.webshop.product import Goal, Product
 
 PRODUCTS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"
 

@@ -5,3 +5,4 @@ neither them nor PyTorch.
 """
 
 from tsr_lightning import envs as envs
+from tsr_lightning import worlds as worlds

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsr_lightning.envs.command_prompts import COMMAND_PROMPT_STYLES, parse_command
 from tsr_lightning.envs.text import PROMPT_STYLES, PromptStyle
-from tsr_lightning.envs.webshop.pages import verb_and_argument
-from tsr_lightning.envs.webshop.prompts import ORIGINAL, SHOP_PROMPT_STYLES, parse_action
-from tsr_lightning.envs.webshop.tokens import words
+from tsr_lightning.worlds.command_prompts import COMMAND_PROMPT_STYLES, parse_command
+from tsr_lightning.worlds.webshop.pages import verb_and_argument
+from tsr_lightning.worlds.webshop.prompts import ORIGINAL, SHOP_PROMPT_STYLES, parse_action
+from tsr_lightning.worlds.webshop.tokens import words
 
 # the definitions, which take cubic or quadratic time
 BY_PATTERN = {

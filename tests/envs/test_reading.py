@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsr_lightning.envs.base import HasLegalActions, HasOracle
-from tsr_lightning.envs.command_prompts import COMMAND_PROMPT_STYLES, parse_command
 from tsr_lightning.envs.frozen_lake.env import TextFrozenLake
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.reading import LENIENT, READERS, STRICT
-from tsr_lightning.envs.webshop.pages import verb_and_argument
+from tsr_lightning.worlds.command_prompts import COMMAND_PROMPT_STYLES, parse_command
+from tsr_lightning.worlds.webshop.pages import verb_and_argument
 
 MOVES = ("Left", "Down", "Right", "Up")
 TAGS = (re.compile("<answer>"), re.compile("</answer>"))

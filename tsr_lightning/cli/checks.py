@@ -9,7 +9,6 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.cli.renamed import renamed
-from tsr_lightning.envs.command_env import CommandEnv
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.envs.text_env import TextEnv
@@ -138,7 +137,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
         )
     chat = Chat.of(agent.spec, tokenizer, data.context)
     for entry, env in zip(data.mixture, data.envs, strict=True):
-        history = env.repeated_turns if isinstance(env, CommandEnv) else 0
+        history = env.repeated_turns if isinstance(env, TextEnv) else 0
         for turn, observed in enumerate(sample_observations(env, history, data.faults.retries)):
             prompt = len(chat.prompt((), observed))
             if prompt >= limit:

@@ -1,0 +1,7 @@
+"""Tasks with a world of their own, WebShop, ALFWorld and TextWorld, registered under gymnasium ids."""
+
+from gymnasium import register
+
+register("tsr/ALFWorld-v0", "tsr_lightning.worlds.alfworld.env:ALFWorldEnv")
+register("tsr/TextWorld-v0", "tsr_lightning.worlds.textworld.env:TextWorldEnv")
+register("tsr/WebShop-v0", "tsr_lightning.worlds.webshop.env:WebShopEnv")
