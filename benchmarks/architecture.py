@@ -72,6 +72,15 @@ def arrows(root: Path = ROOT) -> dict[str, set[str]]:
     return found
 
 
+def files_in_circles(name: str, root: Path = ROOT) -> list[str]:
+    """The modules of a room that import themselves by way of other modules of it."""
+    graph: dict[str, set[str]] = {module: set() for module in modules(root) if room(module) == name}
+    for importer, imported in imports(root):
+        if importer in graph and imported in graph and importer != imported:
+            graph[importer].add(imported)
+    return [module for module in graph if module in reachable(graph, module)]
+
+
 def direct(graph: Mapping[str, Set[str]]) -> dict[str, set[str]]:
     """The arrows that no longer path implies: the transitive reduction, where the graph has no cycle."""
     return {
