@@ -1,7 +1,7 @@
 """Porter's stemmer (1980, tartarus.org/martin/PorterStemmer) with its author's two later changes, as in Lucene.
 
-These are bli -> ble for abli -> able, and logi -> log. PyStemmer's `porter` lacks them, and so differs from Lucene in
-one of 400 words of the published products ("possibly", "technology").
+These are bli -> ble for abli -> able, and logi -> log. Libraries of Snowball's `porter` lack them and stem words of two
+letters, and so rank differently ("technology", "us"): docs/log.md has the figures.
 """
 
 from typing import Final
