@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import gymnasium
 import pytest
-from gymnasium.envs.registration import registry
+from gymnasium.envs.registration import EnvSpec, registry
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
@@ -76,7 +76,13 @@ def test_its_spec_has_all_arguments(pond: str) -> None:
         ("FrozenLake-v1", {}, "max_episode_steps=100, a limit outside its state"),
         ("Blackjack-v1", {}, r"cannot be branched, since it has no .*get_state, .*Replayed"),
         ("tsr/FrozenLake-v0", {"sise": 4}, "takes no argument 'sise': did you mean 'size'"),
-        ("tsr/FrozenLake-v0", {"qqqq": 4}, "takes no argument 'qqqq': it takes size, frozen"),
+        (
+            "tsr/FrozenLake-v0",
+            {"qqqq": 4},
+            "takes no argument 'qqqq': it takes size, frozen.* max_turns, .*mode",
+        ),
+        ("tsr/FrozenLake-v0", {"max_turn": 4}, "takes no argument 'max_turn': did you mean 'max_turns'"),
+        ("tsr/TextWorld-v0", {"admisible": True}, "takes no argument 'admisible': did you mean 'admissible'"),
         ("tsr/FrozenLake-v0", {"size": -4}, "size is -4: give a whole number"),
     ],
 )
@@ -84,6 +90,29 @@ def test_bad_names_and_arguments_are_refused(id: str, kwargs: dict[str, Any], me
     with pytest.raises(ConfigError, match=message) as refused:
         check_first_reset(id, partial(make_env, id, **kwargs))
     assert "\n" not in str(refused.value)
+
+
+class PondOptions(TypedDict, total=False):
+    depth: Required[int]
+    name: str
+
+
+class OptionedPond(TextFrozenLake):
+    def __init__(self, **options: Unpack[PondOptions]) -> None:
+        super().__init__(size=options["depth"])
+
+
+def test_arguments_of_a_typed_dict_are_checked_as_others() -> None:
+    spec = EnvSpec("OptionedPond-v0", entry_point=OptionedPond)
+    registry["OptionedPond-v0"] = spec
+    try:
+        assert isinstance(make_env("OptionedPond-v0", depth=3), OptionedPond)
+        with pytest.raises(ConfigError, match="needs the argument 'depth': give it"):
+            make_env("OptionedPond-v0", name="deep")
+        with pytest.raises(ConfigError, match="takes no argument 'size': it takes depth, name"):
+            make_env("OptionedPond-v0", depth=3, size=4)
+    finally:
+        del registry["OptionedPond-v0"]
 
 
 def test_a_limit_in_a_users_spec_is_refused(pond: str) -> None:

@@ -290,6 +290,11 @@ def test_the_oracle_plays_on_in_a_lost_state(levels_file: Path) -> None:
         env.oracle(0.5)
 
 
+def test_the_paper_prompt_tells_the_actions_that_can_be_played() -> None:
+    assert "up to 10 actions" in SokobanEnv().instructions
+    assert "up to 4 actions" in SokobanEnv(max_turns=2).instructions  # two turns of two actions, of max_actions 10
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -1,6 +1,6 @@
 """`TextEnv` with a small task of a user's own, as in the README."""
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from gymnasium.error import ResetNeeded
@@ -10,7 +10,7 @@ from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.envs.text import Answer
-from tsr_lightning.envs.text_env import AnyText, Draws, TextEnv, TurnResult
+from tsr_lightning.envs.text_env import AnyText, Draws, TextEnv, TextEnvOptions, TurnResult
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
@@ -194,6 +194,12 @@ def test_bad_arguments_are_refused(kwargs: dict[str, Any], message: str) -> None
     with pytest.raises(ConfigError) as refused:
         Guess(**kwargs)
     assert str(refused.value).startswith(message)
+
+
+def test_options_are_the_arguments_of_the_class() -> None:
+    arguments = get_type_hints(TextEnv.__init__)
+    del arguments["return"]
+    assert get_type_hints(TextEnvOptions) == arguments
 
 
 def test_observations_may_have_any_characters() -> None:

@@ -1,14 +1,15 @@
 """`CommandEnv` and its prompts with a small game: a key, a door and a treasure."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 
 from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.text_env import TextEnvOptions
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
-from tsr_lightning.worlds.command_env import CommandEnv, Reply
+from tsr_lightning.worlds.command_env import CommandEnv, CommandEnvOptions, Reply
 from tsr_lightning.worlds.command_prompts import COMMAND_PROMPT_STYLES, GAME, GUIDE, LONGEST_COMMAND, parse_command
 
 STEPS = ("take key", "open door", "go in")  # the winning plan; each is admissible once the one before is done
@@ -25,17 +26,7 @@ class VaultEnv(CommandEnv[Vault]):
     verbs = ("take <thing>", "open <thing>", "go in", "look")
 
     def __init__(self, **kwargs: Any) -> None:
-        defaults: dict[str, Any] = {
-            "max_turns": 8,
-            "prompt_style": "guide",
-            "reward": "sparse",
-            "score": "progress",
-            "history": None,
-            "admissible": False,
-            "format_penalty": 0.0,
-            "render_mode": None,
-        }
-        super().__init__(**{**defaults, **kwargs})
+        super().__init__(**{"max_turns": 8, **kwargs})
 
     def begin(self, seed: int) -> tuple[Vault, str]:
         return Vault(0, seed % 2), "A door."
@@ -157,6 +148,12 @@ def test_parsing():
         assert parse_command(text, GAME).problem == "the command is empty"
     assert "257 characters" in parse_command("x" * (LONGEST_COMMAND + 1), GAME).problem
     assert parse_command("open door", COMMAND_PROMPT_STYLES["bare"]).problem.startswith("no <answer>")
+
+
+def test_options_are_the_arguments_of_the_class():
+    arguments = get_type_hints(CommandEnv.__init__)
+    del arguments["return"], arguments["options"]  # those of `TextEnv`
+    assert get_type_hints(CommandEnvOptions) == {**get_type_hints(TextEnvOptions), **arguments}
 
 
 @pytest.mark.parametrize(

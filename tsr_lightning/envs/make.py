@@ -3,7 +3,8 @@
 import difflib
 import importlib
 import inspect
-from typing import Any, TypeGuard
+from collections.abc import Callable
+from typing import Any, TypeGuard, Unpack, get_args, get_origin
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
@@ -104,16 +105,29 @@ def _check_arguments(spec: EnvSpec, kwargs: dict[str, Any]) -> None:
     if spec.entry_point is None:
         raise ConfigError(f"data.env is {spec.id!r}: it is registered without an entry_point; register its class.")
     creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)
-    parameters = inspect.signature(creator).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    arguments = _arguments(creator)
+    if arguments is None:
         return
     for name in kwargs:
-        if name not in parameters:
-            close = difflib.get_close_matches(name, parameters, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(parameters)}."
+        if name not in arguments:
+            close = difflib.get_close_matches(name, arguments, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(arguments)}."
             raise ConfigError(f"data.env_kwargs: {spec.id!r} takes no argument {name!r}: {hint}")
     given = {**spec.kwargs, **kwargs}
-    for name, parameter in parameters.items():
-        needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+    for name, needed in arguments.items():
         if needed and name not in given:
             raise ConfigError(f"data.env_kwargs: {spec.id!r} needs the argument {name!r}: give it.")
+
+
+def _arguments(creator: Callable[..., Any]) -> dict[str, bool] | None:
+    """Each argument's name and whether it must be given, those of an unpacked TypedDict included; None: any name."""
+    found: dict[str, bool] = {}
+    for name, parameter in inspect.signature(creator).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            found[name] = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        elif get_origin(parameter.annotation) is Unpack:
+            [options] = get_args(parameter.annotation)
+            found |= {option: option in options.__required_keys__ for option in options.__annotations__}
+        else:
+            return None
+    return found

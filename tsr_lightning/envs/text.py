@@ -13,7 +13,6 @@ from typing import Literal
 
 from tsr_lightning.envs.reading import LENIENT, SEPARATOR, STRICT, Answer, Reader
 
-PromptStyleName = Literal["paper", "instruct", "brief", "bare"]
 ObservationName = Literal["grid", "coordinates", "both"]  # how a task on a grid shows its state
 
 # gymnasium's default charset lacks the symbols of the grids and the newline

@@ -7,7 +7,7 @@ also `noise_key`, `state_key`, `extra_info` and `render_state`, and the optional
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar
 
 import gymnasium
 from gymnasium import spaces
@@ -71,6 +71,21 @@ class TurnResult(Generic[StateT]):
     success: bool = False  # the task is solved, which ends the episode
     terminated: bool = False  # the episode ends without success
     problem: str = ""  # why an action could not be played, which makes the response invalid; "" if all could
+
+
+class TextEnvOptions(TypedDict, total=False):
+    """The arguments of `TextEnv`, for the signature of a task that passes them on: `**options: Unpack[TextEnvOptions]`.
+
+    A task gives its own defaults as `super().__init__(**(TextEnvOptions(max_turns=9) | options))`.
+    """
+
+    max_turns: int
+    actions_per_turn: int
+    max_actions: int | None
+    prompt_style: str
+    reader: ReaderName | None
+    format_penalty: float
+    render_mode: str | None
 
 
 class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):

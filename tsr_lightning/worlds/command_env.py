@@ -8,11 +8,11 @@ are here.
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack, get_args
 
-from tsr_lightning.envs.reading import Answer, ReaderName
+from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import PromptStyle, format_answer
-from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
+from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
 from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.command_prompts import (
@@ -52,18 +52,27 @@ class CommandState(NamedTuple, Generic[GameT]):
     best: float  # the most progress so far
 
 
+class CommandEnvOptions(TextEnvOptions, total=False):
+    """The arguments of `CommandEnv`, for the signature of a game that passes them on."""
+
+    reward: RewardName
+    score: ScoreName
+    history: int | None
+    admissible: bool
+
+
 class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     """A game of one command a turn, until it is won or lost.
 
     Args:
-        max_turns, prompt_style, reader, format_penalty, render_mode: as in `TextEnv`; the prompt style may also be
-            "guide" (the Guide's prompt) or "game" (the game's text alone, and the response is the command).
         reward: "sparse" is 1 for winning; "dense" pays each turn the progress beyond the most so far, as a share of
             what was open at the start, so that it sums to 1 in a game that is won and to less in one that is not.
         score: what search ranks by: "progress", or "oracle", 1 / (1 + commands left of the oracle's plan).
         history: past turns that every observation repeats, after the goal; for contexts that do not show them. None: an
             observation is the game's answer alone, and the conversation is the history.
-        admissible: whether observations list the admissible commands.
+        admissible: lists the admissible commands in observations.
+        options: of `TextEnv`, by default without a penalty and with the Guide's prompt. A `prompt_style` may also be
+            "guide" (that prompt) or "game" (the game's text alone, and the response is the command).
     """
 
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = COMMAND_PROMPT_STYLES
@@ -74,23 +83,13 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     def __init__(
         self,
         *,
-        max_turns: int,
-        prompt_style: str,
-        reader: ReaderName | None = None,
-        reward: RewardName,
-        score: ScoreName,
-        history: int | None,
-        admissible: bool,
-        format_penalty: float,
-        render_mode: str | None,
+        reward: RewardName = "sparse",
+        score: ScoreName = "progress",
+        history: int | None = None,
+        admissible: bool = False,
+        **options: Unpack[TextEnvOptions],
     ) -> None:
-        super().__init__(
-            max_turns=max_turns,
-            prompt_style=prompt_style,
-            reader=reader,
-            format_penalty=format_penalty,
-            render_mode=render_mode,
-        )
+        super().__init__(**(TextEnvOptions(prompt_style="guide", format_penalty=0.0) | options))
         name = type(self).__name__
         one_of(f"{name}.reward", reward, get_args(RewardName))
         one_of(f"{name}.score", score, get_args(ScoreName))

@@ -7,12 +7,10 @@ of the first user message; and of a response of several lines the last is the co
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import PROMPT_STYLES, PromptStyle, format_rules
-
-CommandPromptStyleName = Literal["guide", "game", "paper", "instruct", "brief", "bare"]
 
 GUIDE = PromptStyle(
     system=(

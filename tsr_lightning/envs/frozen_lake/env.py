@@ -8,23 +8,22 @@ hash), a branch can have noise of its own, and "actions left" counts what the tu
 """
 
 from collections.abc import Hashable
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, Unpack, get_args
 
 from gymnasium.utils import seeding
 
 from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest
 from tsr_lightning.envs.frozen_lake.maps import ENDS, GOAL, Rows, given_lake, random_lake, start_cell
 from tsr_lightning.envs.frozen_lake.render import LEGEND, grid, rules, show
-from tsr_lightning.envs.reading import Answer, ReaderName
+from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import (
     ObservationName,
-    PromptStyleName,
     ask_for_words,
     format_answer,
     format_rules,
     parse_answer,
 )
-from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
+from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
 from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
 from tsr_lightning.rng import Key
 
@@ -45,9 +44,9 @@ class TextFrozenLake(TextEnv[LakeState]):
         size: cells a side of a random lake.
         frozen: probability that one of its cells is no hole.
         success_rate: probability of moving as intended; both perpendicular moves share the rest equally. 1: no slip.
-        max_turns, actions_per_turn, max_actions, prompt_style, reader, format_penalty, render_mode: as in `TextEnv`.
         observation: the state as a symbol "grid", as "coordinates", or as "both".
         desc: a fixed lake in gymnasium's letters (S, F, H, G); `size` and `frozen` then have no effect.
+        options: of `TextEnv`, by default the paper's: five turns of two actions, and its prompt.
     """
 
     def __init__(
@@ -55,25 +54,12 @@ class TextFrozenLake(TextEnv[LakeState]):
         size: int = 4,
         frozen: float = 0.9,
         success_rate: float = 0.8,
-        max_turns: int = 5,
-        actions_per_turn: int = 2,
-        max_actions: int = 10,
         observation: ObservationName = "both",
-        prompt_style: PromptStyleName = "paper",
-        reader: ReaderName | None = None,
-        format_penalty: float = -0.1,
         desc: list[str] | None = None,
-        render_mode: Literal["ansi"] | None = None,
+        **options: Unpack[TextEnvOptions],
     ) -> None:
-        super().__init__(
-            max_turns=max_turns,
-            actions_per_turn=actions_per_turn,
-            max_actions=max_actions,
-            prompt_style=prompt_style,
-            reader=reader,
-            format_penalty=format_penalty,
-            render_mode=render_mode,
-        )
+        paper = TextEnvOptions(max_turns=5, actions_per_turn=2, max_actions=10, prompt_style="paper")
+        super().__init__(**(paper | options))
         whole("TextFrozenLake.size", size, at_least=2)
         fraction("TextFrozenLake.frozen", frozen)
         fraction("TextFrozenLake.success_rate", success_rate)
@@ -84,13 +70,13 @@ class TextFrozenLake(TextEnv[LakeState]):
         self.initial_state(0)  # a lake that hardly ever has a path is refused now, not in the middle of a rollout
         self.instructions = format_rules(
             self.prompt_style,
-            rules=rules(observation, self.prompt_style, actions_per_turn, slippery=success_rate != 1),
+            rules=rules(observation, self.prompt_style, self.actions_per_turn, slippery=success_rate != 1),
             symbols="" if observation == "coordinates" else LEGEND,
             actions=ACTIONS,
-            limit=max_actions,
-            example=("Right", "Down")[:actions_per_turn],
+            limit=self.max_actions,
+            example=("Right", "Down")[: self.actions_per_turn],
         )
-        self.asked = ask_for_words(ACTIONS, actions_per_turn)
+        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
 
     def initial_state(self, seed: int) -> LakeState:
         """The lake that a seed names, with the player on its start."""

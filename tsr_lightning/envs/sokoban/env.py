@@ -1,9 +1,9 @@
 """Sokoban as a text environment that search can branch. Rewards, budgets and prompts are the paper's by default."""
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Unpack, get_args
 
-from tsr_lightning.envs.reading import Answer, ReaderName
+from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.sokoban.board import ACTIONS, Board, Boxes, act, legal
 from tsr_lightning.envs.sokoban.generator import Difficulty, generate
 from tsr_lightning.envs.sokoban.levels import read_levels
@@ -12,13 +12,12 @@ from tsr_lightning.envs.sokoban.score import score
 from tsr_lightning.envs.sokoban.solver import plan
 from tsr_lightning.envs.text import (
     ObservationName,
-    PromptStyleName,
     ask_for_words,
     format_answer,
     format_rules,
     parse_answer,
 )
-from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
+from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
@@ -36,10 +35,10 @@ class SokobanEnv(TextEnv[Board]):
         boxes: boxes of a generated level.
         min_solution: the fewest moves of a shortest solution.
         max_solution: the most moves of a shortest solution.
-        max_turns, actions_per_turn, max_actions, prompt_style, reader, format_penalty, render_mode: as in `TextEnv`.
         observation: the state as a symbol "grid", as "coordinates", or as "both".
         levels: a file of levels (text or .gz) to play instead of generated ones; the seed picks the level, modulo their
             number. `size`, `boxes`, `min_solution` and `max_solution` then have no effect.
+        options: of `TextEnv`, by default the paper's: five turns of two actions, and its prompt.
     """
 
     def __init__(
@@ -48,25 +47,12 @@ class SokobanEnv(TextEnv[Board]):
         boxes: int = 1,
         min_solution: int = 2,
         max_solution: int = 10,
-        max_turns: int = 5,
-        actions_per_turn: int = 2,
-        max_actions: int = 10,
         observation: ObservationName = "both",
-        prompt_style: PromptStyleName = "paper",
-        reader: ReaderName | None = None,
-        format_penalty: float = -0.1,
         levels: str | Path | None = None,
-        render_mode: Literal["ansi"] | None = None,
+        **options: Unpack[TextEnvOptions],
     ) -> None:
-        super().__init__(
-            max_turns=max_turns,
-            actions_per_turn=actions_per_turn,
-            max_actions=max_actions,
-            prompt_style=prompt_style,
-            reader=reader,
-            format_penalty=format_penalty,
-            render_mode=render_mode,
-        )
+        paper = TextEnvOptions(max_turns=5, actions_per_turn=2, max_actions=10, prompt_style="paper")
+        super().__init__(**(paper | options))
         one_of("SokobanEnv.observation", observation, get_args(ObservationName))
         pair = isinstance(size, tuple | list) and len(size) == 2  # YAML has lists
         require(pair, "SokobanEnv.size", size, "give rows and columns, such as [6, 6].")
@@ -77,20 +63,20 @@ class SokobanEnv(TextEnv[Board]):
                 min_solution <= self.max_actions,
                 "SokobanEnv.min_solution",
                 min_solution,
-                f"no level could be solved within the {self.max_actions} actions that max_actions {max_actions}, "
-                f"max_turns {max_turns} and actions_per_turn {actions_per_turn} allow; lower it or raise them.",
+                f"no level could be solved within the {self.max_actions} actions that max_actions, max_turns "
+                f"{self.max_turns} and actions_per_turn {self.actions_per_turn} allow; lower it or raise them.",
             )
             self.initial_state(0)  # a difficulty that no room can hold is refused now, not in the middle of a rollout
         self._observed: ObservationName = observation
         self.instructions = format_rules(
             self.prompt_style,
-            rules=rules(observation, self.prompt_style, actions_per_turn),
+            rules=rules(observation, self.prompt_style, self.actions_per_turn),
             symbols="" if observation == "coordinates" else LEGEND,
             actions=ACTIONS,
-            limit=max_actions,
-            example=("Right", "Up")[:actions_per_turn],
+            limit=self.max_actions,
+            example=("Right", "Up")[: self.actions_per_turn],
         )
-        self.asked = ask_for_words(ACTIONS, actions_per_turn)
+        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
 
     def initial_state(self, seed: int) -> Board:
         """The level that a seed names."""

@@ -7,9 +7,8 @@ when the goal is reached, as in ALFWorld's own batch environment, and a response
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Unpack
 
-from tsr_lightning.envs.reading import ReaderName
 from tsr_lightning.envs.validate import one_of
 from tsr_lightning.errors import require
 from tsr_lightning.worlds.alfworld.actions import NO_EFFECT, admissible, answer, apply
@@ -22,8 +21,7 @@ from tsr_lightning.worlds.alfworld.sources import check_playable, open_source
 from tsr_lightning.worlds.alfworld.state import State
 from tsr_lightning.worlds.alfworld.tasks import KINDS, TaskName
 from tsr_lightning.worlds.alfworld.text import opening
-from tsr_lightning.worlds.command_env import LONG_TRIAL, CommandEnv, CommandState, Reply, RewardName, ScoreName
-from tsr_lightning.worlds.command_prompts import CommandPromptStyleName
+from tsr_lightning.worlds.command_env import LONG_TRIAL, CommandEnv, CommandEnvOptions, CommandState, Reply
 from tsr_lightning.worlds.panels import load_panel
 
 
@@ -48,8 +46,7 @@ class ALFWorldEnv(CommandEnv[Game]):
         rooms: of generated scenes, the kinds of rooms; None for all four.
         receptacles: of generated scenes, the fewest and the most.
         things: of generated scenes, the fewest and the most, lamps left out.
-        max_turns, prompt_style, reader, reward, score, history, admissible, format_penalty, render_mode: as in
-            `CommandEnv`.
+        options: of `CommandEnv`; by default 24 turns.
     """
 
     example = "go to desk 1"
@@ -79,27 +76,9 @@ class ALFWorldEnv(CommandEnv[Game]):
         rooms: Sequence[RoomName] | None = None,
         receptacles: tuple[int, int] = (6, 12),
         things: tuple[int, int] = (4, 12),
-        max_turns: int = LONG_TRIAL,
-        prompt_style: CommandPromptStyleName = "guide",
-        reader: ReaderName | None = None,
-        reward: RewardName = "sparse",
-        score: ScoreName = "progress",
-        history: int | None = None,
-        admissible: bool = False,
-        format_penalty: float = 0.0,
-        render_mode: Literal["ansi"] | None = None,
+        **options: Unpack[CommandEnvOptions],
     ) -> None:
-        super().__init__(
-            max_turns=max_turns,
-            prompt_style=prompt_style,
-            reader=reader,
-            reward=reward,
-            score=score,
-            history=history,
-            admissible=admissible,
-            format_penalty=format_penalty,
-            render_mode=render_mode,
-        )
+        super().__init__(**(CommandEnvOptions(max_turns=LONG_TRIAL) | options))
         if grammar is not None:
             one_of("ALFWorldEnv.grammar", grammar, tuple(GRAMMARS))
         for name, value in (("tasks", tasks), ("rooms", rooms)):

@@ -9,12 +9,10 @@ is that a state is a value: see interpreter.py and world.py. Departures:
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Unpack
 
-from tsr_lightning.envs.reading import ReaderName
 from tsr_lightning.envs.validate import whole
-from tsr_lightning.worlds.command_env import SHORT_TRIAL, CommandEnv, Reply, RewardName, ScoreName
-from tsr_lightning.worlds.command_prompts import CommandPromptStyleName
+from tsr_lightning.worlds.command_env import SHORT_TRIAL, CommandEnv, CommandEnvOptions, Reply
 from tsr_lightning.worlds.panels import load_panel
 from tsr_lightning.worlds.textworld.game import Answer, PlayableGame, Position, open_game
 from tsr_lightning.worlds.textworld.kinds import GameKind, HintName, KindName, MilestonesName
@@ -43,10 +41,9 @@ class TextWorldEnv(CommandEnv[Position]):
             games are named by their seeds, and in a folder by their files.
         cache: where generated games are kept, 0.4 MB each; None: see `default_cache`.
         surroundings: whether an answer begins with the room and ends with what the player carries, as in the Guide.
-        max_turns: 12 in the Guide's trials on w2-o3-q4, 24 on w4-o6-q8.
-        prompt_style, reader, reward, score, history, admissible, format_penalty, render_mode: as in `CommandEnv`.
-            Progress, by which dense rewards are paid, is the game's score over its maximum: the Guide's normalisation.
-            Custom games, coin collectors and treasure hunters have one point, for winning.
+        options: of `CommandEnv`; by default 12 turns, as in the Guide's trials on w2-o3-q4 (24 on w4-o6-q8). Dense
+            rewards are paid by the game's score over its maximum, the Guide's normalisation; custom games, coin
+            collectors and treasure hunters have one point, for winning.
     """
 
     verbs = (
@@ -80,27 +77,9 @@ class TextWorldEnv(CommandEnv[Position]):
         panel: str | Path | None = None,
         cache: str | Path | None = None,
         surroundings: bool = True,
-        max_turns: int = SHORT_TRIAL,
-        prompt_style: CommandPromptStyleName = "guide",
-        reader: ReaderName | None = None,
-        reward: RewardName = "sparse",
-        score: ScoreName = "progress",
-        history: int | None = None,
-        admissible: bool = False,
-        format_penalty: float = 0.0,
-        render_mode: Literal["ansi"] | None = None,
+        **options: Unpack[CommandEnvOptions],
     ) -> None:
-        super().__init__(
-            max_turns=max_turns,
-            prompt_style=prompt_style,
-            reader=reader,
-            reward=reward,
-            score=score,
-            history=history,
-            admissible=admissible,
-            format_penalty=format_penalty,
-            render_mode=render_mode,
-        )
+        super().__init__(**(CommandEnvOptions(max_turns=SHORT_TRIAL) | options))
         if game_count is not None:
             whole("TextWorldEnv.game_count", game_count)
         self._surroundings = surroundings

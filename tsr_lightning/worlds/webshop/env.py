@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack, get_args
 
-from tsr_lightning.envs.reading import Answer, ReaderName
+from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import PromptStyle, format_answer
-from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
+from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.webshop.factory import GoalOrderName, GoalSourceName, SplitName, open_tasks
@@ -29,7 +29,6 @@ from tsr_lightning.worlds.webshop.pages import DONE, Page, act, product_on
 from tsr_lightning.worlds.webshop.prompts import (
     SHOP_PROMPT_STYLES,
     ObservationName,
-    ShopPromptStyleName,
     instructions,
     legal_actions,
     parse_action,
@@ -76,19 +75,17 @@ class WebShopEnv(TextEnv[WebShopState]):
         difficulty: of generated shops, by the names of `product_generator.Difficulty`; or a list, one for each shop.
         catalogue_seed: of generated shops.
         shops: the number of generated shops; None gives every instance a shop of its own.
-        max_turns, render_mode: as in `TextEnv`.
         reward: "binary" is 1 for a purchase that matches the goal in everything and 0 for any other, "raw" is the
             original's partial reward.
         observation: the page as the original's text mode shows it ("text"), with its actions as RAGEN lists them
             ("actions"), or in few tokens and with the chosen options marked ("compact").
-        prompt_style: as in `TextEnv`, or "original": the page alone, and the whole response is the action.
-        reader: as in `TextEnv`.
-        format_penalty: reward of a turn whose response cannot be read, at most 0. An action that is not on the page
-            only uses up its turn, as in the original.
         nouns: finds the nouns by which titles are compared: "rule", "spacy" (the original's; needs spaCy and its
             model), "auto" (spaCy where it is installed) or "alphabetic" (every word).
         shows_attributes: whether products have a page of attributes (the original's `show_attrs`).
         tasks: your own shops and goals; `data` to `shops` and `shows_attributes` then have no effect.
+        options: of `TextEnv`, by default the paper's nine turns and its prompt. With the `prompt_style` "original" a
+            turn is the page alone, and the whole response is the action. An action that is not on the page costs no
+            `format_penalty`, only its turn, as in the original.
     """
 
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = SHOP_PROMPT_STYLES
@@ -104,24 +101,14 @@ class WebShopEnv(TextEnv[WebShopState]):
         difficulty: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
         catalogue_seed: int = 0,
         shops: int | None = None,
-        max_turns: int = 9,
         reward: RewardName = "binary",
         observation: ObservationName = "actions",
-        prompt_style: ShopPromptStyleName = "paper",
-        reader: ReaderName | None = None,
-        format_penalty: float = -0.1,
         nouns: NounTaggerName = "rule",
         shows_attributes: bool = False,
         tasks: ShoppingTasks | None = None,
-        render_mode: Literal["ansi"] | None = None,
+        **options: Unpack[TextEnvOptions],
     ) -> None:
-        super().__init__(
-            max_turns=max_turns,
-            prompt_style=prompt_style,
-            reader=reader,
-            format_penalty=format_penalty,
-            render_mode=render_mode,
-        )
+        super().__init__(**(TextEnvOptions(max_turns=9, prompt_style="paper") | options))
         one_of("WebShopEnv.reward", reward, get_args(RewardName))
         one_of("WebShopEnv.observation", observation, get_args(ObservationName))
         one_of("WebShopEnv.nouns", nouns, TAGGERS)
@@ -140,7 +127,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         self._nouns = tagger(nouns)
         self._paid = _REWARDS[reward]
         self._observed: ObservationName = observation
-        self.instructions = instructions(self.prompt_style, max_turns)
+        self.instructions = instructions(self.prompt_style, self.max_turns)
 
     @property
     def task(self) -> ShoppingTask:

@@ -30,7 +30,6 @@ from tsr_lightning.worlds.webshop.render import price_tag, strings, text
 from tsr_lightning.worlds.webshop.shop import Shop
 
 ObservationName = Literal["text", "actions", "compact"]
-ShopPromptStyleName = Literal["paper", "instruct", "brief", "bare", "original"]
 
 # The original environment's interface: the page and nothing else, and the whole response is the action
 ORIGINAL = PromptStyle(
