@@ -289,7 +289,7 @@ def offered_values(item: Product, goal: Goal) -> list[str]:
 def heuristic_succeeds(
     shop: Shop, goal: Goal, words: str, *, price: bool = True, options: bool = True, attributes: bool = True
 ) -> bool:
-    """Whether a fixed heuristic succeeds in nine turns.
+    """True if a fixed heuristic succeeds in nine turns.
 
     It reads titles and prices from the top of the first page of results, and looks for the options on a product's own
     page. It can ignore price, options or attributes.

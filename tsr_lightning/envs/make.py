@@ -59,7 +59,7 @@ def find_spec(id: str) -> EnvSpec:
 
 
 def unrestorable(spec: EnvSpec) -> str:
-    """What a spec keeps outside the environment's state, with the remedy; "" if nothing."""
+    """Names what a spec keeps outside the environment's state, with the remedy; "" if nothing."""
     if spec.max_episode_steps is not None:
         return (
             f"is registered with max_episode_steps={spec.max_episode_steps}, a limit outside its state: register it "
@@ -71,7 +71,7 @@ def unrestorable(spec: EnvSpec) -> str:
 
 
 def wrapped(env: gymnasium.Env[Any, Any]) -> str:
-    """What is wrong with an environment's wrappers, which search leaves out, with the remedy; "" if nothing."""
+    """Names a problem of an environment's wrappers, which search leaves out, with the remedy; "" if there is none."""
     while isinstance(env, gymnasium.Wrapper):
         if not isinstance(env, _OF_GYMNASIUM):
             return (

@@ -1,5 +1,5 @@
-"""What an environment reports of a reset or a step, checked when it is reported: numbers are finite, flags are flags,
-messages are text. NumPy's scalars are taken."""
+"""Checks what an environment reports of a reset or a step, at once: numbers are finite, flags are flags, messages are
+text. NumPy's scalars are taken."""
 
 import math
 from collections.abc import Hashable, Mapping
@@ -14,11 +14,11 @@ from tsr_lightning.trajectory import Message, to_messages
 
 
 class InvalidOutcome(Exception):
-    """What an environment reported breaks the contract; the message says what and the remedy."""
+    """An environment's report breaks the contract; the message says how, and the remedy."""
 
 
 class Initial(NamedTuple):
-    """What an environment reports of a reset."""
+    """An environment's report of a reset."""
 
     messages: tuple[Message, ...]  # the instructions first, if there are any
     state: Any
@@ -28,7 +28,7 @@ class Initial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an environment reports of a step."""
+    """An environment's report of a step."""
 
     messages: tuple[Message, ...]
     reward: float

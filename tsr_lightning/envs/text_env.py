@@ -62,7 +62,7 @@ class Episode(NamedTuple, Generic[StateT]):
 
 @dataclass(frozen=True, slots=True)
 class TurnResult(Generic[StateT]):
-    """What the actions of a turn led to."""
+    """The outcome of a turn's actions."""
 
     state: StateT
     reward: float = 0.0
@@ -174,7 +174,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         return Key(0).fold_in("noise", seed)
 
     def extra_info(self, state: StateT) -> dict[str, Any]:
-        """What `info` has beside `success`, `action_is_valid` and `action_is_effective`."""
+        """Returns the entries of `info` beside `success`, `action_is_valid` and `action_is_effective`."""
         return {}
 
     def render_state(self, state: StateT) -> str:
@@ -240,7 +240,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         return min(self.max_actions - episode.actions, (self.max_turns - episode.turns) * self.actions_per_turn)
 
     def has_ended(self) -> bool:
-        """Whether the episode is terminated or truncated."""
+        """True if the episode is terminated or truncated."""
         return self.episode.terminated or not self.remaining()
 
     def _shown(self, result: TurnResult[StateT]) -> tuple[str, dict[str, Any]]:

@@ -35,7 +35,7 @@ _PARENT_CHECK = 1.0  # seconds between looks at whether the parent still lives
 
 
 class View(NamedTuple):
-    """What the contract lets one ask of a state, sent along so that asking needs no further message."""
+    """The properties of a state that the contract names, sent along so that asking needs no further message."""
 
     state: Hashable
     state_key: Hashable
@@ -44,7 +44,7 @@ class View(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What is known of an environment by its object."""
+    """The class and the optional protocols of an environment."""
 
     class_name: str
     optional: tuple[str, ...]  # names of the protocols of `OPTIONAL` that it has

@@ -33,7 +33,7 @@ SHORT_TRIAL, LONG_TRIAL = 12, 24  # the Guide's most turns (max_iter) of small a
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[GameT]):
-    """What the game makes of a command."""
+    """The game's answer to a command."""
 
     game: GameT  # its state after the command
     text: str  # what it says
@@ -117,7 +117,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
 
     @abstractmethod
     def goal(self, game: GameT) -> str:
-        """What is to be reached, as the game says it."""
+        """Returns the goal in the game's own words."""
 
     @abstractmethod
     def progress(self, game: GameT) -> float:
@@ -128,7 +128,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
         """Commands that win from here, none if it is won; None where no plan is known."""
 
     def game_key(self, game: GameT) -> Hashable:
-        """What decides how a game goes on; see `Branchable.state_key`."""
+        """Returns the part of the state that decides how a game goes on; see `Branchable.state_key`."""
         return game
 
     # What is the same for all games

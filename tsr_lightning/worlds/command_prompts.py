@@ -67,7 +67,7 @@ def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], tur
 
 
 def show_turn(goal: str, history: Sequence[Exchange], answer: str, commands: Sequence[str]) -> str:
-    """What a turn shows.
+    """Formats the observation of a turn.
 
     Args:
         goal: stands first; "" where the conversation or the system message says it.

@@ -39,7 +39,7 @@ DEPTHS = (0, 1, 3)  # turns into an episode at which snapshots are taken
 
 @dataclass(frozen=True, slots=True)
 class BranchabilityReport:
-    """What was checked."""
+    """A report of the checks that were made."""
 
     environment: str
     seeds: tuple[int, ...]

@@ -88,7 +88,7 @@ def _without_oracle(recorder: Recorder, shown: Iterable[StepRecord]) -> Iterator
 
 
 def _survives_reset(recorder: Recorder, seed: int, responses: list[str]) -> bool:
-    """Whether new environments agree on an episode of which a used one gave two."""
+    """True if new environments agree on an episode of which a used one gave two."""
     futures = list[list[StepRecord]]()
     for _ in range(4):
         if (twin := recorder.twin()) is None:

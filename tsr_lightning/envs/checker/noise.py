@@ -94,7 +94,7 @@ def _compare_with_later(
 
 
 def _outcome(step: StepRecord) -> tuple[Hashable, bool]:
-    """What noise decides, the budget left out."""
+    """Returns the part of an outcome that noise decides, the budget left out."""
     return step.after.state_key, step.terminated
 
 

@@ -22,7 +22,7 @@ UNREADABLE_RATE = 0.15  # of random responses
 
 @dataclass(frozen=True)
 class StateRecord:
-    """What a state shows without a step."""
+    """The properties of a state, read without a step."""
 
     score: float
     state_key: Hashable
@@ -163,7 +163,7 @@ def _plain(key: object) -> bool:
 
 
 def differences(expected: StateRecord | StepRecord, got: StateRecord | StepRecord) -> dict[str, str]:
-    """What differs, by name: "3 instead of 5"."""
+    """Lists the differences by name: "3 instead of 5"."""
     found: dict[str, str] = {}
     for name, before in vars(expected).items():
         now = vars(got)[name]
@@ -175,7 +175,7 @@ def differences(expected: StateRecord | StepRecord, got: StateRecord | StepRecor
 
 
 def first_difference(expected: Sequence[StepRecord], got: Sequence[StepRecord]) -> dict[str, str]:
-    """What differs at the first step that differs; empty if none does. Another length shows in a flag before."""
+    """Lists the differences of the first step that differs, none if none. Another length shows in a flag before."""
     return next((found for pair in zip(expected, got, strict=False) if (found := differences(*pair))), {})
 
 

@@ -1,5 +1,5 @@
-"""What reset and step return, read as a run reads it: messages become text and NumPy's scalars plain ones, and what the
-contract has not is refused in a sentence."""
+"""Reads what reset and step return as a run reads it: messages become text and NumPy's scalars plain ones, and what the
+contract does not have is refused in a sentence."""
 
 import copy
 from typing import Any

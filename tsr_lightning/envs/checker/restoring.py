@@ -95,7 +95,7 @@ def fail_restore(snapshot: Snapshot, found: dict[str, str], *keys: Key) -> NoRet
 
 
 def _aliased(snapshot: Snapshot, keys: tuple[Key, ...]) -> bool:
-    """Whether copies of the state always restore one future and the state itself never does, whatever came before."""
+    """True if copies of the state always restore one future and the state itself never does, whatever came before."""
     copies, originals = list[list[StepRecord]](), list[list[StepRecord]]()
     for before in (keys, (snapshot.key("before"),)) * 2:
         snapshot.branch(*before, state=copy.deepcopy(snapshot.copied))

@@ -117,7 +117,7 @@ def _compare(snapshot: Snapshot, one: _Reached, other: _Reached) -> None:
 
 
 def _first_difference(snapshot: Snapshot, one: _Reached, other: _Reached, responses: Sequence[str]) -> str:
-    """What differs first, "" if nothing does. After a truncation the budget decides, so nothing is compared."""
+    """Names the first difference, "" if none. After a truncation the budget decides, so nothing is compared."""
     key = snapshot.key("onward", 0)
     futures = [snapshot.branch(key, state=reached.state, responses=responses) for reached in (one, other)]
     for mine, theirs in zip(*futures, strict=False):
@@ -130,7 +130,7 @@ def _first_difference(snapshot: Snapshot, one: _Reached, other: _Reached, respon
 
 
 def _is_noise(snapshot: Snapshot, one: _Reached, other: _Reached, responses: Sequence[str]) -> bool:
-    """Whether both states have several outcomes, one of them in common: they use their noise in different ways."""
+    """True if both states have several outcomes, one of them in common: they use their noise in different ways."""
     outcomes = [
         {
             tuple(map(_outcome, snapshot.branch(snapshot.key("onward", key), state=node.state, responses=responses)))

@@ -45,7 +45,7 @@ def check_in_subprocess(factory: EnvFactory, scripts: list[tuple[int, list[str]]
 
 
 def _play_elsewhere(factory: EnvFactory, request: str) -> list[Trace]:
-    """What another process answers, through files: a pipe stays open while what the environment started lives."""
+    """Asks another process, through files: a pipe stays open while what the environment started lives."""
     salt = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     with TemporaryFile() as asked, TemporaryFile() as answered, TemporaryFile() as errors:
         asked.write(request.encode())

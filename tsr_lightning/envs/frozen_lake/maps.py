@@ -59,7 +59,7 @@ def start_cell(rows: Rows) -> int:
 
 
 def reachable(rows: Rows) -> bool:
-    """Whether a path leads from the start to a goal."""
+    """True if a path leads from the start to a goal."""
     width = len(rows[0]) + 1
     letters = "".join(row + HOLE for row in rows) + HOLE * width  # each edge leads to a hole, index -1 to the last one
     frontier, seen = [letters.index(START)], set[int]()

@@ -103,12 +103,12 @@ def matching(known: Distances, player: int, boxes: Boxes) -> tuple[int, Boxes] |
 
 
 def frozen(layout: Layout, dead: frozenset[int], boxes: Boxes) -> bool:
-    """Whether a box off its target can never be moved again, except onto a dead square."""
+    """True if a box off its target can never be moved again, except onto a dead square."""
     return any(box not in layout.targets and _stuck(layout, dead, boxes, box, frozenset()) for box in boxes)
 
 
 def _stuck(layout: Layout, dead: frozenset[int], boxes: Boxes, box: int, held: frozenset[int]) -> bool:
-    """Whether `box` can move along neither axis while the boxes `held` stay."""
+    """True if `box` can move along neither axis while the boxes `held` stay."""
     held = held | {box}  # to its neighbours, which are checked next, it is a wall
 
     def blocks(cell: int) -> bool:

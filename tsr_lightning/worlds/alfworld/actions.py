@@ -44,7 +44,7 @@ def apply(scene: Scene, state: State, action: Action) -> State:
 
 
 def answer(scene: Scene, after: State, action: Action) -> str:
-    """What the game says after an action."""
+    """Returns the game's text after an action."""
     return action.verb.answer(scene, after, action.thing, action.receptacle)
 
 

@@ -37,7 +37,7 @@ def ways_to_take(scene: Scene, state: State, thing: int) -> list[Taken]:
 
 
 def commands_to_place(scene: Scene, state: State, thing: int, targets: Sequence[int], tools: Sequence[int]) -> int:
-    """Until a thing is listed in one of `targets`, and was at one of `tools` in hand if any are given."""
+    """Commands until a thing is listed in one of `targets`, and was at one of `tools` in hand if any are given."""
     placed = [target for target in targets if state.inside[target] >> thing & 1]
     if placed and not tools:
         return 0
@@ -56,7 +56,7 @@ def commands_to_place(scene: Scene, state: State, thing: int, targets: Sequence[
 
 
 def commands_to_place_two(scene: Scene, state: State, things: Sequence[int], target: int) -> int:
-    """Until two of these things are listed in `target`."""
+    """Commands until two of these things are listed in `target`."""
     inside = [thing for thing in things if state.inside[target] >> thing & 1]
     if len(inside) >= 2:
         return 0
@@ -74,7 +74,7 @@ def commands_to_place_two(scene: Scene, state: State, things: Sequence[int], tar
 
 
 def commands_to_light(scene: Scene, state: State, things: Sequence[int], stands: Sequence[tuple[int, int]]) -> int:
-    """Until one of the things is in hand beside a lit lamp.
+    """Commands until one of the things is in hand beside a lit lamp.
 
     Args:
         stands: (receptacle, lamp) of every lamp.
@@ -89,7 +89,7 @@ def commands_to_light(scene: Scene, state: State, things: Sequence[int], stands:
 
 
 def is_closed(scene: Scene, state: State, receptacle: int) -> bool:
-    """Whether a receptacle must be opened before it can be used."""
+    """True if a receptacle must be opened before it can be used."""
     return bool((scene.openable & ~state.opened) >> receptacle & 1)
 
 
@@ -105,7 +105,7 @@ def _put(scene: Scene, state: State, thing: int, targets: Sequence[int], source:
 
 
 def _fetch_back(scene: Scene, state: State, thing: int, target: int, opened: set[int]) -> int:
-    """From the place of `target` and back, without opening what the first thing may have opened."""
+    """Commands from the place of `target` and back, without opening what the first thing may have opened."""
     least = IMPOSSIBLE
     for source, mask in enumerate(state.inside):
         if mask >> thing & 1 and scene.properties["pickupable"] >> thing & 1:

@@ -80,5 +80,5 @@ def read_game(path: Path, name: str, grammar: Grammar | None = None) -> Level:
 
 
 def recognised(grammar: str) -> Grammar:
-    """Which of the two phrasings a grammar's text has."""
+    """Recognises the phrasing of a grammar's text."""
     return MOVE if "move {o} to {r}" in grammar else PUT

@@ -37,7 +37,7 @@ _START = "loc_bar_start"  # where the player begins, and no receptacle stands
 
 @dataclass(frozen=True)
 class SceneSpec:
-    """What generated scenes are drawn from.
+    """The kinds of tasks and rooms, and the sizes, that scenes are drawn from.
 
     Args:
         tasks: kinds of tasks, equally likely; of `tasks.KINDS`.
@@ -100,7 +100,7 @@ def _attempt(draws: Draws, spec: SceneSpec, grammar: Grammar, name: str) -> Leve
 
 
 def _suits(room: Room, kind: Kind) -> bool:
-    """Whether a room has what a kind of task needs."""
+    """True if a room has what a kind of task needs."""
     if kind.under_lamp:
         return bool(room.lamps)
     return kind.change is None or _NEEDS[kind.change.name][1] in room.receptacles

@@ -19,16 +19,16 @@ from tsr_lightning.worlds.alfworld.state import NOTHING, State
 
 
 class Goal(Protocol):
-    """What is to be reached."""
+    """A goal: its conditions, a bound on the commands left, and the things that a plan may use."""
 
     def conditions(self, scene: Scene, state: State) -> tuple[int, int]:
-        """How many conditions hold, and how many there are; the goal is reached if all hold."""
+        """Counts the conditions that hold, and all of them; the goal is reached if all hold."""
 
     def commands_left(self, scene: Scene, state: State) -> int:
         """No more than the commands of a shortest plan; IMPOSSIBLE only if there is none."""
 
     def relevant(self, scene: Scene) -> "Relevant":
-        """What a plan may be about."""
+        """Returns the parts of the scene that a plan may use."""
 
 
 class Relevant(NamedTuple):

@@ -25,7 +25,7 @@ Available commands:
 
 @dataclass(frozen=True)
 class Grammar:
-    """Where the phrasings differ."""
+    """A phrasing of the game: the texts in which the two published ones differ."""
 
     name: GrammarName
     put: str  # {thing} {receptacle}: the command

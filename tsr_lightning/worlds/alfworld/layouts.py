@@ -13,7 +13,7 @@ RoomName = Literal["kitchen", "livingroom", "bedroom", "bathroom"]
 
 @dataclass(frozen=True)
 class Room:
-    """What a kind of room may have."""
+    """A kind of room: the receptacles, things and lamps that it may have."""
 
     receptacles: Mapping[str, int]  # by type the most of it
     things: tuple[str, ...]

@@ -36,7 +36,7 @@ class Level:
         return kind_of(self.goal)[0]
 
     def is_solved(self, state: State) -> bool:
-        """Whether the goal holds."""
+        """True if the goal holds."""
         held, total = self.goal.conditions(self.scene, state)
         return held == total
 

@@ -69,7 +69,7 @@ class Planner:
         self._capacity = capacity
 
     def plan(self, level: Level, state: State) -> Plan | None:
-        """As `shortest_plan`, with the plans of the states that it leads through."""
+        """Returns `shortest_plan`, and keeps the plans of the states that it leads through."""
         key = level.digest, state
         if key not in self._plans:
             found = shortest_plan(level.scene, state, level.goal)

@@ -1,4 +1,4 @@
-"""What never changes in a game: receptacles, things, places and what they are like. Sets of things are bit masks."""
+"""The constant part of a game: receptacles, things, places and their properties. Sets of things are bit masks."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

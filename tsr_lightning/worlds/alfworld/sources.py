@@ -1,4 +1,4 @@
-"""Where an environment's levels come from: a level for every seed."""
+"""Sources of an environment's levels: a level for every seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Source(Protocol):
         """A level; raises a ConfigError if it cannot be played."""
 
     def contents(self, names: Sequence[str]) -> dict[str, bytes]:
-        """What those levels are that exist, for panels."""
+        """Returns the content of those of the levels that exist, for panels."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What changes in a game, immutable. All sets are bit masks: of things, or of receptacles for `opened`."""
+"""The dynamic state of a game, immutable. All sets are bit masks: of things, or of receptacles for `opened`."""
 
 from typing import NamedTuple
 
@@ -21,5 +21,5 @@ class State(NamedTuple):
     lit: int = 0
 
     def key(self) -> tuple[int | tuple[int, ...], ...]:
-        """What decides how the game goes on: all but `lifted`."""
+        """Returns all that decides how the game goes on: all but `lifted`."""
         return self[:5] + self[6:]

@@ -1,4 +1,4 @@
-"""What the game says of a state, word by word as the original engine says it (the article is always "a")."""
+"""Describes a state word by word as the original engine does (the article is always "a")."""
 
 from collections.abc import Sequence
 
@@ -83,7 +83,7 @@ def look_closely(scene: Scene, state: State, thing: int) -> str:
 
 
 def inventory(scene: Scene, state: State) -> str:
-    """What is in hand."""
+    """Names the thing in hand."""
     if state.held == NOTHING:
         return "You are not carrying anything."
     return f"You are carrying: {listed([scene.things[state.held]])}."

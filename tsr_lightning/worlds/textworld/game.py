@@ -28,7 +28,7 @@ class Position(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a command leads to."""
+    """The position after a command, and the game's answer."""
 
     position: Position
     text: str
@@ -62,7 +62,7 @@ class PlayableGame:
         return Answer(position, opening(text))
 
     def situation(self, position: Position) -> Situation:
-        """What is true there."""
+        """Returns the facts of a position and what follows from them."""
         return self.world.situation(position.facts)
 
     def _step(self, position: Position, command: str) -> Answer:

@@ -15,7 +15,7 @@ MOST_LEVELS = {"coin_collector": 300, "treasure_hunter": 30}
 
 @dataclass(frozen=True)
 class GameKind:
-    """What a game is generated from, beside its seed.
+    """The settings that a game is generated from, beside its seed.
 
     Args:
         kind: "custom" (a quest of any commands in a random house: the Guide's w2-o3-q4), "simple" (find a food and put

@@ -1,4 +1,4 @@
-"""What the program and a process that makes games say to each other, one JSON object a line."""
+"""Messages between the program and a process that makes games, one JSON object a line."""
 
 from typing import Any, TypedDict
 
@@ -12,6 +12,6 @@ class Order(TypedDict):
 
 
 class Outcome(TypedDict):
-    """What became of an order."""
+    """The answer to an order."""
 
     problem: str  # why there is no such game; "" if it is there

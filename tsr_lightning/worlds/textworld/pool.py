@@ -131,7 +131,7 @@ class _Maker:
             self._end(self._process)
 
     def _end(self, process: "subprocess.Popen[str]") -> int:
-        """Its exit code."""
+        """Ends the process and returns its exit code."""
         with contextlib.suppress(BrokenPipeError):  # raised where the last order was not read
             process.__exit__(None, None, None)  # closes its pipes and waits
         self._process = None

@@ -1,4 +1,4 @@
-"""Where games come from: generated ones in a cache, or a folder of games."""
+"""Sources of games: generated ones in a cache, or a folder of games."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ class GameFiles(GameSource):
         pass  # they are there
 
     def named(self, names: Sequence[str]) -> dict[str, Path]:
-        """By their files' names without ending."""
+        """Finds games by their files' names without ending."""
         known = {path.stem: path for path in self.games}
         return {name: known[name] for name in names if name in known}
 
@@ -93,7 +93,7 @@ class GeneratedGames(GameSource):
             maker_pool().order(missing)
 
     def named(self, names: Sequence[str]) -> dict[str, Path]:
-        """By their seeds, whatever the count. Makes those that are missing."""
+        """Finds games by their seeds, whatever the count, and makes those that are missing."""
         seeds = {name: int(name) for name in names if name.isdecimal()}
         every_seed = replace(self, count=None)
         every_seed.prepare(seeds.values())

@@ -1,4 +1,4 @@
-"""Which commands reach a game: those of the player, and none that is for the interpreter or for TextWorld itself.
+"""Refuses commands that are for the interpreter or for TextWorld itself: only those of the player reach a game.
 
 A game takes commands that leave its story: `save` and `script` write files, `restart`, `restore` and `undo` change the
 state behind TextWorld's back, `tw-…` switches its tracing. Several commands in a line would be several turns.
@@ -19,7 +19,7 @@ _VERB = re.compile(r"(?:^|[,\"]|\bto\b)[\s,\"]*([\w-]+)", re.IGNORECASE)  # wher
 
 
 def refusal(command: str, longest: int) -> str:
-    """Why a command is not sent to the game; "" if it is. Not for admissible ones, whose words are names.
+    """Says why a command is not sent to the game; "" if it is. Not for admissible ones, whose words are names.
 
     Args:
         command: any text.

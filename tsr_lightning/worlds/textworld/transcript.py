@@ -1,4 +1,4 @@
-"""What a game printed, taken apart: the text for the player, and what TextWorld's debug tags say about the turn.
+"""Splits a game's output into the text for the player and what TextWorld's debug tags say about the turn.
 
 The tags are those that textworld.envs.wrappers.tw_inform7 reads, and the text is what its wrappers leave, without
 prompt, status line, runs of blank lines and what a finished game offers.

@@ -23,7 +23,7 @@ _PER_GAME = 512  # situations that are kept of each game, some 20 kB each
 
 
 class Situation:
-    """What is true in a state of a game, and what follows from it.
+    """The facts of a state, with the commands, the room and the fulfilled quests that follow from them.
 
     Args:
         state: the facts; not changed.
@@ -36,7 +36,7 @@ class Situation:
 
     @cached_property
     def _actions(self) -> list[Action]:
-        """What can be done, in an order that does not depend on the hash of strings."""
+        """The applicable actions, in an order that does not depend on the hash of strings."""
         rules, constants = self._game.kb.rules.values(), self._game.kb.types.constants_mapping
         return sorted(self._state.all_applicable_actions(rules, constants), key=str)
 
@@ -108,7 +108,7 @@ class World:
             raise ConfigError(f"{path}: TextWorld knows no way to win this game; take it out of the folder.")
 
     def _situation(self, facts: Facts) -> Situation:
-        """What is true, by the facts."""
+        """Builds the situation of some facts."""
         came, went = facts
         state = State(self._game.kb.logic, map(_proposition, sorted(self._first.difference(went).union(came))))
         return Situation(state, self._game, self._inform)

@@ -130,7 +130,7 @@ def _goal_count(shop: GeneratedShop) -> int:
 
 
 def _is_valid(shop: GeneratedShop, goal: Goal) -> bool:
-    """Whether exactly one product satisfies the goal, and the shop has its distractors (see the module)."""
+    """True if exactly one product satisfies the goal, and the shop has its distractors (see the module)."""
     attributes, options = frozenset[object](goal.attributes), frozenset[object](goal.options)
     dearer, matching = list[int](), list[int]()  # amounts of praise
     option_distractors, has_attribute_distractor = 0, False

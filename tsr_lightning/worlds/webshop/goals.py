@@ -30,14 +30,14 @@ _PERMUTATION_SEED: Final = 42  # RAGEN's
 
 
 class GoalSource(StrEnum):
-    """Where the instructions come from."""
+    """The source of instructions: made from products and their options, or written by people."""
 
     SYNTHETIC = "synthetic"
     HUMAN = "human"
 
 
 class Split(StrEnum):
-    """Which goals: the first 500, the next 1000, the rest, or all of them."""
+    """A split of the goals: the first 500, the next 1000, the rest, or all of them."""
 
     TEST = "test"
     VALIDATION = "validation"
@@ -175,7 +175,7 @@ def limit_text(limit: float) -> str:
 
 
 def with_limit(goal: Goal, limit: float) -> Goal:
-    """The same goal with another price limit, in its text too."""
+    """Replaces a goal's price limit, in its text too."""
     instruction = goal.instruction.removesuffix(limit_text(goal.price_limit)) + limit_text(limit)
     return replace(goal, instruction=instruction, price_limit=limit)
 

@@ -88,7 +88,7 @@ class _Window:
         self.at += 1
 
     def has_next(self, closing: str) -> bool:
-        """Whether there is another element; skips the comma before it, or the closing bracket."""
+        """True if there is another element; skips the comma before it, or the closing bracket."""
         found = self.peek()
         if found == closing:
             self.at += 1
@@ -131,7 +131,7 @@ class _Window:
         return ConfigError(f"{self.path}: is no complete JSON at {where}: {what}; get the file again.")
 
     def _is_incomplete(self, error: json.JSONDecodeError) -> bool:
-        """Whether more text may complete the element: no token but a string is longer than a few characters."""
+        """True if more text may complete the element: no token but a string is longer than a few characters."""
         if error.msg.startswith("Unterminated string"):
             return True
         left = len(self.text) - error.pos

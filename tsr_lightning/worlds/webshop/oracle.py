@@ -163,7 +163,7 @@ def _offers(shop: Shop, goal: Goal, keywords: tuple[str, ...], nouns: NounTagger
 
 
 def _covers(one: Completions, other: Completions) -> bool:
-    """Whether the first has, for each reward of the other, as much for as few clicks."""
+    """True if `one` reaches each reward of `other`, or a higher one, with no more clicks."""
     return all(any(r >= reward and len(v) <= len(values) for r, v in one) for reward, values in other)
 
 

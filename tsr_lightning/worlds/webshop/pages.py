@@ -49,7 +49,7 @@ class Page(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a click hits: a product, the value of an option, or else a button."""
+    """The target of a click: a product, the value of an option, or else a button."""
 
     place: int | None = None  # of a product
     option: str | None = None  # the name of the option
@@ -94,7 +94,7 @@ def act(shop: Shop, page: Page, action: str, draw: int = 0) -> Page | None:
 
 @lru_cache(maxsize=8192)
 def clickables(shop: Shop, page: Page) -> Mapping[str, Target]:
-    """What can be clicked, in the order of the page; on the index the search button, which by itself does nothing."""
+    """Returns the clickables of a page in its order; on the index the search button, which by itself does nothing."""
     return MappingProxyType(_CLICKABLES[page.kind](shop, page))
 
 
@@ -117,7 +117,7 @@ def product_on(shop: Shop, page: Page) -> Product:
 
 @lru_cache(maxsize=1 << 14)
 def is_expressible(clickable: str) -> bool:
-    """Whether an action can name a clickable: not if it is empty or has an opening bracket or a line break."""
+    """True if an action can name the clickable: it is not empty and has no opening bracket and no line break."""
     return verb_and_argument(f"{CLICK}[{clickable}]") == (CLICK, clickable) and clickable != SEARCH
 
 

@@ -43,7 +43,7 @@ def _shape(word: str) -> str:
 
 
 def _measure(word: str) -> int:
-    """How often vowels are followed by consonants: m in [C](VC)^m[V]."""
+    """Counts the vowels that consonants follow: m in [C](VC)^m[V]."""
     return _shape(word).count("vc")
 
 
@@ -52,19 +52,19 @@ def _is_double(word: str) -> bool:
 
 
 def _is_short(word: str) -> bool:
-    """Whether it ends consonant, vowel, consonant, the last not w, x or y, and so takes an e."""
+    """True if a word ends consonant, vowel, consonant, the last not w, x or y, and so takes an e."""
     return _shape(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
 def _step_1a(word: str) -> str:
-    """Plurals."""
+    """Removes the ending of a plural."""
     if word.endswith(("sses", "ies")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and word[-2] != "s" else word
 
 
 def _step_1b(word: str) -> str:
-    """Past and participle."""
+    """Removes the ending of a past or a participle."""
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
     left = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""

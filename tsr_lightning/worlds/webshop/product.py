@@ -33,7 +33,7 @@ class GoalTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the agent is to buy."""
+    """A shopping goal: an instruction, and the product, options and price limit that it asks for."""
 
     asin: str  # the product that the goal was made from
     instruction: str  # as the agent reads it, price limit included

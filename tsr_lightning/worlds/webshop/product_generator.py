@@ -93,7 +93,7 @@ class Difficulty:
 
     @property
     def combinations(self) -> int:
-        """How many ways there are to choose the options of a product."""
+        """The number of ways to choose the options of a product."""
         return int(self.option_values**self.options)
 
 

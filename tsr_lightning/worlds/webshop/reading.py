@@ -32,7 +32,7 @@ _template_fields = attrgetter(*(part.name for part in fields(GoalTemplate)))
 
 @dataclass(frozen=True)
 class ReadReport:
-    """How many records were read, kept and repaired."""
+    """Counts of the records that were read, kept and repaired."""
 
     records: int  # in the file of products
     kept: int

@@ -28,7 +28,7 @@ _LATIN_1 = dict.fromkeys(range(128, 256))  # dropped before texts are compared, 
 
 @dataclass(frozen=True, slots=True)
 class TypeMatch:
-    """Whether a product is of the type that a goal asks for."""
+    """The match of a product's type with a goal's."""
 
     r_type: float
     query_match: bool
@@ -58,7 +58,7 @@ class RewardDetail:
 
 @dataclass(frozen=True, slots=True)
 class ProductMatch:
-    """How a product matches a goal before its options are chosen."""
+    """The match of a product with a goal before its options are chosen."""
 
     type: TypeMatch
     attributes: int  # matched
@@ -129,7 +129,7 @@ def match_type(product: Product, goal: Goal, nouns: NounTagger) -> TypeMatch:
 
 
 def count_matched_attributes(product: Product, attributes: Iterable[str]) -> int:
-    """How many of the attributes the product has, or its texts contain."""
+    """Counts the attributes that the product has, or its texts contain."""
     texts = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
     return sum(
         any(fuzzy_match(own, attribute) for own in product.attributes) or any(attribute in text for text in texts)
@@ -138,7 +138,7 @@ def count_matched_attributes(product: Product, attributes: Iterable[str]) -> int
 
 
 def matched_options(goal: Goal, value: str) -> frozenset[int]:
-    """Which of the goal's options a chosen value satisfies."""
+    """Returns the indices of the goal's options that a chosen value satisfies."""
     return _matched_options(goal.options, value)
 
 
@@ -149,7 +149,7 @@ def _matched_options(options: tuple[tuple[str, str], ...], value: str) -> frozen
 
 
 def fuzzy_match(one: str, other: str) -> bool:
-    """Whether the words of one text are those of the other, or among them, up to spelling."""
+    """True if the words of one text are those of the other, or among them, up to spelling."""
     # the original rounds, to even numbers at halves, and asks for more than 85
     return token_set_ratio(_plain(one), _plain(other), score_cutoff=MIN_RATIO) > 0
 

@@ -52,7 +52,7 @@ def _purchase_score(
 
 @lru_cache(maxsize=1 << 14)
 def most_matched_options(product: Product, goal: Goal, chosen: tuple[str, ...]) -> Sequence[int]:
-    """How many of the goal's options can be satisfied with 0, 1, ... clicks: [1 + clicks that help].
+    """Counts the options of the goal that 0, 1, ... clicks can satisfy: [1 + clicks that help].
 
     Exact: each option of the product has one value at a time, and one value may satisfy several options of the goal.
     """
