@@ -26,11 +26,22 @@ def pond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "gymnasium.register('Pond-v0', TextFrozenLake, kwargs={'size': 3})\n"
         "gymnasium.register('PondLimited-v0', TextFrozenLake, max_episode_steps=7)\n"
     )
+    (tmp_path / "my_deep.py").write_text(
+        "from __future__ import annotations\n"
+        "from typing import Unpack\n"
+        "import gymnasium\n"
+        "from tsr_lightning.envs.frozen_lake import TextFrozenLake\n"
+        "from tsr_lightning.envs.text_env import TextEnvOptions\n"
+        "class Deep(TextFrozenLake):\n"
+        "    def __init__(self, depth: int = 1, **options: Unpack[TextEnvOptions]) -> None:\n"
+        "        super().__init__(**options)\n"
+        "gymnasium.register('Deep-v0', Deep)\n"
+    )
     (tmp_path / "my_broken.py").write_text("import no_such_library\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_pond", raising=False)
     yield "my_pond:Pond-v0"
-    for id in ("Pond-v0", "PondLimited-v0"):
+    for id in ("Pond-v0", "PondLimited-v0", "Deep-v0"):
         registry.pop(id, None)
 
 
@@ -48,6 +59,13 @@ def test_a_dotted_path(pond: str) -> None:
     env.reset(seed=0)
     assert len(env.state.rows) == 3
     check_first_reset(pond, partial(make_env, pond, size=5))
+
+
+@pytest.mark.usefixtures("pond")
+def test_arguments_are_known_where_annotations_are_text() -> None:
+    assert isinstance(make_env("my_deep:Deep-v0", max_turns=3), TextFrozenLake)
+    with pytest.raises(ConfigError, match="takes no argument 'max_turn': did you mean 'max_turns'"):
+        make_env("my_deep:Deep-v0", max_turn=3)
 
 
 def test_its_spec_has_all_arguments(pond: str) -> None:

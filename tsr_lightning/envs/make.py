@@ -122,7 +122,7 @@ def _check_arguments(spec: EnvSpec, kwargs: dict[str, Any]) -> None:
 def _arguments(creator: Callable[..., Any]) -> dict[str, bool] | None:
     """Each argument's name and whether it must be given, those of an unpacked TypedDict included; None: any name."""
     found: dict[str, bool] = {}
-    for name, parameter in inspect.signature(creator).parameters.items():
+    for name, parameter in _signature(creator).parameters.items():
         if parameter.kind is not parameter.VAR_KEYWORD:
             found[name] = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         elif get_origin(parameter.annotation) is Unpack:
@@ -131,3 +131,11 @@ def _arguments(creator: Callable[..., Any]) -> dict[str, bool] | None:
         else:
             return None
     return found
+
+
+def _signature(creator: Callable[..., Any]) -> inspect.Signature:
+    """Returns the signature with its annotations as objects, also where a module keeps them as text."""
+    try:
+        return inspect.signature(creator, eval_str=True)
+    except NameError:  # imported for the type checker alone
+        return inspect.signature(creator)
