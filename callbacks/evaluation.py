@@ -17,6 +17,7 @@ from callbacks.history import History
 from callbacks.measurement import GAPS, Measurement, figure_names, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.files import write_whole
+from tsr_lightning.statistics import Difference
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
@@ -292,8 +293,13 @@ def _report(before: Measurement | None, after: Measurement | None) -> dict[str, 
     return {
         "before": None if before is None else before.to_plain(),
         "after": None if after is None else after.to_plain(),
-        "difference": None if difference is None else {**difference._asdict(), "interval": list(difference.interval)},
+        "difference": None if difference is None else _plain_difference(difference),
     }
+
+
+def _plain_difference(difference: Difference) -> dict[str, Any]:
+    value, low, high, _ = difference.estimate
+    return {"value": value, "interval": [low, high], "instances": difference.instances}
 
 
 def _plain(measured: Mapping[str, Measurement]) -> dict[str, Any]:

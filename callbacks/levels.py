@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from callbacks.statistics import effective_episodes, success_rate, wilson
+from tsr_lightning.statistics import independent_episodes, success_rate, wilson
 
 Pairs = Sequence[tuple[float, float]]  # (sum, count)
 
@@ -28,17 +28,14 @@ class Level:
 def rate(pairs: Pairs, best: Level | None) -> Level:
     """A rate of successes or of valid turns; every instance counts the same.
 
-    The interval is Wilson's, for as many independent episodes as would spread like the instances. Where all instances
-    are alike they do not show that number, so it is at least what the design effect of the best gives.
+    The interval is that of an evaluation. Where all instances are alike they do not show how many episodes are
+    independent, so it is at least what the design effect of the best gives.
     """
     outcomes = {place: (int(successes), int(count)) for place, (successes, count) in enumerate(pairs)}
     episodes = sum(count for _, count in outcomes.values())
-    independent = effective_episodes(outcomes)
-    if best is not None:
-        independent = max(independent, episodes / best.design_effect)
-    value = success_rate(outcomes)
-    interval = wilson(value, independent)
-    return Level(value, interval.low, interval.high, episodes / independent)
+    independent = independent_episodes(outcomes, None if best is None else best.design_effect)
+    estimate = wilson(success_rate(outcomes), independent)
+    return Level(estimate.value, estimate.low, estimate.high, episodes / independent)
 
 
 class History:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from callbacks import statistics
 from callbacks.episodes import Episode, GatheredEpisodes
-from callbacks.statistics import Interval
+from tsr_lightning import statistics
+from tsr_lightning.statistics import Estimate
 from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.lightning_compat import Position
@@ -28,8 +28,8 @@ class Measurement:
         return self.protocol["search"] is None
 
     @property
-    def success_interval(self) -> Interval:
-        return statistics.success_interval(self.outcomes)
+    def success(self) -> Estimate:
+        return statistics.success_estimate(self.outcomes)
 
     def to_plain(self) -> dict[str, Any]:
         """Plain types only: what JSON, and a checkpoint loaded with `weights_only`, can hold."""
@@ -38,7 +38,7 @@ class Measurement:
             "epochs": self.epochs,
             "updates": self.updates,
             "figures": dict(self.figures),
-            "success_interval": list(self.success_interval),
+            "success_interval": [self.success.low, self.success.high],
             "instances": [
                 {"env": env, "instance": seed, "successes": successes, "episodes": episodes}
                 for (env, seed), (successes, episodes) in self.outcomes.items()

@@ -9,10 +9,10 @@ from rich import get_console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from callbacks import statistics
 from callbacks.costs import RunCosts
 from callbacks.measurement import Measurement
-from callbacks.statistics import Difference, Interval
+from tsr_lightning import statistics
+from tsr_lightning.statistics import Difference, Estimate
 
 _LABELS = {
     "success_rate": "success rate",
@@ -126,7 +126,7 @@ def cell(measured: Measurement, key: str) -> str:
         return ""
     value = measured.figures[key]
     if key == "success_rate":
-        return f"{value:.3f} {_interval(measured.success_interval)}"
+        return f"{value:.3f} {_interval(measured.success)}"
     return f"{value:,.0f}" if key in _COUNTS else f"{value:.1f}" if key == "seconds" else f"{value:.3f}"
 
 
@@ -167,7 +167,9 @@ def _shown_in_either(before: Measurement, after: Measurement) -> list[str]:
 
 def _change(key: str, before: Measurement, after: Measurement, difference: Difference | None) -> str:
     if key == "success_rate":
-        return "" if difference is None else f"{difference.value:+.3f} {_interval(difference.interval, sign='+')}"
+        return (
+            "" if difference is None else f"{difference.estimate.value:+.3f} {_interval(difference.estimate, sign='+')}"
+        )
     if key in _COUNTS or key == "seconds" or key not in before.figures:
         return ""
     return f"{after.figures[key] - before.figures[key]:+.3f}"
@@ -191,8 +193,8 @@ def _render_one(table: Table) -> str:
     return "\n".join([table.title, rule, text[0], rule, *text[1:], rule, *table.notes])
 
 
-def _interval(interval: Interval, sign: str = "") -> str:
-    return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
+def _interval(estimate: Estimate, sign: str = "") -> str:
+    return f"[{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
 
 
 def _plural(count: int, noun: str, plural: str = "") -> str:

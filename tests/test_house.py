@@ -13,7 +13,7 @@ from tsr_lightning.cli.renamed import RENAMED
 
 ROOT = Path(__file__).resolve().parent.parent
 
-COMMON = ("errors", "files", "rng", "signals", "trajectory", "costs")
+COMMON = ("errors", "files", "rng", "signals", "trajectory", "costs", "statistics")
 # What a room may import besides itself: a room, or one module of it as room.module. Imports inside functions count.
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COMMON, ()),
@@ -27,7 +27,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
     "estimate": (*COMMON, "envs", "batching", "policy", "engines", "search"),
-    "studies": ("errors", "files", "signals"),
+    "studies": ("errors", "files", "signals", "statistics"),
     "cli": (
         *COMMON,
         "studies",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from tsr_lightning.studies.report.intervals import Estimate
+from tsr_lightning.statistics import Estimate
 
 
 def rate(value: float, *, bold: bool = False) -> str:

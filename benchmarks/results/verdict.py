@@ -7,8 +7,8 @@ from benchmarks.results.figures import points, points_with_interval, rate
 from benchmarks.results.finished import PROTOCOLS, starts_of
 from benchmarks.results.markdown import table
 from benchmarks.results.pairs import PairRow, VerdictTask
+from tsr_lightning.statistics import Estimate, discoveries
 from tsr_lightning.studies.report.comparisons import Pair, all_sets, pairs
-from tsr_lightning.studies.report.intervals import Estimate, discoveries
 from tsr_lightning.studies.report.load import StudyResults
 
 _FULL = 5  # seeds, which are said where there are fewer

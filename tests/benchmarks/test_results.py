@@ -11,7 +11,7 @@ from benchmarks.results.page import PAGE, tables, with_tables
 from benchmarks.results.pairs import TASKS
 from benchmarks.results.recipes import ENDS
 from benchmarks.results.verdict import verdict_cell
-from tsr_lightning.studies.report.intervals import Estimate
+from tsr_lightning.statistics import Estimate
 
 RESULTS = PAGE.with_suffix("")
 

@@ -27,10 +27,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from processes import CONTEXT
 
 from callbacks import Evaluation
-from callbacks.statistics import paired_difference, wilson
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.search.strategies import BestOfN
+from tsr_lightning.statistics import paired_difference, wilson
 from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.trajectory import Group
 
@@ -82,13 +82,13 @@ def test_a_run_is_measured_before_and_after(tmp_path, capsys):
     assert [row["instance"] for row in sampled["after"]["instances"]] == [1, 2, 3, 4, 5, 6]
     assert sampled["before"]["epochs"] == sampled["before"]["updates"] == 0
     assert sampled["after"]["epochs"] == sampled["after"]["updates"] == 3
-    assert sampled["after"]["success_interval"] == pytest.approx(wilson(4 / 6, 6))
+    assert sampled["after"]["success_interval"] == pytest.approx(wilson(4 / 6, 6)[1:3])
     # Changes 1, 1, 0, −1, 0, 0
     assert sampled["difference"]["value"] == pytest.approx(1 / 6)
     assert sampled["difference"]["instances"] == 6
     before = {1: (0, 1), 2: (0, 1), 3: (1, 1), 4: (1, 1), 5: (1, 1), 6: (0, 1)}
     after = {1: (1, 1), 2: (1, 1), 3: (1, 1), 4: (0, 1), 5: (1, 1), 6: (0, 1)}
-    assert sampled["difference"]["interval"] == pytest.approx(paired_difference(before, after).interval)
+    assert sampled["difference"]["interval"] == pytest.approx(paired_difference(before, after).estimate[1:3])
     assert found["run"]["tokens_generated"] == 3000  # the last of each rollout's two running totals
     assert found["run"]["env_steps"] == 150
     assert found["run"]["epochs"] == found["run"]["updates"] == 3

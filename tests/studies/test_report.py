@@ -16,6 +16,7 @@ from matplotlib import pyplot
 from tsr_lightning.cli import report as report_command
 from tsr_lightning.cli.command import main
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.statistics import Estimate, mean_difference
 from tsr_lightning.studies.folder import StudyFolder, write_json
 from tsr_lightning.studies.grid import Run
 from tsr_lightning.studies.report.comparisons import (
@@ -29,7 +30,6 @@ from tsr_lightning.studies.report.comparisons import (
     reached,
 )
 from tsr_lightning.studies.report.curves import Curve, matrix
-from tsr_lightning.studies.report.intervals import Estimate, mean_interval
 from tsr_lightning.studies.report.load import curve, load_study, with_start
 from tsr_lightning.studies.report.pictures import at_common_evaluations, draw
 from tsr_lightning.studies.report.verdict import verdict
@@ -86,10 +86,10 @@ def test_ends_by_hand(tmp_path: Path):
     assert (plain.seeds, plain.start, plain.end.value) == (2, 0.0, 0.625)  # (0.5 + 0.75) / 2
     assert plain.spread == pytest.approx(0.25 / 2**0.5)
     assert (plain.baseline, plain.against) == (None, None)
-    assert plain.gain == mean_interval(np.array([[1, 0], [1, 0.5]])).within(-1, 1)
+    assert plain.gain == mean_difference(np.array([[1, 0], [1, 0.5]]))
     assert beam.end.value == 0.875
     # seed 1: (1, 1) − (1, 0); seed 2: (0.5, 1) − (1, 0.5)
-    assert beam.against == mean_interval(np.array([[0, 1], [-0.5, 0.5]])).within(-1, 1)
+    assert beam.against == mean_difference(np.array([[0, 1], [-0.5, 0.5]]))
     assert beam.against.value == 0.25
 
 
@@ -140,8 +140,8 @@ class TestMixtures:
         (plain, beam), (_, other_beam) = ends(study, easy), ends(study, other)
         assert [row.environment for row in (plain, other_beam)] == ["easy", "tsr/Sokoban-v0"]  # the id without a name
         assert (plain.start, plain.end.value, beam.end.value) == (0.0, 1.0, 0.75)  # 2 of 2 and 2 of 2; 2 and 1 of 2
-        assert beam.against == mean_interval(np.array([[0], [-0.5]])).within(-1, 1)
-        assert other_beam.against == mean_interval(np.array([[1], [0.5]])).within(-1, 1)
+        assert beam.against == mean_difference(np.array([[0], [-0.5]]))
+        assert other_beam.against == mean_difference(np.array([[1], [0.5]]))
 
     def test_the_page_and_the_table_have_them(self, tmp_path: Path):
         text = markdown_of(write_study(tmp_path / "known", PLAYED, MIXTURE, pairs=[["beam", "plain"]]))
@@ -160,7 +160,7 @@ class TestMixtures:
         [pair] = pairs(study, [easy])
         assert pair.environment == "easy"
         # half way to the evaluation after 200 tokens: 1 / 2 and 1 / 2, minus 1 and 1
-        assert pair.equal["tokens_generated"] == mean_interval(np.array([[-0.5], [-0.5]])).within(-1, 1)
+        assert pair.equal["tokens_generated"] == mean_difference(np.array([[-0.5], [-0.5]]))
         [tokens] = [row for row in at_budgets(study, easy) if (row.arm, row.budget) == ("beam", "tokens_generated")]
         assert (tokens.environment, tokens.common, tokens.success) == ("easy", 100, 0.5)
 
@@ -188,7 +188,7 @@ def test_equal_budgets_by_hand(tmp_path: Path):
     # half way to the evaluation after 200 tokens: 0.75 / 2 and 0.5 / 2
     assert tokens.success == pytest.approx((0.375 + 0.25) / 2)
     # seed 1: (1, 0.5) / 2 − (1, 0); seed 2: (1, 0) / 2 − (1, 0.5)
-    assert tokens.against == pytest.approx(mean_interval(np.array([[-0.5, 0.25], [-0.5, -0.5]])).within(-1, 1))
+    assert tokens.against == pytest.approx(mean_difference(np.array([[-0.5, 0.25], [-0.5, -0.5]])))
     seconds = rows["plain", "train_seconds"]
     assert seconds.common == 20
     assert seconds.success == pytest.approx((0.5 + 0.75 * 2 / 3) / 2)  # the second run took 30
@@ -199,11 +199,9 @@ class TestPairs:
         study = load_study(write_study(tmp_path, pairs=[["beam", "plain"], ["plain", "absent"]]))
         [pair] = pairs(study, instance_sets(study))  # one that has no finished run is left out
         assert (pair.arm, pair.other, pair.protocol, pair.seeds) == ("beam", "plain", "sampled", 2)
-        assert pair.end == mean_interval(np.array([[0, 1], [-0.5, 0.5]])).within(-1, 1)  # as in test_ends_by_hand
+        assert pair.end == mean_difference(np.array([[0, 1], [-0.5, 0.5]]))  # as in test_ends_by_hand
         assert pair.spent == {"tokens_generated": 100, "env_steps": 300, "train_seconds": 20}
-        by_tokens = mean_interval(np.array([[-0.5, 0.25], [-0.5, -0.5]])).within(
-            -1, 1
-        )  # as in test_equal_budgets_by_hand
+        by_tokens = mean_difference(np.array([[-0.5, 0.25], [-0.5, -0.5]]))  # as in test_equal_budgets_by_hand
         assert pair.equal["tokens_generated"] == pytest.approx(by_tokens)
 
     def test_the_page_and_the_table_have_them(self, tmp_path: Path):
@@ -255,6 +253,7 @@ class TestCurves:
         ((0, 1),),
         {"epochs": np.array([0.0, 1.0, 1.0, 3.0])},  # an evaluation that cost nothing more
         np.array([[0.2], [0.4], [0.6], [1.0]]),
+        np.full((4, 1), 5.0),
     )
 
     @pytest.mark.parametrize(("amount", "rate"), [(-1, 0.2), (0, 0.2), (0.5, 0.3), (1, 0.4), (2, 0.8), (3, 1), (9, 1)])
@@ -266,13 +265,13 @@ class TestCurves:
         assert self.CURVE.spent_until("epochs", success) == pytest.approx(spent)
 
     def test_are_joined_by_instance_and_not_by_position(self):
-        first = Curve(1, ((0, 1), (0, 2), (0, 3)), {}, np.zeros((1, 3)))
-        second = Curve(2, ((0, 3), (0, 1)), {}, np.zeros((1, 2)))
+        first = Curve(1, ((0, 1), (0, 2), (0, 3)), {}, np.zeros((1, 3)), np.ones((1, 3)))
+        second = Curve(2, ((0, 3), (0, 1)), {}, np.zeros((1, 2)), np.ones((1, 2)))
         joined = matrix([first, second], [np.array([1.0, 2.0, 3.0]), np.array([30.0, 10.0])])
         assert joined.tolist() == [[1, 3], [10, 30]]
 
     def test_are_drawn_at_the_epochs_that_all_seeds_have(self):
-        short = Curve(2, ((0, 1),), {"epochs": np.array([0.0, 3.0])}, np.array([[0.0], [0.5]]))
+        short = Curve(2, ((0, 1),), {"epochs": np.array([0.0, 3.0])}, np.array([[0.0], [0.5]]), np.full((2, 1), 2.0))
         spent, success = at_common_evaluations([self.CURVE, short], "epochs")
         assert spent.tolist() == [0, 3]
         assert success.tolist() == [[0.2, 1], [0, 0.5]]
@@ -312,7 +311,7 @@ def test_an_arm_that_lost_an_instance_is_compared_on_the_others(tmp_path: Path):
     study = load_study(write_study(tmp_path, histories))
     [group] = instance_sets(study)
     _, beam = ends(study, group)
-    assert beam.against == mean_interval(np.array([[0], [-0.5]])).within(-1, 1)  # on the first instance alone
+    assert beam.against == mean_difference(np.array([[0], [-0.5]]))  # on the first instance alone
 
 
 class TestStarts:
@@ -376,16 +375,15 @@ class TestWhatIsSaid:
             "arm."
         )
 
-    def test_of_one_seed_and_of_a_single_value(self, tmp_path: Path):
-        """One seed has no spread; one instance besides has no interval."""
+    def test_of_one_seed_and_of_one_instance(self, tmp_path: Path):
+        """One seed has no spread, and the intervals that its own table prints."""
         alone = Run("plain", 1)
         text = markdown_of(write_study(tmp_path / "seed", {alone: HISTORIES[alone]}))
-        assert "| plain | sampled | 1 | 0.000 | 0.500 [0.000, 1.000] | one seed |" in text
+        assert "| plain | sampled | 1 | 0.000 | 0.500 [0.095, 0.905] | one seed |" in text  # Wilson's of 1 of 2
         protocols = {"sampled": {"settings": {}, "episodes": [2, 0]}}
         text = markdown_of(write_study(tmp_path / "value", {alone: {**HISTORIES[alone], "protocols": protocols}}))
-        assert "| plain | sampled | 1 | 0.000 | 1.000 | one seed | +1.000 |" in text
-        table = pd.read_csv(tmp_path / "value" / "report" / "ends.csv")
-        assert table[["end", "end_low", "end_high"]].isna().to_numpy().tolist() == [[False, True, True]]
+        # Wilson's of 1 of 1; Agresti and Min's of a change by 1: 1/3 ± 1.96 · √(2/3 − 1/9)/√3
+        assert "| plain | sampled | 1 | 0.000 | 1.000 [0.207, 1.000] | one seed | +1.000 [-0.510, +1.000] |" in text
 
 
 def test_an_evaluation_by_more_samples_is_divided_by_its_own_episodes():

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean, median, stdev
 
+from tsr_lightning.statistics import Estimate, mean_difference, mean_rate
 from tsr_lightning.studies.report.curves import BUDGETS, Curve, Floats, matrix, paired
-from tsr_lightning.studies.report.intervals import Estimate, mean_interval
 from tsr_lightning.studies.report.load import ArmResults, StudyResults
 
 
@@ -149,9 +149,9 @@ def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
             environment=group.environment,
             seeds=len(curves),
             start=fmean(float(one.success[0]) for one in curves) if has_start else None,
-            end=mean_interval(matrix(curves, last)).within(0, 1),
+            end=mean_rate(matrix(curves, last), matrix(curves, [one.episodes[-1] for one in curves])),
             spread=stdev(by_seed) if len(by_seed) > 1 else None,
-            gain=_change(matrix(curves, last) - matrix(curves, first)) if has_start else None,
+            gain=mean_difference(matrix(curves, last) - matrix(curves, first)) if has_start else None,
             baseline=baseline,
             against=difference(curves, others, lambda one: one.rates[-1]) if baseline else None,
         )
@@ -236,11 +236,7 @@ def difference(curves: Sequence[Curve], others: Sequence[Curve], rates: Callable
     if not left:
         return None
     both = matrix([*left, *right], [rates(one) for one in (*left, *right)])
-    return _change(both[: len(left)] - both[len(left) :])
-
-
-def _change(values: Floats) -> Estimate:
-    return mean_interval(values).within(-1, 1)
+    return mean_difference(both[: len(left)] - both[len(left) :])
 
 
 def _difference_at(curves: Sequence[Curve], others: Sequence[Curve], budget: str, amount: float) -> Estimate | None:

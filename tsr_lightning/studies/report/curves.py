@@ -4,9 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from tsr_lightning.statistics import Floats
 
 # What a curve is drawn and compared against, by the name of its column, all cumulative.
 BUDGETS: Mapping[str, str] = {
@@ -26,12 +25,14 @@ class Curve:
         instances: [I] held-out instances, each as the place of its environment in `data.env` and its seed.
         costs: [E] by budget, at each evaluation, never falling; `train_seconds` has no evaluation in it.
         rates: [E, I] share of an instance's episodes that succeeded.
+        episodes: [E, I] episodes of an instance.
     """
 
     seed: int
     instances: tuple[tuple[int, int], ...]
     costs: Mapping[str, Floats]
     rates: Floats
+    episodes: Floats
 
     @property
     def success(self) -> Floats:
@@ -45,7 +46,12 @@ class Curve:
             environments: their places in `data.env`.
         """
         own = [place for place, (env, _) in enumerate(self.instances) if env in environments]
-        return replace(self, instances=tuple(self.instances[place] for place in own), rates=self.rates[:, own])
+        return replace(
+            self,
+            instances=tuple(self.instances[place] for place in own),
+            rates=self.rates[:, own],
+            episodes=self.episodes[:, own],
+        )
 
     def at(self, budget: str, amount: float) -> Floats:
         """[I] rates when so much was spent, linear between two evaluations; the last ones beyond the end."""
@@ -69,16 +75,16 @@ class Curve:
         return float(costs[after - 1] + (success - low) / (high - low) * (costs[after] - costs[after - 1]))
 
 
-def matrix(curves: Sequence[Curve], rates: Sequence[Floats]) -> Floats:
-    """[S, I] rates of several runs over the instances that all of them have, in one order.
+def matrix(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:
+    """[S, I] values of several runs over the instances that all of them have, in one order.
 
     Args:
         curves: the runs, one per seed.
-        rates: of each, [I] in the order of its own instances.
+        values: of each, [I] in the order of its own instances.
     """
     common = _common(curves)
     rows = []
-    for curve, own in zip(curves, rates, strict=True):
+    for curve, own in zip(curves, values, strict=True):
         places = {instance: place for place, instance in enumerate(curve.instances)}
         rows.append([own[places[instance]] for instance in common])
     return np.asarray(rows, dtype=np.float64)

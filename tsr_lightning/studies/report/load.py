@@ -165,6 +165,7 @@ def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:
         instances=tuple(name for name, is_played in zip(names, played, strict=True) if is_played),
         costs={key: np.asarray([one[key] for one in costs], dtype=np.float64) for key in costs[0]},
         rates=successes[:, played] / episodes[:, played],
+        episodes=episodes[:, played],
     )
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+from tsr_lightning.statistics import Estimate
 from tsr_lightning.studies.report.comparisons import End, InstanceSet
 from tsr_lightning.studies.report.curves import BUDGETS, Curve, Floats
-from tsr_lightning.studies.report.intervals import Estimate
 
 matplotlib.use("Agg")
 _STYLES = ("-", "--", ":", "-.")
@@ -36,8 +36,7 @@ def draw_gains(group: InstanceSet, gains: Mapping[str, Estimate]) -> bytes:
     figure, axis = pyplot.subplots(figsize=(_WIDTH, 1.5 + _ROW * len(gains)))
     rows = sorted(gains.items(), key=lambda row: row[1].value)
     for place, (_, gain) in enumerate(rows):
-        if gain.has_interval:
-            axis.plot((gain.low, gain.high), (place, place), color="C0", linewidth=1.5)
+        axis.plot((gain.low, gain.high), (place, place), color="C0", linewidth=1.5)
         axis.plot(gain.value, place, color="C0", marker="o", markersize=4)
     axis.axvline(0, color="0.4", linewidth=1)
     axis.set_yticks(range(len(rows)), [_named(group, arm) for arm, _ in rows], fontsize=9)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tsr_lightning.statistics import Estimate
 from tsr_lightning.studies.report.comparisons import AtBudget, End, Pair, Reached
 from tsr_lightning.studies.report.curves import BUDGETS
-from tsr_lightning.studies.report.intervals import Estimate
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,6 @@ def _rate(value: float | None) -> str:
 def _estimate(estimate: Estimate | None, sign: str = "+") -> str:
     if estimate is None:
         return ""
-    if not estimate.has_interval:
-        return f"{estimate.value:{sign}.3f}"
     return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
 
 

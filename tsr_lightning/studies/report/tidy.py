@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from tsr_lightning.statistics import Estimate
 from tsr_lightning.studies.report.comparisons import AtBudget, End, Pair, Reached
-from tsr_lightning.studies.report.intervals import Estimate
 from tsr_lightning.studies.report.load import StudyResults, run_costs
 
 # An evaluation's figures include its own costs, which would hide the run's.
@@ -58,14 +58,13 @@ def _columns(row: End | AtBudget | Pair | Reached) -> Iterator[tuple[str, Any]]:
     for one in fields(row):
         value = getattr(row, one.name)
         if isinstance(value, Estimate) or one.name in optional_estimates:
-            low, high = (value.low, value.high) if value is not None and value.has_interval else (None, None)
+            low, high = (None, None) if value is None else (value.low, value.high)
             yield from ((one.name, value and value.value), (f"{one.name}_low", low), (f"{one.name}_high", high))
         elif one.name == "spent":
             yield from value.items()
         elif one.name == "equal":
             for budget, estimate in value.items():
-                low, high = (estimate.low, estimate.high) if estimate.has_interval else (None, None)
                 name = f"at_equal_{budget}"
-                yield from ((name, estimate.value), (f"{name}_low", low), (f"{name}_high", high))
+                yield from ((name, estimate.value), (f"{name}_low", estimate.low), (f"{name}_high", estimate.high))
         else:
             yield one.name, value

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from tsr_lightning.statistics import discoveries
 from tsr_lightning.studies.report.comparisons import End
-from tsr_lightning.studies.report.intervals import discoveries
 from tsr_lightning.studies.report.load import StudyResults
 from tsr_lightning.studies.settings import differing_keys
 
