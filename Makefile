@@ -135,7 +135,7 @@ bench: setup ## run the benchmarks, and write their tables and pictures
 	$(BIN)/tsr study configs/studies/short.yaml $(ARGS)
 	$(BIN)/tsr report runs/studies/short
 
-docs: setup ## make the drawing of docs/architecture.md and the tables of docs/results.md anew
+docs: setup ## make the drawing of docs/architecture.md and the tables and pages of docs/results anew
 	@$(BIN)/python -m benchmarks.architecture
 	@$(BIN)/python -m benchmarks.results
 

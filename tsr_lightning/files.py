@@ -1,16 +1,21 @@
-"""Text files that a killed process leaves whole."""
+"""Files that a killed process leaves whole."""
 
 import os
 from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a whole file or none, and the folders above it. Several processes may write it: the last one stays."""
+    """Writes a whole text file or none, and its folders. Several processes may write it: the last one stays."""
+    write_whole_bytes(path, text.encode())
+
+
+def write_whole_bytes(path: Path, contents: bytes) -> None:
+    """Writes a whole file or none, as `write_whole` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with partial.open("wb") as file:
+            file.write(contents)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

@@ -1,11 +1,15 @@
-"""`python -m benchmarks.results`: writes the tables of docs/results.md from the files of the studies beside it."""
+"""`python -m benchmarks.results`: the tables of docs/results.md from the packed studies beside it, and their pages."""
 
-from benchmarks.results.page import PAGE, tables, with_tables
+from benchmarks.results.page import PAGE, load_studies, tables, with_tables
+from benchmarks.results.reports import write_reports
 
 
 def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_tables(text, tables(PAGE.with_suffix(""))), encoding="utf-8")
+    root = PAGE.with_suffix("")
+    studies = load_studies(root)
+    text = with_tables(PAGE.read_text(encoding="utf-8"), tables(root, studies))
+    PAGE.write_text(text, encoding="utf-8")
+    print("\n".join(map(str, write_reports(root, studies, text))))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """The table of many samples of the same instances: what a policy can do that its start could not."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from benchmarks.results.figures import rate
 from benchmarks.results.markdown import table
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.studies.folder import read_json
+from tsr_lightning.studies.record import StudyRecord
 from tsr_lightning.studies.report.curves import Curve
 from tsr_lightning.studies.report.load import curve
 
@@ -20,19 +19,17 @@ _COLUMNS = {  # protocol and figure of each
 }
 
 
-def in_depth_table(folder: Path, recipes: Mapping[str, str]) -> str:
-    """The highest means are bold.
+def in_depth_table(record: StudyRecord, recipes: Mapping[str, str]) -> str:
+    """Returns the table; its highest means are bold.
 
     Args:
-        folder: has `start.json`, and a folder of every recipe with its evaluation by seed.
-        recipes: the names of the rows by the names of the folders.
+        record: evaluations of the arm `start`, and of every recipe by seed.
+        recipes: the names of the rows by those of the arms.
     """
-    start = read_json(folder / "start.json")
+    [start] = _of_arm(record, "start")
     many = _curve(start)
     unsolved = {one for one, own in zip(many.instances, many.rates[-1], strict=True) if own == 0}
-    runs = {
-        name: [read_json(path) for path in sorted((folder / own).glob("seed*.json"))] for own, name in recipes.items()
-    }
+    runs = {name: _of_arm(record, arm) for arm, name in recipes.items()}
     means = {name: _means(results) for name, results in {"start": [start], **runs}.items()}
     best = [max(column) for column in zip(*means.values(), strict=True)]
     rows = []
@@ -43,7 +40,11 @@ def in_depth_table(folder: Path, recipes: Mapping[str, str]) -> str:
     return table(("recipe", "seeds", *_COLUMNS, f"newly solved of {len(unsolved)}"), rows)
 
 
-def _means(results: list[Any]) -> list[float]:
+def _of_arm(record: StudyRecord, arm: str) -> list[Mapping[str, Any]]:
+    return [result for run, result in record.results.items() if run.arm == arm]
+
+
+def _means(results: Sequence[Mapping[str, Any]]) -> list[float]:
     """Of the seeds, by column."""
     figures = [result["evaluations"][-1]["figures"] for result in results]
     return [fmean(own[protocol][figure] for own in figures) for protocol, figure in _COLUMNS.values()]

@@ -13,14 +13,12 @@ from benchmarks.results.pupil import pupil_table
 from benchmarks.results.recipes import ENDS
 from benchmarks.results.tried import tried_table
 from benchmarks.results.verdict import verdict_table
-from tsr_lightning.studies.report.load import load_study
+from tsr_lightning.studies.packed import read_packed
+from tsr_lightning.studies.report.load import StudyResults, load_study
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results.md"
-_STUDIES = (
-    *("sokoban_search", "sokoban_curriculum", "frozen_lake_search", "webshop_search"),
-    *("sokoban_tuning", "frozen_lake_tuning", "webshop_tuning", "combinations"),
-)
-_IN_DEPTH = {  # folders of sokoban_search/in_depth
+_EVALUATIONS = "sokoban_in_depth"  # of runs that a study made: no study itself
+_IN_DEPTH = {  # its arms
     "rare-raft": "RAFT",
     "rare-imitate": "GRPO, successes of a beam 1 of 2",
     "rare-ppo-imitate": "PPO, the same",
@@ -31,19 +29,25 @@ _COMBINATIONS = {"sokoban": "Sokoban", "frozen_lake": "FrozenLake", "webshop": "
 _PLACE = re.compile(r"(<!-- made by python -m benchmarks\.results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def tables(root: Path) -> dict[str, str]:
-    """By the names of their places on the page.
+def load_studies(root: Path) -> dict[str, StudyResults]:
+    """Reads all studies of a folder, by the names of their files."""
+    paths = (path for path in sorted(root.glob("*.yaml")) if path.stem != _EVALUATIONS)
+    return {path.stem: load_study(path) for path in paths}
+
+
+def tables(root: Path, studies: Mapping[str, StudyResults]) -> dict[str, str]:
+    """Returns the tables by the names of their places on the page.
 
     Args:
-        root: the folder of the studies' folders.
+        root: the folder of the studies' files.
+        studies: by the names of their files.
     """
-    studies = {name: load_study(root / name) for name in _STUDIES}
     return {
         "verdict": verdict_table(studies, TASKS),
         **{name: ends_table(studies[study], blocks) for name, (study, blocks) in ENDS.items()},
         "pupil": pupil_table(studies, [(study, block) for study, blocks in ENDS.values() for block in blocks]),
         "tried": tried_table(studies, TRIED),
-        "in_depth": in_depth_table(root / "sokoban_search" / "in_depth", _IN_DEPTH),
+        "in_depth": in_depth_table(read_packed(root / f"{_EVALUATIONS}.yaml"), _IN_DEPTH),
         "combinations": combinations_table(studies["combinations"], _COMBINATIONS),
     }
 

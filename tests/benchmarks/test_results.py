@@ -1,69 +1,93 @@
-"""The tables of docs/results.md: made from the files of the studies, and up to date."""
+"""The tables of docs/results.md and the pages beside it: made from the packed studies, and up to date."""
 
-import json
+import re
+from functools import cache
 from statistics import fmean
 
+import pandas as pd
 import pytest
+import yaml
 
 from benchmarks.results.figures import points, points_with_interval, rate, rates, thousands
 from benchmarks.results.markdown import table
-from benchmarks.results.page import PAGE, tables, with_tables
+from benchmarks.results.page import PAGE, load_studies, tables, with_tables
 from benchmarks.results.pairs import TASKS
 from benchmarks.results.recipes import ENDS
+from benchmarks.results.reports import study_page
 from benchmarks.results.verdict import verdict_cell
 from tsr_lightning.statistics import Estimate
+from tsr_lightning.studies.report.build import build_report
 
 RESULTS = PAGE.with_suffix("")
 
 
 @pytest.fixture(scope="module")
-def made():
-    return tables(RESULTS)
+def studies():
+    return load_studies(RESULTS)
 
 
-def test_the_tables_of_the_page_are_those_of_the_result_files(made):
+@pytest.fixture(scope="module")
+def made(studies):
+    return tables(RESULTS, studies)
+
+
+def test_the_tables_of_the_page_are_those_of_the_packed_studies(made):
     text = PAGE.read_text(encoding="utf-8")
     assert with_tables(text, made) == text, "make them anew with python -m benchmarks.results"
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_ends_are_the_successes_in_the_result_files(made, name):
+def test_ends_are_the_successes_in_the_packed_studies(made, name):
     study, blocks = ENDS[name]
     recipes = [(recipe, block.environment) for block in blocks for recipe in block.recipes]
-    files = {one.arm: sorted((RESULTS / study / "results" / one.arm).glob("seed*.json")) for one, _ in recipes}
+    table = pd.read_csv(RESULTS / f"{study}.csv.gz")
+    last = table[table["evaluation"] == table.groupby(["arm", "seed"])["evaluation"].transform("max")]
     rows = iter(made[name].splitlines()[2:])
-    for recipe, environment in (one for one in recipes if files[one[0].arm]):
-        runs = [json.loads(path.read_text(encoding="utf-8")) for path in files[recipe.arm]]
-        sampled = fmean(end_on(environment, run, "sampled") / 2 for run in runs)  # of two episodes an instance
-        greedy = fmean(end_on(environment, run, "greedy") for run in runs)
+    for recipe, environment in (one for one in recipes if (last["arm"] == one[0].arm).any()):
+        own = last[last["arm"] == recipe.arm]
+        places = instances_of(study, recipe.arm, environment)
+        means = {
+            protocol: fmean(fmean(int(text.split()[place]) for place in places) for text in runs["successes"])
+            for protocol, runs in own.groupby("protocol")
+        }
         row = next(rows).replace("**", "")
-        assert f"| {recipe.name} | {len(runs)} | {rate(sampled)}" in row
-        assert f"| {rate(greedy)} |" in row
+        sampled = means["sampled"] / 2  # of two episodes an instance
+        assert f"| {recipe.name} | {own['seed'].nunique()} | {rate(sampled)}" in row
+        assert f"| {rate(means['greedy'])} |" in row
     assert list(rows) == []
 
 
-def end_on(environment, run, protocol):
-    """Mean successes of an instance at the end, of all or of those of one environment of a mixture."""
-    successes = run["evaluations"][-1]["successes"][protocol]
-    if not environment:
-        return fmean(successes)
-    names = {place: run["settings"][f"data.env.{place}.name"] for place in (0, 1)}
-    played = zip(run["instances"], successes, strict=True)
-    return fmean(count for (env, _), count in played if names[env] == environment)
+@cache
+def head_of(study):
+    return yaml.load((RESULTS / f"{study}.yaml").read_bytes(), yaml.CSafeLoader)
 
 
-def test_every_pair_of_the_verdict_is_also_in_its_studys_report():
+def instances_of(study, arm, environment):
+    """The places of all instances of an arm, or of those of one environment of a mixture."""
+    head = head_of(study)
+    made = {**head["study"], **head["arms"].get(arm, {})}
+    envs = [env for env, seeds in head["instances"][made["instances"]] for _ in seeds]
+    names = {place: made.get(f"settings.data.env.{place}.name") for place in (0, 1)}
+    return [place for place, env in enumerate(envs) if not environment or names[env] == environment]
+
+
+def test_every_pair_of_the_verdict_is_also_on_its_studys_page():
     for task in TASKS:
-        report = (RESULTS / task.study / "report" / "report.md").read_text(encoding="utf-8")
+        page = (RESULTS / f"{task.study}.md").read_text(encoding="utf-8")
         for pair in task.pairs:
-            assert f"| {pair.arm} − {pair.other} | sampled |" in report
+            assert f"| {pair.arm} − {pair.other} | sampled |" in page
 
 
-@pytest.mark.parametrize("study", sorted(path.parent.name for path in RESULTS.glob("*/report")))
-def test_a_studys_report_is_of_all_its_results(study):
-    finished = len(list((RESULTS / study / "results").glob("*/seed*.json")))
-    report = (RESULTS / study / "report" / "report.md").read_text(encoding="utf-8")
-    assert report.startswith(f"{study}: {finished} of "), f"make it anew with tsr report docs/results/{study}"
+def test_the_page_of_every_study_is_made_from_its_files(studies):
+    assert {path.stem for path in RESULTS.glob("*.md")} == studies.keys()
+    for name, study in studies.items():
+        page = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+        assert study_page(name, build_report([study])) == page, "make it anew with python -m benchmarks.results"
+
+
+def test_every_picture_is_shown_and_every_one_that_is_shown_is_there():
+    shown = re.findall(r"\(results/([^)]*png)\)", PAGE.read_text(encoding="utf-8"))
+    assert sorted(shown) == sorted(path.name for path in RESULTS.glob("*.png"))
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ class TestHelp:
     @pytest.mark.parametrize(
         ("subcommand", "flags"),
         [
-            ("study", ("--output", "--jobs", "--only", "--keep-changed")),
-            ("report", ("--baseline", "--threshold")),
+            ("study", ("--output", "--from", "--jobs", "--only", "--keep-changed")),
+            ("report", ("--baseline", "--threshold", "--pack")),
             ("estimate", ("--machine", "--response_tokens", "--turns", "--characters_per_token")),
         ],
     )

@@ -459,8 +459,8 @@ class TestFiles:
         (["known", "--baseline", "best"], "--baseline is 'best': give one of plain, beam"),
         (["known", "--threshold", "smapled=0.5"], "--threshold smapled is [0.5]: no finished run was evaluated by a"),
         (["known", "--threshold", "sampled"], "sampled is no PROTOCOL=RATE"),
-        (["known", "known"], "DIR is 'known': give each study once"),
-        ([], "the following arguments are required: DIR"),
+        (["known", "known"], "STUDY is 'known': give each study once"),
+        ([], "the following arguments are required: STUDY"),
     ],
 )
 def test_what_cannot_be_reported_is_refused(args: list[str], sentence: str, capsys, empty_folder: Path):
@@ -477,7 +477,7 @@ def test_a_broken_result_is_refused(tmp_path: Path):
     write_study(tmp_path)
     path = StudyFolder(tmp_path).result(Run("beam", 1))
     path.write_text("{}")
-    with pytest.raises(ConfigError, match=r"seed1\.json is no result of a run: delete it"):
+    with pytest.raises(ConfigError, match=r"seed1\.json is no result of this version: delete it"):
         load_study(tmp_path)
 
 

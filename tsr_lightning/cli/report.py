@@ -7,15 +7,24 @@ from pathlib import Path
 
 from tsr_lightning.cli.plain_parser import PlainParser
 from tsr_lightning.cli.subcommands import PLAIN
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.studies.packed import table_path, write_packed
+from tsr_lightning.studies.record import read_folder
 
 _LIBRARIES = ("pandas", "pyarrow", "scipy", "matplotlib")  # the extra `study`
 
 
 def make_parser() -> PlainParser:
     parser = PlainParser(prog="tsr report", description=PLAIN["report"], allow_abbrev=False)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="the folder of a study")
-    parser.add_argument("--output", type=Path, help="folder to write to; DIR/report of the first study if not given")
+    parser.add_argument(
+        "studies", nargs="+", type=Path, metavar="STUDY", help="the folder of a study, or the YAML of a packed one"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="folder to write to; FOLDER/report, or that of the packed one's name, if not given"
+    )
+    parser.add_argument(
+        "--pack", type=Path, metavar="YAML", help="also packs the study into two files: NAME.yaml and NAME.csv.gz"
+    )
     parser.add_argument("--baseline", metavar="ARM", help="compares all arms with this one, instead of the grid's")
     parser.add_argument(
         "--threshold",
@@ -40,13 +49,26 @@ def report(args: Sequence[str]) -> int:
         raise ConfigError(f"tsr report needs {', '.join(absent)}: pip install 'tsr-lightning[study]'")
     from tsr_lightning.studies.report.write import write_report
 
+    written: list[Path] = []
     thresholds: dict[str, list[float]] = {}
     for protocol, rate in given.threshold:
         thresholds.setdefault(protocol, []).append(rate)
-    output = given.output or given.folders[0] / "report"
-    written = write_report(given.folders, output, baseline=given.baseline, thresholds=thresholds)
+    if given.pack is not None:
+        written = _pack(given.studies, given.pack)
+    output = given.output or _output(given.studies[0])
+    written += write_report(given.studies, output, baseline=given.baseline, thresholds=thresholds)
     print("\n".join(map(str, written)))
     return 0
+
+
+def _output(study: Path) -> Path:
+    return study.with_suffix("") if study.is_file() else study / "report"
+
+
+def _pack(studies: Sequence[Path], packed: Path) -> list[Path]:
+    require(len(studies) == 1, "--pack", str(packed), "give one study, which it packs")
+    write_packed(read_folder(studies[0]), packed)
+    return [packed, table_path(packed)]
 
 
 def _threshold(text: str) -> tuple[str, float]:

@@ -8,9 +8,12 @@ from rich.console import Console
 from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
 from tsr_lightning.cli.shipped_configs import config_path
 from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.errors import require
 from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.studies.folder import StudyFolder
-from tsr_lightning.studies.grid import read_grid
+from tsr_lightning.studies.grid import Grid, read_grid
+from tsr_lightning.studies.packed import read_packed
+from tsr_lightning.studies.record import StudyRecord, write_results
 from tsr_lightning.studies.study import Outcome, Resolve, check_arms, run_study
 
 
@@ -18,6 +21,9 @@ def make_parser() -> PlainParser:
     parser = PlainParser(prog="tsr study", description=PLAIN["study"], allow_abbrev=False)
     parser.add_argument("grid", help="a YAML file, or the name of a shipped one such as studies/stability.yaml")
     parser.add_argument("--output", type=Path, help="folder of the results and runs; runs/studies/NAME if not given")
+    parser.add_argument(
+        "--from", dest="packed", type=Path, metavar="YAML", help="a packed study, whose finished runs are not repeated"
+    )
     parser.add_argument("--jobs", type=at_least_one, help="runs side by side, instead of the grid's jobs")
     parser.add_argument(
         "--only",
@@ -44,6 +50,8 @@ def study(args: Sequence[str], resolve: Resolve) -> int:
     console = Console(highlight=False)
     checked = check_arms(grid, resolve, given.only)  # of the chosen arms alone, since each takes half a second
     folder = StudyFolder(given.output or Path("runs") / "studies" / grid.name)
+    if given.packed is not None:
+        write_results(_packed(given.packed, grid), folder)
     with one_sentence_signals("tsr study", "its runs were ended, and the same command goes on from their checkpoints"):
         outcome = run_study(
             grid,
@@ -61,6 +69,12 @@ def _grid_path(name: str) -> Path:
     """A file of the working folder, or else the shipped one of that name."""
     path = Path(name)
     return path if path.exists() else config_path(name) or path
+
+
+def _packed(path: Path, grid: Grid) -> StudyRecord:
+    record = read_packed(path)
+    require(record.grid["name"] == grid.name, "--from", str(path), f"give a packed study of the name {grid.name}")
+    return record
 
 
 def _conclude(outcome: Outcome, folder: StudyFolder, console: Console) -> int:

@@ -44,12 +44,17 @@ def read_result(path: Path) -> dict[str, Any]:
     """
     try:
         contents = read_json(path)
-        is_known = contents["format"] == FORMAT and {"settings", "evaluations", "protocols"} <= contents.keys()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        is_known = is_result(contents)
+    except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} is no result of a run: delete it, and tsr study runs it again") from error
     if not is_known:
-        raise ConfigError(f"{path} is of another version: delete it, and tsr study runs it again")
+        raise ConfigError(f"{path} is no result of this version: delete it, and tsr study runs it again")
     return dict(contents)
+
+
+def is_result(contents: Mapping[str, Any]) -> bool:
+    """True if the contents are those of a result file of this version."""
+    return contents.get("format") == FORMAT and {"settings", "evaluations", "protocols"} <= contents.keys()
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Reads the folders of studies: what is finished as curves, and what is missing."""
+"""Reads studies, from their folders or packed: what is finished as curves, and what is missing."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.studies.folder import StudyFolder, read_json
 from tsr_lightning.studies.grid import Run
+from tsr_lightning.studies.packed import read_packed
+from tsr_lightning.studies.record import StudyRecord, read_folder
 from tsr_lightning.studies.report.curves import Curve
-from tsr_lightning.studies.result import read_result
+from tsr_lightning.studies.result import is_result
 from tsr_lightning.studies.starts import measures_its_start, start_key
 
 
@@ -85,31 +86,35 @@ class StudyResults:
     thresholds: Mapping[str, Sequence[float]]
 
 
-def load_study(root: Path) -> StudyResults:
-    """Reads a folder that `tsr study` wrote.
+def load_study(path: Path) -> StudyResults:
+    """Reads a folder that `tsr study` wrote, or a packed study by its YAML.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is neither, or has evaluations alone.
     """
-    folder = StudyFolder(root)
-    if not folder.grid.is_file():
-        raise ConfigError(f"{root} has no grid.json: give a folder that tsr study wrote to")
-    grid = read_json(folder.grid)
-    arms, missing = [], []
-    for name, arm in grid["arms"].items():
-        results = {}
-        for seed in arm["seeds"]:
-            path = folder.result(Run(name, seed))
-            if path.is_file():
-                results[seed] = read_result(path)
-            else:
-                missing.append(Run(name, seed))
-        if results:
-            arms.append(ArmResults(grid["name"], name, arm["points"], results))
+    if not path.is_file():
+        return study_results(read_folder(path))
+    record = read_packed(path)
+    if not all(map(is_result, record.results.values())):
+        raise ConfigError(f"{path} has evaluations without the settings of their runs, so there is nothing to compare")
+    return study_results(record)
+
+
+def study_results(record: StudyRecord) -> StudyResults:
+    """Returns the results of a record, with the starts that runs measured for one another."""
+    grid = record.grid
+    by_arm: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for run, result in record.results.items():
+        by_arm.setdefault(run.arm, {})[run.seed] = result
+    arms = [
+        ArmResults(grid["name"], name, arm["points"], by_arm[name])
+        for name, arm in grid["arms"].items()
+        if name in by_arm
+    ]
     return StudyResults(
         name=grid["name"],
         arms=tuple(_with_starts(arms)),
-        missing=tuple(missing),
+        missing=tuple(record.missing),
         baselines=grid["baselines"],
         pairs=tuple((first, second) for first, second in grid.get("pairs", [])),  # older studies have none
         thresholds=grid["thresholds"],
