@@ -12,7 +12,7 @@ from benchmarks.results.pairs import TASKS
 from benchmarks.results.pupil import pupil_table
 from benchmarks.results.recipes import ENDS
 from benchmarks.results.tried import tried_table
-from benchmarks.results.verdict import verdict_table
+from benchmarks.results.verdict import headline_table, verdict_table, verdicts
 from tsr_lightning.studies.packed import read_packed
 from tsr_lightning.studies.report.load import StudyResults, load_study
 
@@ -42,8 +42,10 @@ def tables(root: Path, studies: Mapping[str, StudyResults]) -> dict[str, str]:
         root: the folder of the studies' files.
         studies: by the names of their files.
     """
+    found = verdicts(studies, TASKS)
     return {
-        "verdict": verdict_table(studies, TASKS),
+        "headline": headline_table(found),
+        "verdict": verdict_table(found),
         **{name: ends_table(studies[study], blocks) for name, (study, blocks) in ENDS.items()},
         "pupil": pupil_table(studies, [(study, block) for study, blocks in ENDS.values() for block in blocks]),
         "tried": tried_table(studies, TRIED),

@@ -13,7 +13,8 @@ class PairRow:
         other: the plain one.
         under: the objective of the first.
         minus: what the second is called.
-        alike: whether their seconds were measured under like conditions; else they are not compared.
+        alike: True if their seconds were measured under like conditions; else they are not compared.
+        headline: True if the row also stands in the short table: one a task, under GRPO, minus the best plain recipe.
     """
 
     arm: str
@@ -21,6 +22,7 @@ class PairRow:
     under: str
     minus: str
     alike: bool = True
+    headline: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class VerdictTask:
     environment: str = ""
 
 
-def _sokoban_pairs(levels: str, raft_alike: bool, plain_alike: bool) -> list[PairRow]:
+def _sokoban_pairs(levels: str, raft_alike: bool, plain_alike: bool, headline: bool = True) -> list[PairRow]:
     return [
-        PairRow(f"{levels}-imitate", f"{levels}-raft", "GRPO", "RAFT", raft_alike),
+        PairRow(f"{levels}-imitate", f"{levels}-raft", "GRPO", "RAFT", raft_alike, headline),
         PairRow(f"{levels}-ppo-imitate", f"{levels}-raft", "PPO", "RAFT", raft_alike),
         PairRow(f"{levels}-imitate", f"{levels}-grpo", "GRPO", "plain GRPO", plain_alike),
         PairRow(f"{levels}-ppo-imitate", f"{levels}-ppo", "PPO", "plain PPO", plain_alike),
@@ -58,7 +60,7 @@ TASKS = [
         0.08,
         [
             PairRow("longest-imitate-distinct", "longest-raft", "GRPO, responses that differ", "RAFT", alike=False),
-            *_sokoban_pairs("longest", raft_alike=False, plain_alike=False),
+            *_sokoban_pairs("longest", raft_alike=False, plain_alike=False, headline=False),
         ],
     ),
     VerdictTask("sokoban_search", "Sokoban, 6 to 10 moves", 0.08, _sokoban_pairs("rare", False, False)),
@@ -69,7 +71,7 @@ TASKS = [
         "Sokoban, 8 to 10 moves, other levels",
         0.08,
         [
-            PairRow("longest-imitate", "longest-raft", "GRPO", "RAFT"),
+            PairRow("longest-imitate", "longest-raft", "GRPO", "RAFT", headline=True),
             PairRow("longest-tree", "longest-raft", "GRPO, tree credit", "RAFT", alike=False),
         ],
         environment="longest",
@@ -79,7 +81,7 @@ TASKS = [
         "Sokoban, 8 to 10 moves, after a curriculum",
         0.08,
         [
-            PairRow("curriculum-imitate", "curriculum-raft", "GRPO", "RAFT"),
+            PairRow("curriculum-imitate", "curriculum-raft", "GRPO", "RAFT", headline=True),
             PairRow("curriculum-ppo-imitate", "curriculum-raft", "PPO", "RAFT", alike=False),
             PairRow("curriculum-imitate", "curriculum-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("curriculum-ppo-imitate", "curriculum-ppo", "PPO", "plain PPO", alike=False),
@@ -92,7 +94,7 @@ TASKS = [
         0.12,
         [
             PairRow("first-improvement", "grpo", "GRPO", "plain GRPO"),
-            PairRow("first-improvement", "ppo-4-updates", "GRPO", "plain PPO, four updates"),
+            PairRow("first-improvement", "ppo-4-updates", "GRPO", "plain PPO, four updates", headline=True),
             PairRow("ppo-first-improvement", "ppo-4-updates", "PPO", "plain PPO, four updates"),
             PairRow("ppo-first-improvement", "ppo-8-updates", "PPO", "plain PPO, eight updates"),
             PairRow("imitate-keep", "grpo", "GRPO, beam 1 of 4", "plain GRPO", alike=False),
@@ -104,7 +106,7 @@ TASKS = [
         "WebShop, crowded",
         0.15,
         [
-            PairRow("crowded-imitate", "crowded-raft", "GRPO", "RAFT"),
+            PairRow("crowded-imitate", "crowded-raft", "GRPO", "RAFT", headline=True),
             PairRow("crowded-ppo-imitate", "crowded-raft", "PPO", "RAFT", alike=False),
             PairRow("crowded-imitate", "crowded-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("crowded-ppo-imitate", "crowded-ppo", "PPO", "plain PPO", alike=False),

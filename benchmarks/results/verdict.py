@@ -1,7 +1,7 @@
-"""The table of searched recipes minus plain ones, in points of success."""
+"""The tables of searched recipes minus plain ones, in points of success."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from benchmarks.results.figures import points, points_with_interval, rate
 from benchmarks.results.finished import PROTOCOLS, starts_of
@@ -12,22 +12,80 @@ from tsr_lightning.studies.report.comparisons import Pair, all_sets, pairs
 from tsr_lightning.studies.report.load import StudyResults
 
 _FULL = 5  # seeds, which are said where there are fewer
-_HEADER = ("task, start, aim", "searched, under", "minus", "after all epochs", "at equal tokens", "at equal seconds")
+_PERIODS = ("after all epochs", "at equal tokens", "at equal seconds")
+_HEADER = ("task, start, aim", "searched, under", "minus", *_PERIODS)
+_SHORT_HEADER = ("task", "start", "aim", "minus", *_PERIODS)
 Cell = Sequence[Estimate]  # of each protocol
 
 _NUMBERS = ("no", "one", "two", "three", "four")
 
 
-def verdict_table(studies: Mapping[str, StudyResults], tasks: Sequence[VerdictTask]) -> str:
-    """Bold where both protocols reach the aim, and the comparison holds beside all others (Benjamini-Hochberg, 5%).
+@dataclass(frozen=True)
+class Verdict:
+    """A searched recipe minus a plain one.
+
+    Args:
+        task: of which it is.
+        row: the two recipes.
+        starts: success at the start, by protocol.
+        seeds: that both have.
+        cells: their difference by period; empty where conditions differ.
+        surely: by period, True if the difference holds beside all others (Benjamini-Hochberg, 5%).
+    """
+
+    task: VerdictTask
+    row: PairRow
+    starts: Sequence[float]
+    seeds: int
+    cells: Sequence[Cell]
+    surely: Sequence[bool] = ()
+
+    @property
+    def start(self) -> str:
+        return ", ".join(map(rate, self.starts))
+
+    @property
+    def minus(self) -> str:
+        """The plain recipe, with the seeds where there are fewer than five."""
+        fewer = f", {_NUMBERS[self.seeds]} seed{'s' if self.seeds > 1 else ''}" if self.seeds < _FULL else ""
+        return self.row.minus + fewer
+
+    @property
+    def written(self) -> list[str]:
+        return [
+            verdict_cell(cell, self.task.aim, surely) if cell else "conditions differ"
+            for cell, surely in zip(self.cells, self.surely, strict=True)
+        ]
+
+
+def verdicts(studies: Mapping[str, StudyResults], tasks: Sequence[VerdictTask]) -> list[Verdict]:
+    """Compares all pairs, each beside all others.
 
     Args:
         studies: by name.
         tasks: in the order of their rows.
     """
-    rows = [row for task in tasks for row in _rows(studies[task.study], task)]
-    surely = iter(discoveries([_p_value(cell) for _, cells, _ in rows for cell in cells if cell]))
-    return table(_HEADER, ([*texts, *(_written(cell, aim, surely) for cell in cells)] for texts, cells, aim in rows))
+    found = [one for task in tasks for one in _of_task(studies[task.study], task)]
+    surely = iter(discoveries([_p_value(cell) for one in found for cell in one.cells if cell]))
+    return [replace(one, surely=[bool(cell) and next(surely) for cell in one.cells]) for one in found]
+
+
+def verdict_table(found: Sequence[Verdict]) -> str:
+    """Returns the table of all pairs. Bold where both protocols reach the aim, and the comparison holds."""
+    rows = []
+    for before, one in zip([None, *found], found, strict=False):
+        named = f"{one.task.name}; {one.start}; {points(one.task.aim)} points"
+        is_first = before is None or before.task is not one.task
+        rows.append([named if is_first else "", one.row.under, one.minus, *one.written])
+    return table(_HEADER, rows)
+
+
+def headline_table(found: Sequence[Verdict]) -> str:
+    """Returns the short table, a row per task, the rarest success at the start first; bold as in the whole one."""
+    chosen = sorted((one for one in found if one.row.headline), key=lambda one: one.starts[0])
+    return table(
+        _SHORT_HEADER, [[one.task.name, one.start, points(one.task.aim), one.minus, *one.written] for one in chosen]
+    )
 
 
 def _p_value(estimates: Cell) -> float:
@@ -35,45 +93,33 @@ def _p_value(estimates: Cell) -> float:
     return max(one.p_value for one in estimates)
 
 
-def _written(estimates: Cell, aim: float, surely: Iterator[bool]) -> str:
-    return verdict_cell(estimates, aim, next(surely)) if estimates else "conditions differ"
-
-
-def _rows(study: StudyResults, task: VerdictTask) -> Iterator[tuple[Sequence[str], Sequence[Cell], float]]:
+def _of_task(study: StudyResults, task: VerdictTask) -> Iterator[Verdict]:
     asked = replace(study, pairs=tuple((row.arm, row.other) for row in task.pairs))
     found = {
         (pair.arm, pair.other, pair.protocol): pair
         for pair in pairs(asked, all_sets(asked))
         if pair.environment == task.environment
     }
-    for number, row in enumerate(task.pairs):
+    starts = starts_of(study, task.pairs[0].arm, task.environment)
+    for row in task.pairs:
         both = [found[row.arm, row.other, protocol] for protocol in PROTOCOLS]
-        seeds = both[0].seeds
-        fewer = f", {_NUMBERS[seeds]} seed{'s' if seeds > 1 else ''}" if seeds < _FULL else ""
-        texts = ("" if number else _named(task, study), row.under, row.minus + fewer)
-        yield texts, list(_cells(both, row)), task.aim
-
-
-def _named(task: VerdictTask, study: StudyResults) -> str:
-    """With the start, sampled and greedy."""
-    starts = ", ".join(map(rate, starts_of(study, task.pairs[0].arm, task.environment)))
-    return f"{task.name}; {starts}; {points(task.aim)} points"
+        yield Verdict(task, row, starts, both[0].seeds, list(_cells(both, row)))
 
 
 def _cells(both: Sequence[Pair], row: PairRow) -> Iterator[Cell]:
-    """Empty where conditions differ."""
+    """The differences by period, in the order of the columns."""
     yield [pair.end for pair in both]
     yield [pair.equal["tokens_generated"] for pair in both]
     yield [pair.equal["train_seconds"] for pair in both] if row.alike else []
 
 
 def verdict_cell(estimates: Cell, aim: float, surely: bool) -> str:
-    """Sampled and greedy.
+    """Returns the differences of both protocols, sampled and greedy, in bold where they reach the aim.
 
     Args:
         estimates: of each protocol.
         aim: success rate that each has to reach to be bold.
-        surely: whether the comparison holds beside all others.
+        surely: True if the comparison holds beside all others.
     """
     text = " / ".join(map(points_with_interval, estimates))
     return f"**{text}**" if surely and all(one.value >= aim for one in estimates) else text

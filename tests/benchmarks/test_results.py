@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from benchmarks.results.figures import points, points_with_interval, rate, rates, thousands
+from benchmarks.results.finished import best_of, finished
 from benchmarks.results.markdown import table
 from benchmarks.results.page import PAGE, load_studies, tables, with_tables
 from benchmarks.results.pairs import TASKS
@@ -76,6 +77,20 @@ def test_every_pair_of_the_verdict_is_also_on_its_studys_page():
         page = (RESULTS / f"{task.study}.md").read_text(encoding="utf-8")
         for pair in task.pairs:
             assert f"| {pair.arm} − {pair.other} | sampled |" in page
+
+
+def test_the_short_table_has_a_searched_recipe_minus_the_best_plain_one_of_each_task(studies):
+    rows = [(task, row) for task in TASKS for row in task.pairs if row.headline]
+    assert len(rows) == len({task.name for task, _ in rows}) == len(TASKS) - 1  # one has its levels with other seconds
+    blocks = [(study, block) for study, several in ENDS.values() for block in several]
+    for task, row in rows:
+        [block] = [
+            block
+            for study, block in blocks
+            if study == task.study and row.arm in {recipe.arm for recipe in block.recipes}
+        ]
+        plain = [one for one in finished(studies[task.study], block) if one.recipe.kind == "plain"]
+        assert best_of(plain, 0).recipe.arm == row.other
 
 
 def test_the_page_of_every_study_is_made_from_its_files(studies):
