@@ -1,4 +1,4 @@
-"""Whether a figure has fallen far below its best: pure functions and plain state. Knows no trajectory and no Lightning.
+"""Tells whether a figure has fallen far below its best: pure functions and plain state, no trajectory and no Lightning.
 
 A figure is observed once per rollout or evaluation, as pairs (sum, count): of each instance its successes and episodes,
 or its valid turns and turns. The latest observations together are its level, with a 95% interval. It has collapsed
@@ -26,7 +26,7 @@ class Level:
 
 
 def rate(pairs: Pairs, best: Level | None) -> Level:
-    """A rate of successes or of valid turns; every instance counts the same.
+    """Returns a rate of successes or of valid turns; every instance counts the same.
 
     The interval is that of an evaluation. Where all instances are alike they do not show how many episodes are
     independent, so it is at least what the design effect of the best gives.
@@ -64,7 +64,7 @@ class History:
             self.best = self.current
 
     def forget_recent(self) -> None:
-        """For a policy that was restored; the best stays."""
+        """Forgets the recent observations, where a policy was restored; the best stays."""
         self.current, self.latest, self._recent = None, None, []
 
     @property
@@ -80,13 +80,13 @@ class History:
 
     @property
     def fraction_of_best(self) -> float | None:
-        """None where there is no level or the best is 0."""
+        """The level as a fraction of the best; None where there is no level or the best is 0."""
         if self.current is None or self.best is None or self.best.value == 0:
             return None
         return self.current.value / self.best.value
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain types only: what a checkpoint loaded with `weights_only` can hold."""
+        """Returns plain types, which a checkpoint loaded with `weights_only` can hold."""
         return {
             "recent": [[epochs, [list(pair) for pair in pairs]] for epochs, pairs in self._recent],
             "best": None if self.best is None else asdict(self.best),

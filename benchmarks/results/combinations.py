@@ -17,7 +17,7 @@ _HEADER = (
 
 
 def combinations_table(study: StudyResults, tasks: Mapping[str, str]) -> str:
-    """A row per task and protocol.
+    """Returns the table, a row per task and protocol.
 
     Args:
         study: its results.

@@ -11,7 +11,8 @@ from tsr_lightning.studies.report.load import StudyResults
 
 
 def ends_table(study: StudyResults, blocks: Sequence[Block]) -> str:
-    """The highest means are bold, of recipes with three seeds or more that do not learn from the solver.
+    """Returns the table of recipes; the highest means are bold, of those with three seeds or more that do not learn
+    from the solver.
 
     Args:
         study: its results.
@@ -28,7 +29,7 @@ def ends_table(study: StudyResults, blocks: Sequence[Block]) -> str:
 
 
 def _rows(study: StudyResults, block: Block) -> Iterator[Sequence[str]]:
-    """Of the recipes that have a finished run."""
+    """Yields a row for each recipe that has a finished run."""
     found = finished(study, block)
     best = [best_of([one for one in found if one.recipe.kind != "solver"], place) for place in range(len(PROTOCOLS))]
     for one in found:

@@ -7,24 +7,24 @@ from tsr_lightning.statistics import Estimate
 
 
 def rate(value: float, *, bold: bool = False) -> str:
-    """0.4984 -> .498"""
+    """Writes a rate without its zero: 0.4984 -> .498."""
     text = f"{value:.3f}".removeprefix("0")
     return f"**{text}**" if bold else text
 
 
 def rates(values: Sequence[float]) -> str:
-    """Those of the seeds, after their mean; nothing for one seed, which is its own mean."""
+    """Writes the rates of the seeds, to stand after their mean; nothing for one seed, which is its own mean."""
     return f" ({' '.join(map(rate, values))})" if len(values) > 1 else ""
 
 
 def thousands(tokens: float) -> str:
-    """Nothing for none."""
+    """Writes a number of tokens in thousands; nothing for none."""
     return f"{tokens / 1000:.0f}k" if tokens else ""
 
 
 def points(value: float, sign: str = "") -> str:
-    """A difference of success rates in whole points; half a point goes away from zero, and what rounds to 0 from below
-    keeps its sign."""
+    """Writes a difference of success rates in whole points; half a point goes away from zero, and what rounds to 0 from
+    below keeps its sign."""
     whole = math.floor(abs(100 * value) + 0.5)
     return f"{-whole if value < 0 else whole:{sign}d}" if whole or value >= 0 else "-0"
 

@@ -26,7 +26,7 @@ class Finished:
 
 
 def finished(study: StudyResults, block: Block) -> list[Finished]:
-    """The recipes that have a finished run."""
+    """Returns the recipes that have a finished run."""
     arms = {arm.arm: arm for arm in study.arms}
     return [
         Finished(recipe, tuple(arms[recipe.arm].curves(protocol, block.environment) for protocol in PROTOCOLS))
@@ -36,18 +36,18 @@ def finished(study: StudyResults, block: Block) -> list[Finished]:
 
 
 def best_of(found: Sequence[Finished], protocol: int) -> Finished | None:
-    """That with the highest mean, of those with three seeds or more."""
+    """Returns the recipe with the highest mean, of those with three seeds or more."""
     return max(
         (one for one in found if len(one.curves[0]) >= _ENOUGH), key=lambda one: one.means[protocol], default=None
     )
 
 
 def starts_of(study: StudyResults, arm: str, environment: str) -> list[float]:
-    """The success at the start of the instances that an arm plays, or those of one environment, by protocol."""
+    """Returns the success at the start by protocol, on all instances of an arm or on those of one environment."""
     [found] = [one for one in study.arms if one.arm == arm]
     return [float(found.curves(protocol, environment)[0].success[0]) for protocol in PROTOCOLS]
 
 
 def last_rates(curves: Sequence[Curve]) -> list[float]:
-    """The success rate of each run at its end."""
+    """Returns the success rate of each run at its end."""
     return [float(one.success[-1]) for one in curves]

@@ -45,13 +45,13 @@ def _of_arm(record: StudyRecord, arm: str) -> list[Mapping[str, Any]]:
 
 
 def _means(results: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of the seeds, by column."""
+    """Returns the means over seeds, by column."""
     figures = [result["evaluations"][-1]["figures"] for result in results]
     return [fmean(own[protocol][figure] for own in figures) for protocol, figure in _COLUMNS.values()]
 
 
 def _solved(result: Mapping[str, Any], instances: set[tuple[int, int]]) -> int:
-    """How many of these a run solves at least once."""
+    """Counts those of the instances that a run solves at least once."""
     many = _curve(result)
     return sum(own > 0 and one in instances for one, own in zip(many.instances, many.rates[-1], strict=True))
 

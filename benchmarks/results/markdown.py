@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Without a last newline."""
+    """Returns a table as Markdown, without a last newline."""
     return "\n".join([_line(header), "|" + "---|" * len(header), *map(_line, rows)])
 
 

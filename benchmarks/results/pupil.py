@@ -21,7 +21,7 @@ _HEADER = (
 
 
 def pupil_table(studies: Mapping[str, StudyResults], blocks: Sequence[tuple[str, Block]]) -> str:
-    """A row per block and protocol.
+    """Returns the table, a row per block and protocol.
 
     Args:
         studies: by name.

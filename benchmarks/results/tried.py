@@ -13,7 +13,7 @@ _HEADER = ("instances", "rollouts", "recipe", "trials", "best of them", "seeds",
 
 
 def tried_table(studies: Mapping[str, StudyResults], tried: Sequence[tuple[str, str, Sequence[Idea]]]) -> str:
-    """The best of the trials of an idea is that with the highest mean of both protocols.
+    """Returns the table of ideas, each by the trial with the highest mean of both protocols.
 
     Args:
         studies: by name.

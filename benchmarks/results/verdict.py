@@ -89,7 +89,7 @@ def headline_table(found: Sequence[Verdict]) -> str:
 
 
 def _p_value(estimates: Cell) -> float:
-    """Both protocols have to hold, so the larger one is that of both."""
+    """Returns the larger p-value, since both protocols have to hold."""
     return max(one.p_value for one in estimates)
 
 
@@ -107,7 +107,7 @@ def _of_task(study: StudyResults, task: VerdictTask) -> Iterator[Verdict]:
 
 
 def _cells(both: Sequence[Pair], row: PairRow) -> Iterator[Cell]:
-    """The differences by period, in the order of the columns."""
+    """Yields the differences by period, in the order of the columns."""
     yield [pair.end for pair in both]
     yield [pair.equal["tokens_generated"] for pair in both]
     yield [pair.equal["train_seconds"] for pair in both] if row.alike else []

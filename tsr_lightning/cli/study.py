@@ -66,7 +66,7 @@ def study(args: Sequence[str], resolve: Resolve) -> int:
 
 
 def _grid_path(name: str) -> Path:
-    """A file of the working folder, or else the shipped one of that name."""
+    """Returns a file of the working folder, or else the shipped one of that name."""
     path = Path(name)
     return path if path.exists() else config_path(name) or path
 

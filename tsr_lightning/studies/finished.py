@@ -26,7 +26,7 @@ def missing_evaluations(history: Mapping[str, Any], settings: Settings) -> str:
 
 
 def last_validation(settings: Settings) -> int | None:
-    """The epochs trained at the last validation; None where the settings do not count it in epochs."""
+    """Returns the epochs trained at the last validation; None where the settings do not count it in epochs."""
     epochs, interval = settings.get("trainer.max_epochs"), settings.get("trainer.check_val_every_n_epoch")
     if not isinstance(epochs, int) or not isinstance(interval, int) or epochs < 0 or interval < 1:
         return None

@@ -1,4 +1,4 @@
-"""Where a study keeps what it writes, and atomic files of JSON."""
+"""Names the files of a study, and writes JSON whole or not at all."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tsr_lightning.studies.grid import Run
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """The folder of a study.
+    """The paths of a study's files.
 
     `grid.json` and `results/` are small and all that a report or another machine needs; `runs/` has logs and
     checkpoints, and may be deleted once its runs are finished.
@@ -35,7 +35,7 @@ class StudyFolder:
         return self.results / run.arm / f"seed{run.seed}.json"
 
     def work(self, run: Run) -> Path:
-        """Where the run's logger writes."""
+        """The folder that the run's logger writes to."""
         return self.runs / run.arm / f"seed{run.seed}"
 
     def last_checkpoint(self, run: Run) -> Path:
@@ -48,7 +48,7 @@ class StudyFolder:
         return self.runs / run.arm / f".seed{run.seed}.lock"
 
     def begun(self, run: Run) -> Path:
-        """The settings that an unfinished run was begun with."""
+        """The file of the settings that an unfinished run was begun with."""
         return self.runs / run.arm / f"seed{run.seed}.settings.json"
 
 

@@ -57,7 +57,7 @@ class Arm:
     points: Mapping[str, str] = field(default_factory=dict)
 
     def flags(self) -> list[str]:
-        """What a user would write after `tsr fit`."""
+        """Returns what a user would write after `tsr fit`."""
         files = [f"--config={path}" for path in self.configs]
         return [*files, *(f"--{key}={flag_value(value)}" for key, value in self.overrides.items())]
 
@@ -88,13 +88,13 @@ class Grid:
     share_start: bool = False
 
     def runs(self) -> list[Run]:
-        """All runs, seed after seed, so that the first ones cover all arms."""
+        """Returns all runs, seed after seed, so that the first ones cover all arms."""
         seeds = dict.fromkeys(seed for arm in self.arms for seed in arm.seeds)
         return [Run(arm.name, seed) for seed in seeds for arm in self.arms if seed in arm.seeds]
 
 
 def flag_value(value: Any) -> str:
-    """A value of YAML as the command line takes it: a text as it stands, all else as JSON."""
+    """Returns a value of YAML as the command line takes it: a text as it stands, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -111,7 +111,7 @@ def read_grid(path: Path) -> Grid:
 
 
 def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
-    """The grid that a mapping describes; `name` where it gives none."""
+    """Returns the grid that a mapping describes; `name` names it where the mapping does not."""
     check_keys(given, _KEYS, "")
     configs, overrides = texts(given.get("configs"), "configs"), _overrides(given.get("overrides"), "overrides")
     if "seeds" not in given:
@@ -157,7 +157,7 @@ class _Point:
 
 
 def _product(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
-    """An arm for every combination of one point from each axis."""
+    """Yields an arm for every combination of one point from each axis."""
     axes = {axis: _points(points, f"axes.{axis}") for axis, points in mapping(given, "axes").items()}
     if not axes:
         return
@@ -172,7 +172,7 @@ def _product(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
 
 
 def _points(given: Any, key: str) -> list[_Point]:
-    """The points of an axis, from a list of files (named by their stems) or from a mapping of names to keys."""
+    """Returns the points of an axis, from a list of files (named by their stems) or from a mapping of names to keys."""
     if isinstance(given, list):
         files = texts(given, key)
         points = [_Point(_name(PurePosixPath(path).stem, key), (path,), {}) for path in files]
@@ -207,8 +207,8 @@ def _name(given: Any, key: str) -> str:
 
 
 def _baselines(given: Any, arms: Sequence[Arm]) -> dict[str, str]:
-    """The arm that each is compared with: one for all by its name, or by points, such as {search: sample}, the one that
-    has those and is the same on all other axes."""
+    """Returns the arm that each is compared with: one for all by its name, or by points, such as {search: sample}, the
+    one that has those and is the same on all other axes."""
     if given is None:
         return {}
     names = [arm.name for arm in arms]
@@ -224,8 +224,8 @@ def _baselines(given: Any, arms: Sequence[Arm]) -> dict[str, str]:
 
 
 def _pairs(given: Any, arms: Sequence[Arm]) -> Iterator[tuple[str, str]]:
-    """Two arms each: a list of pairs of names, or by axis, such as {search: [[beam, sample]]}, the arms that have those
-    points and are the same on all other axes."""
+    """Yields pairs of arms: those of a list of names, or by axis, such as {search: [[beam, sample]]}, the arms that
+    have those points and are the same on all other axes."""
     if given is None:
         return
     if isinstance(given, list):

@@ -24,7 +24,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Reads the mapping in a YAML file.
 
     Raises:
         ConfigError: there is no such file, or no mapping in it.
@@ -50,7 +50,7 @@ def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> 
 
 
 def mapping(given: Any, key: str) -> dict[str, Any]:
-    """`given` as a mapping with texts as keys; null is an empty one."""
+    """Returns `given` as a mapping with texts as keys; null is an empty one."""
     if given is None:
         return {}
     if not isinstance(given, dict):
@@ -59,7 +59,7 @@ def mapping(given: Any, key: str) -> dict[str, Any]:
 
 
 def texts(given: Any, key: str) -> tuple[str, ...]:
-    """`given` as a list of texts; null is an empty one."""
+    """Returns `given` as a list of texts; null is an empty one."""
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
@@ -68,7 +68,7 @@ def texts(given: Any, key: str) -> tuple[str, ...]:
 
 
 def whole_numbers(given: Any, key: str) -> tuple[int, ...]:
-    """`given` as a list of different whole numbers, at least one."""
+    """Returns `given` as a list of different whole numbers, at least one."""
     is_list = isinstance(given, list) and len(given) > 0
     if not is_list or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in given):
         raise ConfigError(f"{key} is {given!r}: give a list of whole numbers, such as [1, 2, 3]")

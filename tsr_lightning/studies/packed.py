@@ -1,4 +1,4 @@
-"""A study as two files that a repository keeps: NAME.yaml says how its runs were made, NAME.csv.gz what they measured.
+"""Keeps a study in two files: NAME.yaml says how its runs were made, NAME.csv.gz what they measured.
 
 The table has a row per run, evaluation and protocol, and `pandas.read_csv` reads it. In the YAML, what all runs of the
 study or of an arm share is written once, and so is each list of instances. Nothing is lost: what is read equals what
@@ -26,7 +26,7 @@ _SHORT = 80  # characters of a mapping that stands in one line
 
 
 def write_packed(record: StudyRecord, path: Path) -> None:
-    """Writes both files.
+    """Writes both files of a packed study.
 
     Args:
         record: of a study.
@@ -42,7 +42,7 @@ def write_packed(record: StudyRecord, path: Path) -> None:
 
 
 def read_packed(path: Path) -> StudyRecord:
-    """Reads what `write_packed` wrote.
+    """Reads the record that `write_packed` wrote.
 
     Args:
         path: of the YAML.
@@ -68,7 +68,7 @@ def read_packed(path: Path) -> StudyRecord:
 
 
 def table_path(path: Path) -> Path:
-    """Returns where the table of a packed study is."""
+    """Returns the path of a packed study's table."""
     return path.with_suffix(".csv.gz")
 
 

@@ -1,4 +1,4 @@
-"""The evaluations of a study as one compressed CSV: a row per run, evaluation and protocol."""
+"""Writes and reads the evaluations of a study as one compressed CSV: a row per run, evaluation and protocol."""
 
 import csv
 import gzip
@@ -17,7 +17,7 @@ _OWN = "own_protocol"  # of an evaluation by other settings than the run's first
 
 
 def table(record: StudyRecord) -> bytes:
-    """Returns the file of a record; the same record has the same bytes."""
+    """Returns the contents of the file; the same record has the same bytes."""
     rows = list(_rows(record))
     several = dict.fromkeys(column for row in rows for column in row)
     kinds = (*_RUN, "costs.", "figures.", _SUCCESSES, _OWN)

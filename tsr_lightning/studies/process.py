@@ -1,4 +1,4 @@
-"""The processes of a study: each run is one, holds a lock while it lives, and dies with the study."""
+"""Runs the processes of a study: each run is one, holds a lock while it lives, and dies with the study."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _GRACE = 20.0  # seconds in which a run that is asked to end does so: it may be 
 
 
 class AlreadyRunning(Exception):
-    """Another process, perhaps of a study that was killed, still works on this run."""
+    """Raised where another process, perhaps of a study that was killed, still works on a run."""
 
 
 @contextmanager
@@ -74,8 +74,8 @@ class Processes:
         return self._closed
 
     def close(self) -> None:
-        """Ends what runs, and lets nothing begin: by SIGTERM, and what has not ended in time is killed. Checkpoints are
-        written whole or not at all, so nothing is lost but time."""
+        """Ends what runs by SIGTERM, kills what has not ended in time, and lets nothing begin. Checkpoints are written
+        whole or not at all, so nothing is lost but time."""
         with self._mutex:
             self._closed = True
             running = list(self._running)
@@ -90,7 +90,7 @@ class Processes:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a log, without empty lines; a progress bar's line is its last state."""
+    """Returns the end of a log, without empty lines; a progress bar's line is its last state."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines = [line.rpartition("\r")[2].rstrip() for line in text.splitlines()]
     return [line for line in lines if line][-count:]

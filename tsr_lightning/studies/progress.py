@@ -1,4 +1,4 @@
-"""What a study says while it runs: a line per run begun and ended, with what is left and for how long."""
+"""Prints what a study does: a line per run begun and ended, with what is left and for how long."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from tsr_lightning.studies.grid import Run
 def seconds_left(
     durations: Mapping[str, Sequence[float]], waiting: Collection[Run], running: Mapping[Run, float], jobs: int
 ) -> float | None:
-    """How long a study still takes, by what finished runs took; None before the first.
+    """Estimates how long a study still takes, by what finished runs took; None before the first.
 
     Args:
         durations: seconds of the finished runs by arm; an arm without one takes the mean of all.
@@ -43,7 +43,8 @@ def duration(seconds: float) -> str:
 
 
 def describe_change(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Success at the start, where the run measured it, and at the last evaluation: `sampled 0.125 to 0.560`."""
+    """Describes success at the start, where the run measured it, and at the last evaluation: `sampled 0.125 to
+    0.560`."""
     first, last = evaluations[0]["figures"], evaluations[-1]["figures"]
     has_start = len(evaluations) > 1 and evaluations[0]["costs"]["epochs"] == 0
     parts = []
@@ -87,7 +88,7 @@ class Progress:
             self.say(f"{run} {note}")
 
     def finish(self, run: Run, seconds: float, note: str) -> None:
-        """`seconds`: of the whole run, those before it was stopped included."""
+        """Ends a run that finished; `seconds` are those of the whole run, those before it was stopped included."""
         with self._mutex:
             self._durations[run.arm].append(max(seconds, time.monotonic() - self._begun[run]))
             self._end(run, f"finished after {duration(seconds)}: {note}", "green")

@@ -1,4 +1,4 @@
-"""What a study has recorded, whichever files keep it: its grid and the results of its runs."""
+"""Holds what a study has recorded, whichever files keep it: its grid and the results of its runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The file that a finished run leaves: its settings and its history, all that a report needs of it."""
+"""Writes and reads the file that a finished run leaves: its settings and its history, all that a report needs of it."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,7 @@ _PACKAGES = ("tsr-lightning", "torch", "transformers")
 
 
 def result_contents(run: Run, settings: Settings, history: Mapping[str, Any], *, jobs: int, threads: int) -> Any:
-    """Plain types for the result file.
+    """Returns plain types for the result file.
 
     Args:
         run: the finished run.
@@ -37,7 +37,7 @@ def result_contents(run: Run, settings: Settings, history: Mapping[str, Any], *,
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The contents of a result file.
+    """Reads the contents of a result file.
 
     Raises:
         ConfigError: it is none, or of a later version.

@@ -1,4 +1,4 @@
-"""The settings of a run as a flat mapping, so that two can be compared key by key."""
+"""Flattens the settings of a run, so that two can be compared key by key."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,8 +18,8 @@ _SHOWN = 3
 
 
 def flat_settings(resolved: Mapping[str, Any]) -> Settings:
-    """The resolved configuration of a run by dotted key; an entry of a list by its position. An empty mapping or list
-    is a value."""
+    """Returns the resolved configuration of a run by dotted key; an entry of a list by its position. An empty mapping
+    or list is a value."""
     return {
         key: value
         for key, value in _leaves(dict(resolved), "")
@@ -39,14 +39,14 @@ def _leaves(node: Any, above: str) -> list[tuple[str, Any]]:
 
 
 def differing_keys(several: Sequence[Settings]) -> str:
-    """The keys that differ between any of them, in words; empty where nothing does."""
+    """Returns the keys that differ between any of them, in words; empty where nothing does."""
     absent = "not set"
     keys = sorted({key for one in several for key in one})
     return _listed([key for key in keys if any(one.get(key, absent) != several[0].get(key, absent) for one in several)])
 
 
 def differences(before: Settings, now: Settings) -> str:
-    """What differs, in words; empty where nothing does."""
+    """Describes what differs, in words; empty where nothing does."""
     absent = "not set"
     changes = [
         f"{key} was {before.get(key, absent)} and is {now.get(key, absent)}"

@@ -1,4 +1,4 @@
-"""Which runs begin alike: the evaluation of their start is the same, number for number, and needs to be made once.
+"""Finds runs that begin alike: the evaluation of their start is the same, number for number, and needs to be made once.
 
 An evaluation's draws are named by the seed of the held-out set and not by that of the run. So the start depends on the
 policy, the environment, the held-out set, the protocols and the limits of a response, and on the run's seed only where
@@ -19,7 +19,7 @@ _DECIDES = (
 
 
 class SharedStarts:
-    """Decides when a run begins whether it measures its start. Safe to call from several threads.
+    """Decides, when a run begins, if it measures its start. Safe to call from several threads.
 
     Of the runs that begin alike one at a time does, until one of them is finished: if it fails, the next that begins
     does.
@@ -34,7 +34,7 @@ class SharedStarts:
         self._mutex = threading.Lock()
 
     def begin(self, run: Run, settings: Mapping[str, Any], earlier: bool | None) -> bool:
-        """Whether the run measures its start.
+        """Returns True if the run measures its start.
 
         Args:
             run: that begins or goes on.
@@ -52,19 +52,19 @@ class SharedStarts:
             return earlier
 
     def end(self, run: Run) -> None:
-        """Called when the run has ended: a finished one has its result file by now."""
+        """Notes that the run has ended: a finished one has its result file by now."""
         with self._mutex:
             self._measuring.pop(run, None)
 
 
 def measures_its_start(result: Mapping[str, Any]) -> bool:
-    """Whether a result or a history has the evaluation before training."""
+    """True if a result or a history has the evaluation before training."""
     evaluations = result["evaluations"]
     return bool(evaluations) and bool(evaluations[0]["costs"]["epochs"] == 0)
 
 
 def start_key(settings: Mapping[str, Any], seed: int) -> str:
-    """Equal for runs whose policies are evaluated alike before they are trained.
+    """Returns a key that is equal for runs whose policies are evaluated alike before they are trained.
 
     Args:
         settings: of the run, by dotted key.

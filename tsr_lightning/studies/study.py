@@ -56,7 +56,7 @@ class Outcome:
 
 
 def check_arms(grid: Grid, resolve: Resolve, only: Sequence[str] = ()) -> dict[str, CheckedArm]:
-    """The configurations of the arms that have runs to make, by name.
+    """Checks the configurations of the arms that have runs to make, and returns them by name.
 
     Args:
         grid: the study.
@@ -98,8 +98,8 @@ def _evaluation(resolved: Mapping[str, Any]) -> str:
 
 
 def chosen_runs(grid: Grid, only: Sequence[str]) -> list[Run]:
-    """The runs whose arm, or whose arm and seed as in `ppo-beam/seed1`, matches any of some shell patterns; all without
-    patterns."""
+    """Returns the runs whose arm, or whose arm and seed as in `ppo-beam/seed1`, matches any of some shell patterns; all
+    without patterns."""
     runs = grid.runs()
     chosen: set[Run] = set()
     for pattern in only:
@@ -110,7 +110,7 @@ def chosen_runs(grid: Grid, only: Sequence[str]) -> list[Run]:
 
 
 def _refuse_sizes_of_whole_memory(checked: Mapping[str, CheckedArm], jobs: int) -> None:
-    """`fit` chooses a size that is null by the machine's memory, as if it were alone on it."""
+    """Refuses sizes that are null, which `fit` chooses by the machine's memory as if it were alone on it."""
     for name, arm in checked.items():
         null = [key for key in _SIZES_OF_THE_MACHINE if arm.settings.get(key, "given") is None]
         if null:
@@ -190,8 +190,8 @@ def run_study(
 
 
 def _results(grid: Grid, folder: StudyFolder) -> dict[Run, dict[str, Any]]:
-    """Of all finished runs, in whichever process they were. One that ended early, by a signal that an earlier version
-    took for its end, is not finished."""
+    """Reads the results of all finished runs, in whichever process they were. A run that ended early, by a signal that
+    an earlier version took for its end, is not finished."""
     results = {run: read_result(folder.result(run)) for run in grid.runs() if folder.result(run).is_file()}
     return {run: result for run, result in results.items() if not missing_evaluations(result, result["settings"])}
 
@@ -227,7 +227,7 @@ def _refuse_to_lose(todo: Sequence[Run], checked: Mapping[str, CheckedArm], fold
 
 
 def _write_grid(grid: Grid, folder: StudyFolder) -> None:
-    """For the report, which says what is missing. The result files say all else."""
+    """Writes the grid for the report, which says what is missing. The result files say all else."""
     plain = {
         "name": grid.name,
         "arms": {arm.name: {"seeds": list(arm.seeds), "points": dict(arm.points)} for arm in grid.arms},
@@ -241,7 +241,7 @@ def _write_grid(grid: Grid, folder: StudyFolder) -> None:
 
 @dataclass(frozen=True)
 class _Worker:
-    """What the threads of a study do."""
+    """The work of a study's threads."""
 
     checked: Mapping[str, CheckedArm]
     folder: StudyFolder
@@ -288,7 +288,7 @@ class _Worker:
                 self.starts.end(run)
 
     def _history(self, run: Run, checked: CheckedArm) -> dict[str, Any]:
-        """What the run's evaluations have measured so far."""
+        """Reads what the run's evaluations have measured so far."""
         written = self.folder.work(run) / f"{checked.evaluation}.history.json"
         return dict(read_json(written)) if written.is_file() else {"evaluations": []}
 
@@ -319,7 +319,7 @@ class _Worker:
         return "finished"
 
     def _checkpoint(self, run: Run, checked: CheckedArm) -> Path | None:
-        """The last checkpoint of a stopped run; removes what was begun without one."""
+        """Returns the last checkpoint of a stopped run; removes what was begun without one."""
         last, begun = self.folder.last_checkpoint(run), self.folder.begun(run)
         if last.is_file() and begun.is_file() and read_json(begun) == checked.settings:
             return last
@@ -331,7 +331,7 @@ class _Worker:
 def fit_command(
     run: Run, arm: Arm, folder: StudyFolder, checkpoint: Path | None, *, evaluate_start: bool = True
 ) -> list[str]:
-    """The command line of a run.
+    """Returns the command line of a run.
 
     Args:
         run: the arm and the seed.

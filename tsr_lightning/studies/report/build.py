@@ -31,7 +31,7 @@ class Built:
 
 
 def build_report(studies: Sequence[StudyResults]) -> Built:
-    """Compares all that the studies have finished."""
+    """Returns the report of all that the studies have finished."""
     pictures: dict[str, tuple[InstanceSet, Sequence[End]]] = {}
     sections, lines, all_ends, all_budgets, all_pairs, all_reached = [], [], [], [], [], []
     for study in studies:
@@ -68,7 +68,7 @@ def build_report(studies: Sequence[StudyResults]) -> Built:
 
 
 def _pairs_tables(found: Sequence[Pair]) -> Iterator[Table]:
-    """Of all instances, then of each environment of a mixture."""
+    """Yields the table of all instances, then that of each environment of a mixture."""
     for environment in dict.fromkeys(pair.environment for pair in found):
         own = [pair for pair in found if pair.environment == environment]
         yield pairs_table(own, "The first minus the second" + (f", on {environment}" if environment else ""))

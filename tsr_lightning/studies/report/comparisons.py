@@ -1,4 +1,4 @@
-"""What the curves of a study say in figures: ends, equal budgets, time to a threshold. Numbers, no texts."""
+"""Compares the curves of a study: ends, equal budgets, time to a threshold. Numbers, no texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,7 +94,7 @@ class InstanceSet:
 
 
 def instance_sets(study: StudyResults) -> list[InstanceSet]:
-    """A study's arms by protocol and by the instances that they play."""
+    """Groups a study's arms by protocol and by the instances that they play."""
     found = []
     protocols = dict.fromkeys(protocol for arm in study.arms for protocol in arm.protocols)
     for protocol in protocols:
@@ -110,7 +110,8 @@ def instance_sets(study: StudyResults) -> list[InstanceSet]:
 
 
 def by_environment(group: InstanceSet) -> Iterator[InstanceSet]:
-    """One per environment of a mixture that is evaluated; entries of one name are one, as in the figures of a run."""
+    """Yields a set for each environment of a mixture that is evaluated; entries of one name are one, as in a run's
+    figures."""
     for name in dict.fromkeys(group.environments.values()):
         places = [place for place, other in group.environments.items() if other == name]
         curves = {arm: [one.within(places) for one in own] for arm, own in group.curves.items()}
@@ -119,12 +120,12 @@ def by_environment(group: InstanceSet) -> Iterator[InstanceSet]:
 
 
 def all_sets(study: StudyResults) -> list[InstanceSet]:
-    """The sets of a study, each followed by those of its environments."""
+    """Returns the sets of a study, each followed by those of its environments."""
     return [one for group in instance_sets(study) for one in (group, *by_environment(group))]
 
 
 def _label(members: Sequence[ArmResults], arms: Sequence[ArmResults], number: int) -> str:
-    """The points that all members from axes have, and not all arms from axes; a number where there are none."""
+    """Returns the points that all members from axes have, and not all arms from axes; a number where there are none."""
     points = sorted(_shared_points(members) - _shared_points(arms))
     return ", ".join(f"{axis} {point}" for axis, point in points) or f"instances {number}"
 
@@ -135,7 +136,7 @@ def _shared_points(arms: Sequence[ArmResults]) -> set[tuple[str, str]]:
 
 
 def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
-    """One per arm of a set."""
+    """Yields the start and end of every arm of a set."""
     for arm, curves in group.curves.items():
         last = [one.rates[-1] for one in curves]
         has_start = all(one.costs["epochs"][0] == 0 for one in curves)
@@ -158,9 +159,9 @@ def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
 
 
 def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
-    """One per arm and budget. An arm that spends nothing of a budget, such as supervised training of generated tokens,
-    has no row for it, and limits no other. An arm whose first evaluation came later than that, as without a start, has
-    none either."""
+    """Yields the success of every arm at every budget. An arm that spends nothing of a budget, such as supervised
+    training of generated tokens, has no row for it, and limits no other. An arm whose first evaluation came later than
+    that, as without a start, has none either."""
     for budget in BUDGETS:
         spenders = {
             arm: curves for arm, curves in group.curves.items() if all(one.costs[budget][-1] > 0 for one in curves)
@@ -191,7 +192,7 @@ def at_budgets(study: StudyResults, group: InstanceSet) -> Iterator[AtBudget]:
 
 
 def pairs(study: StudyResults, groups: Sequence[InstanceSet]) -> Iterator[Pair]:
-    """One per pair of the grid and set in which both have finished runs."""
+    """Yields the comparison of every pair of the grid, in each set where both have finished runs."""
     for (arm, other), group in product(study.pairs, groups):
         curves, others = group.curves.get(arm, ()), group.curves.get(other, ())
         end = difference(curves, others, lambda one: one.rates[-1])
@@ -208,7 +209,8 @@ def pairs(study: StudyResults, groups: Sequence[InstanceSet]) -> Iterator[Pair]:
 
 
 def reached(study: StudyResults, group: InstanceSet) -> Iterator[Reached]:
-    """One per arm and threshold; without thresholds in the grid, the end of each arm's baseline is one."""
+    """Yields what every arm spent until each threshold; without thresholds in the grid, the end of its baseline is
+    one."""
     for arm, curves in group.curves.items():
         for threshold in _thresholds(study, group, arm):
             by_epoch = [one.spent_until("epochs", threshold) for one in curves]
@@ -225,7 +227,8 @@ def reached(study: StudyResults, group: InstanceSet) -> Iterator[Reached]:
 
 
 def difference(curves: Sequence[Curve], others: Sequence[Curve], rates: Callable[[Curve], Floats]) -> Estimate | None:
-    """The mean of the first minus the second, paired by seed and instance; None where they share no seed or instance.
+    """Returns the mean of the first minus the second, paired by seed and instance; None where they share no seed or
+    instance.
 
     Args:
         curves: the runs of an arm.
@@ -244,12 +247,12 @@ def _difference_at(curves: Sequence[Curve], others: Sequence[Curve], budget: str
 
 
 def _reaches_back(curves: Sequence[Curve], budget: str, amount: float) -> bool:
-    """Whether all were evaluated before so much was spent; without a start the first evaluation may come later."""
+    """True if all were evaluated before so much was spent; without a start the first evaluation may come later."""
     return all(float(one.costs[budget][0]) <= amount for one in curves)
 
 
 def _comparable(study: StudyResults, budget: str, *names: str) -> bool:
-    """Whether runs spent a budget under the same conditions: seconds depend on threads, on how many runs shared the
+    """True if runs spent a budget under the same conditions: seconds depend on threads, on how many runs shared the
     machine, and on versions; on the day too, which no result records."""
     if budget != "train_seconds":
         return True
@@ -263,7 +266,8 @@ def _least(curves: Sequence[Curve], budget: str) -> float:
 
 
 def _baseline(study: StudyResults, group: InstanceSet, arm: str) -> tuple[str | None, Sequence[Curve]]:
-    """The arm that this one is compared with, and its runs; none where it is its own or has no finished run here."""
+    """Returns the arm that this one is compared with, and its runs; none where it is its own or has no finished run
+    here."""
     name = study.baselines.get(arm)
     return (None, ()) if name is None or name == arm or name not in group.curves else (name, group.curves[name])
 

@@ -40,7 +40,7 @@ class Curve:
         return np.asarray(self.rates.mean(axis=1))
 
     def within(self, environments: Collection[int]) -> "Curve":
-        """The same run on the instances of some environments of a mixture alone.
+        """Returns the same run on the instances of some environments of a mixture alone.
 
         Args:
             environments: their places in `data.env`.
@@ -54,7 +54,7 @@ class Curve:
         )
 
     def at(self, budget: str, amount: float) -> Floats:
-        """[I] rates when so much was spent, linear between two evaluations; the last ones beyond the end."""
+        """Returns [I] rates when so much was spent, linear between two evaluations; the last ones beyond the end."""
         costs = self.costs[budget]
         after = int(np.searchsorted(costs, amount))
         if after == 0 or after == len(costs):
@@ -63,8 +63,8 @@ class Curve:
         return np.asarray((1 - share) * self.rates[after - 1] + share * self.rates[after])
 
     def spent_until(self, budget: str, success: float) -> float:
-        """What was spent when the success rate first reached a value, linear between two evaluations; infinite where it
-        never did."""
+        """Returns what was spent when the success rate first reached a value, linear between two evaluations; infinite
+        where it never did."""
         reached = np.flatnonzero(self.success >= success)
         if len(reached) == 0:
             return float("inf")
@@ -76,7 +76,7 @@ class Curve:
 
 
 def matrix(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:
-    """[S, I] values of several runs over the instances that all of them have, in one order.
+    """Returns [S, I] values of several runs over the instances that all of them have, in one order.
 
     Args:
         curves: the runs, one per seed.
@@ -96,7 +96,7 @@ def _common(curves: Sequence[Curve]) -> list[tuple[int, int]]:
 
 
 def paired(first: Sequence[Curve], second: Sequence[Curve]) -> tuple[list[Curve], list[Curve]]:
-    """The runs of both arms whose seeds both have, in one order; empty without a common seed or instance."""
+    """Returns the runs of both arms whose seeds both have, in one order; none without a common seed or instance."""
     others = {curve.seed: curve for curve in second}
     left = [curve for curve in first if curve.seed in others]
     right = [others[curve.seed] for curve in left]

@@ -34,7 +34,7 @@ class ArmResults:
     results: Mapping[int, Mapping[str, Any]]
 
     def curves(self, protocol: str, environment: str = "") -> list[Curve]:
-        """One per seed that was evaluated by this protocol.
+        """Returns the curve of each seed that was evaluated by this protocol.
 
         Args:
             protocol: of evaluation.
@@ -122,7 +122,7 @@ def study_results(record: StudyRecord) -> StudyResults:
 
 
 def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:
-    """With the start of each run that another of the study measured for it (`starts.py`)."""
+    """Gives each run the start that another of the study measured for it (`starts.py`)."""
     measured = {
         start_key(result["settings"], seed): result
         for arm in arms
@@ -144,7 +144,7 @@ def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:
 
 
 def with_start(result: Mapping[str, Any], measured: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """A result whose first evaluation is the start, taken from another result where it has none."""
+    """Returns a result whose first evaluation is the start, taken from another result where it has none."""
     first = result["evaluations"][0]
     if measures_its_start(result) or measured is None or measured["instances"] != result["instances"]:
         return result
@@ -154,7 +154,7 @@ def with_start(result: Mapping[str, Any], measured: Mapping[str, Any] | None) ->
 
 
 def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:
-    """The curve of a result file; None where the protocol did not evaluate it."""
+    """Returns the curve of a result file; None where the protocol did not evaluate it."""
     evaluations = [one for one in result["evaluations"] if protocol in one["successes"]]
     if not evaluations:
         return None
@@ -175,5 +175,5 @@ def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:
 
 
 def run_costs(costs: Mapping[str, float]) -> dict[str, float]:
-    """The costs of a run so far, with its seconds apart from those of evaluation."""
+    """Returns the costs of a run so far, with its seconds apart from those of evaluation."""
     return {**costs, "train_seconds": costs["seconds"] - costs["evaluation_seconds"]}

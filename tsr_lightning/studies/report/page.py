@@ -1,4 +1,4 @@
-"""A report as one HTML page without other files, and as Markdown beside its pictures."""
+"""Renders a report as one HTML page without other files, and as Markdown beside its pictures."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """What a page says.
+    """The contents of a page.
 
     Args:
         title: its heading.
@@ -78,7 +78,7 @@ class Report:
 
 
 def html(report: Report, pictures: Mapping[str, bytes]) -> str:
-    """The page, with the pictures inlined.
+    """Returns the page, with the pictures inlined.
 
     Args:
         report: its contents.
@@ -90,7 +90,7 @@ def html(report: Report, pictures: Mapping[str, bytes]) -> str:
 
 
 def markdown(report: Report) -> str:
-    """A fragment without a first heading, to be put into another page beside the pictures."""
+    """Returns a fragment without a first heading, to be put into another page beside the pictures."""
     parts = [*report.verdict]
     for section in report.sections:
         parts += [f"## {section.title}", *(f"![{name}]({name})" for name in section.pictures)]

@@ -1,4 +1,4 @@
-"""Pictures of a set of arms: their curves, or their gains where they were evaluated at the start and the end alone."""
+"""Draws a set of arms: their curves, or their gains where they were evaluated at the start and the end alone."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -20,7 +20,7 @@ _ROW = 0.22  # inches, of a line of text
 
 
 def draw(group: InstanceSet, ends: Sequence[End]) -> bytes:
-    """A PNG of all arms of a set.
+    """Draws all arms of a set as a PNG.
 
     Args:
         group: the arms.
@@ -32,7 +32,7 @@ def draw(group: InstanceSet, ends: Sequence[End]) -> bytes:
 
 
 def draw_gains(group: InstanceSet, gains: Mapping[str, Estimate]) -> bytes:
-    """A PNG with a row per arm, the largest gain first, and its interval."""
+    """Draws a PNG with a row per arm, the largest gain first, and its interval."""
     figure, axis = pyplot.subplots(figsize=(_WIDTH, 1.5 + _ROW * len(gains)))
     rows = sorted(gains.items(), key=lambda row: row[1].value)
     for place, (_, gain) in enumerate(rows):
@@ -49,7 +49,7 @@ def draw_gains(group: InstanceSet, gains: Mapping[str, Estimate]) -> bytes:
 
 
 def draw_curves(group: InstanceSet) -> bytes:
-    """A PNG with a panel per budget, the mean of the seeds as a line and their range as a band."""
+    """Draws a PNG with a panel per budget, the mean of the seeds as a line and their range as a band."""
     names = [_named(group, arm) for arm in group.curves]
     columns = min(
         4, len(names), max(1, 150 // (8 + max(map(len, names))))
@@ -91,7 +91,8 @@ def title(group: InstanceSet) -> str:
 
 
 def at_common_evaluations(curves: Sequence[Curve], budget: str) -> tuple[Floats, Floats]:
-    """Mean cost of the seeds, [E], and each seed's success, [S, E], at the epochs that all were evaluated after."""
+    """Returns the mean cost of the seeds, [E], and each seed's success, [S, E], at the epochs that all were evaluated
+    after."""
     epochs = [one.costs["epochs"] for one in curves]
     common = [epoch for epoch in epochs[0] if all(epoch in other for other in epochs)]
     places = [np.searchsorted(own, common) for own in epochs]

@@ -1,4 +1,4 @@
-"""The comparisons as tables of texts, which a page or Markdown shows."""
+"""Writes the comparisons as tables of texts, which a page or Markdown shows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def ends_table(rows: Sequence[End], title: str) -> Table:
 
 
 def budgets_table(rows: Sequence[AtBudget], title: str) -> Table:
-    """A row per arm and protocol, a pair of columns per budget that is no count of epochs."""
+    """Returns a row per arm and protocol, with a pair of columns per budget that is no count of epochs."""
     shown = [budget for budget in BUDGETS if any(row.budget == budget for row in rows)]
     common = {row.budget: row.common for row in rows}
     by_arm: dict[tuple[str, str], dict[str, AtBudget]] = {}
@@ -55,7 +55,7 @@ def budgets_table(rows: Sequence[AtBudget], title: str) -> Table:
 
 
 def pairs_table(rows: Sequence[Pair], title: str) -> Table:
-    """A row per pair and protocol, a column per budget that is no count of epochs."""
+    """Returns a row per pair and protocol, with a column per budget that is no count of epochs."""
     shown = [budget for budget in BUDGETS if any(budget in row.equal for row in rows)]
     return Table(
         title,

@@ -1,4 +1,4 @@
-"""The figures as data frames: a row per evaluation, and a row per comparison."""
+"""Writes the figures as data frames: a row per evaluation, and a row per comparison."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -15,7 +15,7 @@ _OWN_COSTS = ("tokens_generated", "env_steps", "seconds")
 
 
 def evaluations_frame(studies: Sequence[StudyResults]) -> pd.DataFrame:
-    """A row per study, arm, seed, protocol and epoch, with the costs of the run so far and all figures.
+    """Returns a row per study, arm, seed, protocol and epoch, with the costs of the run so far and all figures.
 
     The costs are those of `callbacks.costs.RunCosts` and `train_seconds`, the seconds without evaluation; what the
     evaluation itself cost has `evaluation_` before its name. An axis is a column `axis.NAME`.
@@ -49,7 +49,7 @@ def _evaluations(studies: Sequence[StudyResults]) -> Iterator[dict[str, Any]]:
 
 
 def comparisons_frame(rows: Iterable[End | AtBudget | Pair | Reached]) -> pd.DataFrame:
-    """A row per comparison; an estimate as three columns, what was spent as one per budget."""
+    """Returns a row per comparison; an estimate as three columns, what was spent as one per budget."""
     return pd.DataFrame([dict(_columns(row)) for row in rows])
 
 

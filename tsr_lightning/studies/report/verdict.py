@@ -1,4 +1,4 @@
-"""The first lines of a report: what is finished, what ends below its start, and what is ahead."""
+"""Writes the first lines of a report: what is finished, what ends below its start, and what is ahead."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ _NAMED = 8
 
 
 def verdict(study: StudyResults, ends: Sequence[End]) -> Iterator[str]:
-    """Sentences on one study."""
+    """Yields sentences on one study."""
     done = sum(len(arm.results) for arm in study.arms)
     yield f"{study.name}: {done} of {done + len(study.missing)} runs are finished{_missing(study)}."
     for arm in study.arms:
@@ -34,7 +34,7 @@ def verdict(study: StudyResults, ends: Sequence[End]) -> Iterator[str]:
 
 
 def _against_baselines(ends: Sequence[End]) -> Iterator[str]:
-    """What is ahead and behind together: a single interval in twenty excludes zero by luck."""
+    """Yields what is ahead and behind, judged together: a single interval in twenty excludes zero by luck."""
     compared = [(end, end.against) for end in ends if end.against is not None]
     several = [(end, against) for end, against in compared if end.seeds > 1]
     surely = discoveries([against.p_value for _, against in several])
