@@ -1,12 +1,12 @@
 """A run is finished where its history reaches the last validation of its settings, or says why it ended before."""
 
-import json
 from typing import Any
 
 import pytest
 from commands import ROOT
 
 from tsr_lightning.studies.finished import last_validation, missing_evaluations
+from tsr_lightning.studies.packed import read_packed
 
 SETTINGS = {"trainer.max_epochs": 10, "trainer.check_val_every_n_epoch": 4}
 
@@ -37,8 +37,8 @@ def test_a_run_that_ended_before_its_last_validation_is_not_finished():
 
 
 def test_every_result_of_this_project_is_of_a_finished_run():
-    results = list((ROOT / "docs" / "results").rglob("results/*/seed*.json"))[::40]
-    assert len(results) > 10
-    for path in results:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-        assert missing_evaluations(contents, contents["settings"]) == "", path
+    records = [read_packed(path) for path in sorted((ROOT / "docs" / "results").glob("*.yaml"))]
+    results = [(run, result) for record in records for run, result in record.results.items() if "settings" in result]
+    assert len(results) > 400
+    for run, result in results:
+        assert missing_evaluations(result, result["settings"]) == "", run

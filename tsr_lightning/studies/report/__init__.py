@@ -1,1 +1,1 @@
-"""The report of studies: needs the libraries of the extra `study`, which nothing outside this folder imports."""
+"""The report of studies: needs the libraries of the extra `study`, as the intervals of several seeds do."""
