@@ -1,15 +1,13 @@
-"""Holds the architecture: which room may import which, and that no name of an earlier vocabulary comes back."""
+"""Holds the architecture: which room may import which."""
 
 import ast
 import re
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from benchmarks import architecture
-from tsr_lightning.cli.renamed import RENAMED
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -186,115 +184,3 @@ class TestTheImportChecker:
         (tree / file).write_text(f"{line}\n")
         importer = file.removesuffix(".py").replace("/", ".")
         assert forbidden_imports(tree) == [f"{importer} -> {imported}"]
-
-
-def as_class(*names: str) -> str:
-    """A pattern for the use of classes whose names are ordinary words too."""
-    name = rf"(?:{'|'.join(names)})"
-    return rf"\bclass {name}\b|\b{name}[(\[]|\bimport (?:.*\W)?{name}\b|(?:\w: |-> |\[|\| ){name}(?=[\])|,:]|$| [=|])"
-
-
-# Names of the earlier vocabulary, by what took their place. Ordinary words are looked for as code, not as words.
-OLD_NAMES: Mapping[str, str] = {
-    "rng, Key.fold_in": r"tsr_lightning[./]draws|\bimport draws\b|\.fold\(",
-    "EvalProtocol, EvalBatch, EvalResult": rf"{as_class('Trial', 'Exam', 'Played')}|\bexams?\b",
-    "data.evaluations": r"\bdata\.trials\b|\.trials\b|^\s*trials:|\bTRIALS\b",
-    "HasVocabularyText, OnRolloutEnd, OnRolloutWave": r"\bTalks\b|\bFiltersGroups\b|\bWatchesRollouts\b",
-    "TurnSimulator": rf"{as_class('Moves')}|search[./]moves|\.(?:imagined|realised|demonstrated|allowance)\(",
-    "ChatFormat, TokenLimits": rf"{as_class('Limits')}|\bSpeaker\b|\bspeaker\s*[.:=(),]",
-    "StepExecutor, serial, threaded": rf"{as_class('Stage', 'Beside')}|\bInTurn\b|search[./]stages",
-    "cohort": r"\b_?[Cc]rews?\b",
-    "SearchTask, ProgressFn, PlanEntry": as_class("Task", "Watch", "Share"),
-    "Costs": r"\bLedgers?\b|\.ledger\b|\bledger\s*[=:]|[\"']ledger[\"']|search[./]ledger",
-    "env_score, response_tokens, episode_return": r"\.feedback\b|\.said\b|\b(?:node|leaf|child|trajectory)\.total\b",
-    "SequenceGroup, SequenceState": as_class("Family", "Talk", "Fresh"),
-    "PrefixCache, KVStore, DecodeBuffer": rf"{as_class('Memory', 'Store')}|\b[Ww]orkbench\b",
-    "torch_backend, native_backend": rf"\bOnBench\b|\bInStore\b|policy[./]player|{as_class('Player')}",
-    "PackedAttention, OutputPositions, ScoreParams": as_class("Reads", "Scores"),
-    "select_queries, packed_forward, is_supported": r"\.narrowed\b|tsr_lightning[./]bodies|\bbodies\.\w|\bis_ours\b",
-    "TrainingSequence, target, dummy": rf"{as_class('Row')}|\.told\b|\btold =|\bweightless\b",
-    "is_last_micro_batch, shard, gather": r"\bcloses_step\b|\bdealt\b|\bgathered\(",
-    "SFT": r"\bLikelihood\b|objective/likelihood",
-    "SearchedCredit, Unchanged": rf"{as_class('Searched')}|\bAsSampled\b",
-    "ImitateSuccesses, CreditOverride": r"\bSuccessesOnly\b|\bImposed\b",
-    "normalizers, is_clipped, value_targets": r"\.shares\b|\bshares=|\.acts\b|\bcredit\.returns\b",
-    "envs' modules": r"checker[./](?:elsewhere|source)\b|envs[./](?:making|sayings|arguments|branchable)\b",
-    "HasOracle, sample_texts": r'\bSolvable\b|\bsayings\b(?!")',  # the string "sayings" is part of a draw's key
-    "tasks' modules": r"frozen_lake[./](?:ice|picture|values)\b|sokoban[./](?:progress|view)\b",
-    "WebShop's modules": r"webshop[./](?:mall|market|shelf|made|words|opening|speech|prospects|view)\b",
-    "ShoppingTask, GoalTemplate, Path": rf"{as_class('Customer', 'Wish', 'Way')}|\b[Mm]all\b",
-    "parse_action": r"\bheard\(",
-    "cli": r"tsr_lightning[./](?:complaints|checks|packaged)\b|\bcomplaints?\b",
-    "target_kl, micro_batch_tokens": r"\bstop_kl\b|\bmicro_tokens\b",
-    "max_num_seqs, kv_cache_mib": r"\bmax_rows\b|\bcache_mib\b",
-    "gae_lambda": r"\blam[:=]|\.lam\b",
-    "prompt_style": r"\bwordings?\b",
-    "Hugging Face's names of sizes": r'"(?:layers|heads|intermediate)": ?\d|\bmax_positions\b',
-    "fakes, kill_callback": r"\b(?:webshop_)?toys\b|\b(?:import|from) killing\b|\bkilling\.",
-    "names of tests": r"test_(?:stages|no_clairvoyance|off_is_off|others_tempt)\b",
-}
-PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in OLD_NAMES.values()), re.MULTILINE)
-EXEMPT = ("tests/test_house.py", "tsr_lightning/cli/renamed.py", "tests/cli/test_bad_input.py")
-TEXT = (".py", ".c", ".h", ".md", ".yaml", ".yml", ".toml", ".txt")
-
-
-def text_files() -> Iterator[Path]:
-    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True)
-    if tracked.returncode:
-        pytest.skip("not a git checkout")
-    for name in tracked.stdout.split("\0"):
-        if name.endswith((*TEXT, "Makefile", "Dockerfile")) and name not in EXEMPT and (ROOT / name).is_file():
-            yield ROOT / name
-
-
-def old_names(text: str) -> list[str]:
-    """The lines of a text that use an old name, each with its number."""
-    return [
-        f"{number}: {line.strip()}" for number, line in enumerate(text.splitlines(), start=1) if PATTERN.search(line)
-    ]
-
-
-@pytest.mark.exhaustive  # ten seconds, against names that have long been replaced
-def test_no_old_name_is_left():
-    found = []
-    for path in text_files():
-        text = path.read_text(encoding="utf-8")
-        if path == ROOT / "docs" / "log.md":
-            text = text.partition("## The house")[0]  # which tells what was renamed
-        found += [f"{path.relative_to(ROOT)}:{line}" for line in old_names(text)]
-    assert found == []
-
-
-@pytest.mark.parametrize(
-    ("line", "is_old"),
-    [
-        ("from tsr_lightning import draws", True),
-        ("key.fold(3)", True),
-        ("key.fold_in(3)", False),
-        ("class Family:", True),
-        ("def step(families: list[Family]) -> None:", True),
-        ("from tsr_lightning.engines.x import A, Family", True),
-        ("A family of models: Family business", False),
-        ("def customer(self) -> Customer: ...", True),
-        ("    told = 3", True),
-        ("Reads whole segments.", False),
-        ("data:\n  trials: []", True),
-        ("two unfinished trials.", False),
-        ('key.fold_in("sayings", turn)', False),
-        ("for text in sayings(env):", True),
-        ("--data.updates.stop_kl 0.1", True),
-        ('{"hidden_size": 32, "layers": 1}', True),
-        ("the layers of a model", False),
-        ("class_path: AsSampled", True),
-        ("Searched rollouts: 0.2", False),
-    ],
-)
-def test_the_patterns_find_code_and_leave_words(line: str, is_old: bool):
-    assert bool(old_names(line)) == is_old
-
-
-def test_the_table_of_old_names_leads_to_names_of_today():
-    """No new name of the command line's table is itself an old one."""
-    assert set(RENAMED).isdisjoint(RENAMED.values())
-    assert [new for new in RENAMED.values() if PATTERN.search(new)] == []

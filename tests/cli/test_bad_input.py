@@ -12,7 +12,6 @@ import torch
 from commands import QUICK, ROOT, TINY, in_folder, tsr
 
 from tsr_lightning.cli.command import main
-from tsr_lightning.cli.renamed import RENAMED
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.model import Policy
 
@@ -363,6 +362,14 @@ CASES = {
         overlay(data={"plan": {"init_args": {"strategy": {"class_path": "Beam", "init_args": {"widht": 2}}}}}),
     ),
     "misspelt class": Case(("--model.objective", "PPPO"), r"model\.objective is PPPO.*did you mean PPO\?"),
+    "class in a file that imports what is not there": Case(
+        ("--model.objective", "my_objective.Mine"),
+        r"model\.objective is my_objective\.Mine, whose file imports tsr_lightning\.objectivs, which is not there",
+        {"my_objective.py": "import tsr_lightning.objectivs\n"},
+    ),
+    "class in a file that is not there": Case(
+        ("--model.objective", "nowhere.Mine"), r"nowhere\.Mine, which is no class"
+    ),
     "misspelt callback": Case(
         ("--trainer.callbacks", "callbacks.InstanceFiltr"), r"trainer\.callbacks is .*did you mean InstanceFilter\?"
     ),
@@ -417,77 +424,6 @@ def test_refused_with_one_sentence(name: str, refused: Refused, empty_folder: Pa
     for file, text in case.files.items():
         (empty_folder / file).write_text(text)
     assert re.search(case.pattern, refused(*RUN, *NEW, *case.flags))
-
-
-OLD_KEYS = [old for old in RENAMED if old.startswith(("data.", "model."))]
-OLD_CLASSES = {  # by the key whose class it was
-    "Likelihood": "model.objective",
-    "tsr_lightning.objectives.likelihood.Likelihood": "model.objective",
-    "AsSampled": "model.objective.init_args.searched",
-    "SuccessesOnly": "model.objective.init_args.searched",
-}
-OLD_ARGUMENTS = {old: "model.objective" for old in RENAMED if old.startswith(("GRPO.", "PPO.", "RAFT."))}
-OLD_FILES = ["objective/likelihood.yaml"]
-OLD_MODULES = [old for old in RENAMED if old.startswith("tsr_lightning.") and old.islower()]
-
-
-def answer(old: str, dashes: str = "") -> str:
-    return f"{dashes}{old} is now {dashes}{RENAMED[old]}: rename it"
-
-
-class TestOldNames:
-    """A name of an earlier version is refused, and the sentence says its name today."""
-
-    def test_every_row_of_the_table_is_tested_below(self):
-        tested = [*OLD_KEYS, *OLD_CLASSES, *OLD_ARGUMENTS, *OLD_FILES, *OLD_MODULES]
-        assert sorted(tested) == sorted(RENAMED)
-
-    @pytest.mark.parametrize("old", OLD_KEYS)
-    def test_key_as_a_flag(self, old: str, refused: Refused):
-        dashes = "--" if old.startswith("data.") and "env_kwargs" not in old else ""  # others are arguments of classes
-        assert refused(*RUN, *NEW, f"--{old}", "1") == answer(old, dashes)
-
-    @pytest.mark.parametrize("old", OLD_KEYS)
-    def test_key_in_a_file(self, old: str, refused: Refused, empty_folder: Path):
-        *groups, last = old.split(".")
-        content: dict[str, object] = {last: 1}
-        for group in reversed(groups):
-            content = {group: content}
-        (empty_folder / "mine.yaml").write_text(json.dumps(content))
-        assert refused(*RUN, *MINE) == answer(old)
-
-    @pytest.mark.parametrize("old", [old for old in OLD_KEYS if old.startswith("model.policy.model.")])
-    def test_size_of_a_new_model_in_a_mapping(self, old: str, refused: Refused):
-        sizes = json.dumps({"hidden_size": 32, old.rpartition(".")[2]: 1})
-        assert refused(*RUN, "--model.policy.model", sizes) == answer(old)
-
-    @pytest.mark.parametrize("old", OLD_ARGUMENTS)
-    def test_argument_of_a_class(self, old: str, refused: Refused):
-        key, (name, argument) = f"--{OLD_ARGUMENTS[old]}", old.split(".")
-        assert refused(*RUN, *NEW, key, name, f"{key}.init_args.{argument}", "1") == answer(old)
-
-    @pytest.mark.parametrize("old", OLD_CLASSES)
-    def test_class(self, old: str, refused: Refused):
-        assert refused(*RUN, *NEW, f"--{OLD_CLASSES[old]}", old) == answer(old)
-
-    @pytest.mark.parametrize("prefix", ["", "configs/"])
-    @pytest.mark.parametrize("old", OLD_FILES)
-    def test_shipped_file(self, old: str, prefix: str, refused: Refused):
-        assert refused(*RUN, *NEW, "--config", prefix + old) == answer(old)
-
-    @pytest.mark.parametrize(  # each by one flag; by the other they are exhaustive
-        ("old", "flag"),
-        [
-            pytest.param(old, flag, marks=[] if place % 2 == index else pytest.mark.exhaustive)
-            for place, old in enumerate(OLD_MODULES)
-            for index, flag in enumerate([("--model.objective", "mine.Mine"), ("--data.env", "mine:Mine-v0")])
-        ],
-    )
-    def test_module_that_a_users_file_imports(
-        self, old: str, flag: tuple[str, str], refused: Refused, empty_folder: Path
-    ):
-        (empty_folder / "mine.py").write_text(f"import {old}\n")
-        assert refused(*RUN, *NEW, *flag) == answer(old)
 
 
 def test_misspelt_size_of_a_new_model(refused: Refused):

@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.envs.text_env import TextEnv
@@ -58,7 +57,7 @@ def _check_new_model(model: str | Scratch) -> None:
     for size in re.findall(r"(\w+)[\"']?\s*:", model):
         if size not in sizes:
             key = f"model.policy.model.{size}"
-            raise ConfigError(renamed(key) or f"{key} is no key that can be set: choose from {', '.join(sizes)}")
+            raise ConfigError(f"{key} is no key that can be set: choose from {', '.join(sizes)}")
 
 
 def _check_numbers(data: RolloutDataModule) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.cli.shipped_configs import config_folder, config_path
 from tsr_lightning.cli.suggestions import closest
 from tsr_lightning.errors import ConfigError
@@ -61,8 +60,6 @@ def _loaded(text: str, name: str) -> Any:
 
 def _missing(name: str) -> str:
     plain = name.removeprefix("configs/")
-    if sentence := renamed(plain):
-        return sentence
     folder = config_folder()
     shipped = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml")) if folder else []
     by_stem = {PurePosixPath(path).stem: path for path in sorted(shipped, key=lambda path: -path.count("/"))}

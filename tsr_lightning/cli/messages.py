@@ -8,7 +8,6 @@ from argparse import ArgumentError
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from tsr_lightning.cli.renamed import renamed
 from tsr_lightning.cli.suggestions import suggestion
 from tsr_lightning.errors import ConfigError, RunError, printable
 
@@ -25,11 +24,7 @@ def config_error_sentence(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConfigError):
-            sentence = one_line(str(cause))
-            argument = re.search(r"takes no argument '(\w+)'", sentence)
-            return renamed(f"data.env_kwargs.{argument[1]}" if argument else "") or sentence
-        if isinstance(cause, ModuleNotFoundError) and (answer := renamed(cause.name or "")):
-            return answer
+            return one_line(str(cause))
         cause = cause.__cause__ or cause.__context__
     if str(error).startswith("Does not validate against any of the Union subtypes"):
         # jsonargparse lists the message of every type that it tried: ours are those that are not in its own words
@@ -89,8 +84,6 @@ def _unknown_key(text: str, keys: Collection[str]) -> str | None:
     if not found:
         return None
     dashes, name = found[1] or "", found[2]
-    if sentence := renamed(dashes + name):
-        return sentence
     remedy = suggestion(name, keys, dashes) or "see tsr fit --help for all keys"
     return f"{dashes}{name} is no key that can be set: {remedy}"
 
@@ -127,8 +120,6 @@ def _unknown_argument(text: str, keys: Collection[str]) -> str | None:
         return None
     path, option = found.groups()
     name = path.rpartition(".")[2]
-    if sentence := renamed(f"{name}.{option}") or renamed(f"{key}.{option}"):
-        return sentence
     known = [parameter for parameter in _parameters(path) if parameter != "self"]
     remedy = suggestion(option, known) or (f"it takes {', '.join(known)}" if known else "it takes none")
     return f"{key} gives {name} the argument {option}, which it does not take: {remedy}"
@@ -144,10 +135,10 @@ def _unknown_class(text: str, keys: Collection[str]) -> str | None:
     if not key or not found:
         return None
     path = found[1]
-    module, _, name = path.rpartition(".")
-    is_shipped = not module or module.partition(".")[0] in _PACKAGES
-    if is_shipped and (sentence := renamed(path) or renamed(name)):
-        return sentence
+    absent = re.search(r"No module named '([^']*)'", text)
+    if absent and not path.startswith(f"{absent[1]}."):
+        return f"{key} is {path}, whose file imports {absent[1]}, which is not there: install it, or correct the import"
+    name = path.rpartition(".")[2]
     known = set(_classes())
     remedy = (None if name in known else suggestion(name, known)) or "tsr fit --help lists those that do"
     return f"{key} is {path}, which is no class that fits there: {remedy}"
