@@ -34,7 +34,8 @@ from tsr_lightning.engines.base import Prompt
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.estimate.cards import Machine, machine_of
-from tsr_lightning.estimate.hours import step_seconds, update_seconds
+from tsr_lightning.estimate.decode_steps import decode_seconds
+from tsr_lightning.estimate.hours import update_seconds
 from tsr_lightning.estimate.memory import CardMemory, Part, memory, pass_size
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.shape import ModelShape
@@ -179,7 +180,7 @@ def rollout(
         longer = [replace(prompt, ids=(*prompt.ids[:-1], count), max_new_tokens=count) for prompt in prompts]
         per_step.append(timed(lambda longer=longer: engine.generate(longer, 1.0), device))
     seconds = (per_step[1] - per_step[0]) / (2 * tokens)
-    estimated = step_seconds(setup, wave, responses, 2 * tokens, machine.card)
+    estimated = decode_seconds(setup, wave, responses, 2 * tokens, 1, machine.card) / (2 * tokens - 1)
     return [
         mib("peak of a rollout", phase(expected, "rollout"), peak.bytes),
         Measured(f"decoding step of {responses}", estimated, seconds, "s"),

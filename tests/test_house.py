@@ -24,7 +24,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "search": (*COMMON, "envs.base", "envs.boundary", "envs.faults", "envs.outcome", "envs.waiting", "engines.base"),
     "objectives": (*COMMON, "batching"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives"),
-    "estimate": (*COMMON, "envs", "batching", "policy", "engines", "search"),
+    "estimate": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search"),
     "studies": ("errors", "files", "signals", "statistics"),
     "cli": (
         *COMMON,

@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.live_tensors import LiveTensors
-from tsr_lightning.estimate.activations import CHUNK_LOGITS, Activations
+from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.flops import forward_flops, update_flops
 from tsr_lightning.estimate.shape import shape_of
-from tsr_lightning.policy import causal_lm
 from tsr_lightning.policy.model import Policy
 
 PACKED = sequences((320, 321, 322))
@@ -53,10 +52,6 @@ def saved_bytes(policy: Policy) -> int:
     return sum(size for size, _ in saved.values())
 
 
-def test_the_estimate_scores_as_many_logits_at_once_as_the_policy():
-    assert CHUNK_LOGITS == causal_lm._CHUNK_LOGITS
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("checkpointing", [False, True])
 class TestActivations:
@@ -81,7 +76,7 @@ class TestActivations:
 
 
 def test_logits_in_chunks_keep_nothing_and_work_on_one(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tsr_lightning.policy.causal_lm._CHUNK_LOGITS", 100 * 1024)
+    monkeypatch.setattr("tsr_lightning.policy.causal_lm.CHUNK_LOGITS", 100 * 1024)
     monkeypatch.setattr("tsr_lightning.estimate.activations.CHUNK_LOGITS", 100 * 1024)
     model = policy(folder, "adapter, bfloat16", False)
     activations = Activations(shape_of(model.causal_lm.config), model.spec)

@@ -119,7 +119,7 @@ def naive(policy: Policy, ids: Tensor, mask: Tensor, temperature: float) -> tupl
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
 def test_outputs_match_those_of_the_whole_models_logits(named, adapter, checkpointing, monkeypatch):
     name, _ = named
-    monkeypatch.setattr("tsr_lightning.policy.causal_lm._CHUNK_LOGITS", 3 * len(TOKENIZER))  # of seven tokens
+    monkeypatch.setattr("tsr_lightning.policy.causal_lm.CHUNK_LOGITS", 3 * len(TOKENIZER))  # of seven tokens
     spec = spec_of(named, adapter, checkpointing)
     policy = perturbed(Policy(spec, TOKENIZER, critic=True), 0.05).train()
     assert policy._lm.has_linear_head == (name in LINEAR_HEADS)
@@ -169,7 +169,7 @@ def test_a_policy_without_critic_has_no_values(named):
 
 def test_logits_are_computed_in_chunks(named, monkeypatch):
     """Seven sampled tokens in chunks of three, with and without gradients."""
-    monkeypatch.setattr("tsr_lightning.policy.causal_lm._CHUNK_LOGITS", 3 * len(TOKENIZER))
+    monkeypatch.setattr("tsr_lightning.policy.causal_lm.CHUNK_LOGITS", 3 * len(TOKENIZER))
     policy = Policy(spec_of(named), TOKENIZER, critic=False).train()
     sizes = []
     policy.causal_lm.get_output_embeddings().register_forward_hook(lambda _, __, out: sizes.append(out.shape[-2]))

@@ -164,6 +164,7 @@ def setup_of(
         concurrency=data.concurrency,
         max_response_tokens=allowed,
         is_sharded=is_sharded,
+        is_deterministic=trainer.get("deterministic") not in (None, False),
     )
     counted = "the model's tokenizer" if tokenizer else f"{given.characters_per_token:g} characters a token"
     notes = [

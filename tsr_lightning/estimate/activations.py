@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from tsr_lightning.estimate.shape import Linear, ModelShape
 from tsr_lightning.estimate.weights import ITEMSIZE, adapted
+from tsr_lightning.policy.causal_lm import CHUNK_LOGITS
 from tsr_lightning.policy.spec import PolicySpec
 
-CHUNK_LOGITS = 2**25  # of `policy.causal_lm`: logits that are scored at once
 _LOGIT_COPIES = 5  # float32: logits, log-softmax and its exponential, and two gradients beside them
 _SAVED_COPIES = 2  # of these, what the backward pass of a single chunk is given
 

@@ -22,7 +22,10 @@ class Card:
         bandwidth_share: of the bandwidth, what a decoding step reaches.
         operator_seconds: that the host takes for an operator of PyTorch: Python, dispatch, launch; measured beside an
             H200.
-        response_seconds: of the engine's own Python code per response and step; 38 microseconds were measured on a CPU.
+        response_seconds: of the engine's own Python code per response and step, measured beside an H200.
+        replay_seconds: of a captured decoding step beside the card's own: launch, inputs, sampling and the engine's
+            code, measured beside an H200.
+        is_gpu: decoding steps may be captured as CUDA graphs.
         context_gib: of the CUDA context and the libraries' workspaces.
         fragmentation: memory that the caching allocator holds and cannot use, as a share of what is used.
         interconnect_share: of the interconnect, what all-gathers and reduce-scatters reach.
@@ -36,8 +39,10 @@ class Card:
     interconnect: float
     compute_share: float = 0.4
     bandwidth_share: float = 0.6
-    operator_seconds: float = 12e-6
-    response_seconds: float = 38e-6
+    operator_seconds: float = 10.5e-6
+    response_seconds: float = 18e-6
+    replay_seconds: float = 4e-3
+    is_gpu: bool = True
     context_gib: float = 0.8
     fragmentation: float = 0.08
     interconnect_share: float = 0.7

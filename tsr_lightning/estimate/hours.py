@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from math import ceil
 
 from tsr_lightning.estimate.activations import Activations
-from tsr_lightning.estimate.cards import Card, Machine
+from tsr_lightning.estimate.cards import Machine
 from tsr_lightning.estimate.collectives import collective_seconds, traffic
-from tsr_lightning.estimate.flops import Flops, forward_flops, update_flops
-from tsr_lightning.estimate.memory import buffer_tokens, pass_size, slots, token_bytes
+from tsr_lightning.estimate.decode_steps import decode_seconds, flop_seconds, host_seconds
+from tsr_lightning.estimate.flops import forward_flops, update_flops
+from tsr_lightning.estimate.memory import buffer_tokens, pass_size, slots
 from tsr_lightning.estimate.setup import Case, Setup
-from tsr_lightning.estimate.shape import ModelShape
-from tsr_lightning.estimate.weights import ITEMSIZE, adapter_parameters, plain_bytes, quantised_bytes
 from tsr_lightning.estimate.workload import RolloutTokens, TrainedTokens, Wave
-from tsr_lightning.policy.spec import PolicySpec
 
-# PyTorch operators of a layer and of the rest of a decoding step, as counted by a dispatch mode on a CPU
-_LAYER_OPERATORS, _ADAPTER_OPERATORS, _CAST_OPERATORS, _NF4_OPERATORS, _OTHER_OPERATORS = 72, 40, 17, 7, 78
-# Further host time of an NF4 layer with an adapter, measured on an H200 with bitsandbytes 0.50 (docs/estimate.md)
-NF4_LAYER_SECONDS = 4.3e-3
 # An update's operators for each of a decoding step's: forward and backward pass
 _UPDATE_FACTOR = 3
 
@@ -118,8 +112,7 @@ def rollout_seconds(
         most = max(most, at_once)
         batches = ceil(responses / at_once)
         mean = at_once * case.episode.response / max(case.longest, 1)
-        step = step_seconds(setup, wave, mean, case.longest, card)
-        decode += rounds * batches * max(0, case.longest - 1) * step
+        decode += decode_seconds(setup, wave, mean, case.longest, rounds * batches, card)
     return RolloutSeconds(prefill, decode, most)
 
 
@@ -131,50 +124,6 @@ def responses_at_once(setup: Setup, wave: Wave) -> int:
     prompts = room // (wave.prompt_tokens + siblings * limit)
     fitting = prompts * siblings if prompts else (room - wave.prompt_tokens) // limit
     return max(1, min(setup.engine.max_num_seqs, fitting))
-
-
-def step_seconds(setup: Setup, wave: Wave, responses: float, longest: int, card: Card) -> float:
-    """One decoding step of so many responses.
-
-    The larger of what the card and what the host takes, as PyTorch's operators run one by one without CUDA graphs, and
-    then the engine's own Python code for each response. The card reads the weights and the keys and values that are
-    seen (siblings share their prompt's), or computes, whichever takes longer.
-    """
-    siblings = max(1.0, wave.responses / wave.prompts)
-    seen = responses / siblings * wave.prompt_tokens + responses * longest / 2
-    read = weights_read(setup.shape, setup.spec) + seen * token_bytes(setup)
-    scores = responses * (wave.prompt_tokens + longest / 2)
-    flops = forward_flops(setup.shape, setup.spec, responses, responses, scores)
-    device = max(read / (card.bandwidth * card.bandwidth_share), flop_seconds(flops, setup.spec, card))
-    return max(device, host_seconds(setup.shape, setup.spec, card)) + responses * card.response_seconds
-
-
-def weights_read(shape: ModelShape, spec: PolicySpec) -> float:
-    """Bytes of memory traffic for the weights of a forward pass: each is read once.
-
-    Those in NF4 are first written in the compute dtype and then read again, as bitsandbytes does for more than a few
-    rows.
-    """
-    dense = plain_bytes(shape, spec) + 4 * adapter_parameters(shape, spec.adapter)
-    if spec.quantisation is None:
-        return dense
-    return dense + quantised_bytes(shape, spec) + 2 * ITEMSIZE[spec.quantisation.compute_dtype] * shape.linear_weights
-
-
-def host_seconds(shape: ModelShape, spec: PolicySpec, card: Card) -> float:
-    """Host time of one decoding step, whose kernels are launched one by one."""
-    nf4 = 0.0 if spec.quantisation is None else shape.num_hidden_layers * NF4_LAYER_SECONDS
-    return operators(shape, spec) * card.operator_seconds + nf4
-
-
-def operators(shape: ModelShape, spec: PolicySpec) -> int:
-    """PyTorch operators of one decoding step."""
-    layer = _LAYER_OPERATORS
-    if spec.adapter is not None:
-        layer += _ADAPTER_OPERATORS + (_CAST_OPERATORS if spec.dtype == "bfloat16" else 0)
-    if spec.quantisation is not None:
-        layer += _NF4_OPERATORS
-    return shape.num_hidden_layers * layer + _OTHER_OPERATORS
 
 
 def estimate_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
@@ -210,10 +159,3 @@ def gathering_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) ->
     if not setup.is_sharded or not trained.packed:
         return 0.0
     return collective_seconds(traffic(setup.units, machine.count).whole, machine)
-
-
-def flop_seconds(flops: Flops, spec: PolicySpec, card: Card) -> float:
-    """At the attainable share: the base in its compute dtype, an adapter in float32."""
-    dtype = spec.dtype if spec.quantisation is None else spec.quantisation.compute_dtype
-    rate = card.bfloat16 if dtype == "bfloat16" else card.float32
-    return (flops.base / rate + flops.adapter / card.float32) / card.compute_share

@@ -9,11 +9,15 @@ alone (`estimate.sharded`).
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tsr_lightning.engines.transformers.cache import BUFFER_SHARE
+from tsr_lightning.engines.transformers.engine import PREFILL_TOKENS, SAMPLED_LOGITS
+from tsr_lightning.engines.transformers.kv_store import KVShape
 from tsr_lightning.estimate.activations import Activations, PassSize
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.sharded import NamedBytes, Shards, largest
 from tsr_lightning.estimate.weights import (
+    DTYPES,
     ITEMSIZE,
     adapter_parameters,
     critic_bytes,
@@ -21,13 +25,10 @@ from tsr_lightning.estimate.weights import (
     quantised_bytes,
     trained_bytes,
 )
+from tsr_lightning.modeling.buckets import MASK_ELEMENTS
 
 GIB = 2**30
-PREFILL_TOKENS = 4096  # of the engine: tokens of one pass over prompts, unless one prompt is longer
-MASK_ELEMENTS = 2**23  # of one call of attention over prompts
-SAMPLED_LOGITS = 2**24  # of the engine: logits that are sampled from at once
 _SAMPLING_BYTES = 32  # per logit: log-probabilities in float32, and sums of probabilities in float64 with two copies
-BUFFER_SHARE = 1 / 3  # of the engine's cache is the decode buffer, on a card
 
 
 @dataclass(frozen=True)
@@ -92,31 +93,28 @@ def _sharded(setup: Setup, shards: Shards) -> CardMemory:
     )
 
 
-def token_bytes(setup: Setup) -> int:
-    """Keys and values of one token: 2 · L · K·D · b (`engines.transformers.kv_store`)."""
-    return 2 * setup.shape.num_hidden_layers * setup.shape.key_size * ITEMSIZE[setup.spec.dtype]
-
-
-def slot_bytes(setup: Setup) -> int:
-    """The same and a hidden state."""
-    return token_bytes(setup) + setup.shape.hidden_size * ITEMSIZE[setup.spec.dtype]
+def kv_shape(setup: Setup) -> KVShape:
+    """Returns what the engine stores of a token: keys and values of all layers, and a hidden state."""
+    shape, dtype = setup.shape, DTYPES[setup.spec.dtype]
+    heads, width = shape.num_key_value_heads, shape.head_dim
+    return KVShape(shape.num_hidden_layers, heads, width, width, dtype, shape.hidden_size, dtype)
 
 
 def buffer_tokens(setup: Setup) -> int:
     """Tokens of the decode buffer: of all responses that are generated at once, their prompts and all that they may
     become."""
-    return int(setup.engine.cache_mib * 2**20 * BUFFER_SHARE) // token_bytes(setup)
+    return int(setup.engine.cache_mib * 2**20 * BUFFER_SHARE) // kv_shape(setup).token_bytes
 
 
 def slots(setup: Setup) -> int:
     """Tokens of prefixes that the cache keeps."""
-    return int(setup.engine.cache_mib * 2**20 * (1 - BUFFER_SHARE)) // slot_bytes(setup)
+    return int(setup.engine.cache_mib * 2**20 * (1 - BUFFER_SHARE)) // kv_shape(setup).slot_bytes
 
 
 def wanted_cache_mib(setup: Setup, ranks: int = 1) -> int:
     """`kv_cache_mib` with which nothing is computed twice, and as many responses are generated at once as the searches
     side by side or `max_num_seqs` allow."""
-    case, most = setup.worst, 0.0
+    case, stored, most = setup.worst, kv_shape(setup), 0.0
     for entries, _ in setup.distinct_entries:
         rollout = setup.rollout(entries, case)
         searches = -(-setup.instances // ranks) * sum(entry.count for entry in entries)
@@ -125,8 +123,8 @@ def wanted_cache_mib(setup: Setup, ranks: int = 1) -> int:
             responses = min(setup.engine.max_num_seqs, share * wave.responses)
             prompts = responses * wave.prompts / wave.responses
             tokens = prompts * wave.prompt_tokens + responses * setup.max_response_tokens
-            held = share * wave.held(rollout.response) * slot_bytes(setup) / (1 - BUFFER_SHARE)
-            most = max(most, held, tokens * token_bytes(setup) / BUFFER_SHARE)
+            held = share * wave.held(rollout.response) * stored.slot_bytes / (1 - BUFFER_SHARE)
+            most = max(most, held, tokens * stored.token_bytes / BUFFER_SHARE)
     return int(most / 2**20) + 1
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.cards import Card, Machine
-from tsr_lightning.estimate.hours import NF4_LAYER_SECONDS, EpochSeconds, Hours, hours
+from tsr_lightning.estimate.decode_steps import CAPTURE_STEPS, NF4_LAYER_SECONDS, is_captured
+from tsr_lightning.estimate.hours import EpochSeconds, Hours, hours
 from tsr_lightning.estimate.memory import (
     GIB,
     CardMemory,
@@ -233,14 +234,26 @@ def _assumptions(setup: Setup, machines: Sequence[Machine]) -> list[str]:
     return [
         speeds,
         f"{first.compute_share:.0%} of the operations and {first.bandwidth_share:.0%} of the bandwidth are reached; an "
-        f"operator of PyTorch takes the host {first.operator_seconds * 1e6:.0f} µs, without CUDA graphs, a layer in "
-        f"NF4 {NF4_LAYER_SECONDS * 1e3:.1f} ms more, and the engine's own code {first.response_seconds * 1e6:.0f} µs a "
+        f"operator of PyTorch takes the host {first.operator_seconds * 1e6:.1f} µs, a layer in NF4 "
+        f"{NF4_LAYER_SECONDS * 1e3:.1f} ms more, and the engine's own code {first.response_seconds * 1e6:.0f} µs a "
         "response and step",
+        _captures(setup, first),
         f"{first.context_gib} GiB for the CUDA context and libraries; {first.fragmentation:.0%} more for fragmentation",
         "no episode ends early, no two states of a search are equal, and no two responses begin alike",
         *_shared(setup, list(cards.values())),
         "environments, checkpoints and starting up take no time",
     ]
+
+
+def _captures(setup: Setup, card: Card) -> str:
+    """Says whether decoding steps are captured, and what is assumed of it."""
+    if not is_captured(setup, card):
+        return "decoding steps are not captured: their kernels start one by one"
+    return (
+        f"decoding steps are captured as CUDA graphs: a replay takes {card.replay_seconds * 1e3:.0f} ms beside the "
+        f"card's own time, a shape's first step starts kernel by kernel, and its capture takes as long as "
+        f"{CAPTURE_STEPS} of these"
+    )
 
 
 def _shared(setup: Setup, cards: Sequence[Card]) -> list[str]:

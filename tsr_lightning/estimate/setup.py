@@ -67,6 +67,7 @@ class Setup:
     concurrency: int
     max_response_tokens: int
     is_sharded: bool  # trainer.strategy is fsdp2
+    is_deterministic: bool  # trainer.deterministic
 
     @property
     def units(self) -> Units:

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from tsr_lightning.errors import require
+from tsr_lightning.modeling.packed_forward import DYNAMIC_ROPES
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class ModelShape:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_head_norms: bool = False  # of queries and keys
+    has_dynamic_rope: bool = False  # rotary embeddings that read the longest position
 
     @property
     def query_size(self) -> int:
@@ -108,6 +110,7 @@ def shape_of(config: PretrainedConfig, name: object = "") -> ModelShape:
         intermediate_size=config.intermediate_size,
         max_position_embeddings=config.max_position_embeddings,
         tie_word_embeddings=config.tie_word_embeddings,
+        has_dynamic_rope=config.rope_parameters["rope_type"] in DYNAMIC_ROPES,
         **_DIFFERENCES[config.model_type](config),
     )
 

@@ -2,11 +2,14 @@
 
 from math import ceil
 
+import torch
+
 from tsr_lightning.errors import require
 from tsr_lightning.estimate.shape import Linear, ModelShape
 from tsr_lightning.policy.spec import LoRA, PolicySpec
 
-ITEMSIZE = {"float32": 4, "bfloat16": 2}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ITEMSIZE = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 _BLOCK = 64  # weights that share a scale (bitsandbytes' default)
 _NESTED_BLOCK = 256  # scales that share a scale of their own, under double quantisation
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from tsr_lightning.modeling.attention import ScoreParams, additive, dot_product
 from tsr_lightning.modeling.segments import Segment
 
-_MASK_ELEMENTS = 2**23  # of one bucket: 32 MiB in float32
+MASK_ELEMENTS = 2**23  # of one bucket: 32 MiB in float32
 _PADDING = 1.15  # R * N * L of a bucket, at most so many times what its segments need
 
 
@@ -144,7 +144,7 @@ def _similar(segments: Sequence[Segment]) -> Iterator[list[int]]:
         length, path = segments[i].length, len(segments[i].path)
         wider, longer = max(queries, length), max(keys, path)
         padded = (len(part) + 1) * wider * longer
-        if part and (padded > _PADDING * (needed + length * path) + 4096 or padded > _MASK_ELEMENTS):
+        if part and (padded > _PADDING * (needed + length * path) + 4096 or padded > MASK_ELEMENTS):
             yield part
             part, needed, wider, longer = [], 0, length, path
         part.append(i)

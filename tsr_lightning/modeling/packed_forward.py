@@ -37,7 +37,7 @@ class Architecture:
     has_head_norms: bool = False  # of queries and keys, before the rotary embedding
 
 
-_READING_ROPES = ("dynamic", "longrope")  # transformers' names
+DYNAMIC_ROPES = ("dynamic", "longrope")  # transformers' names of those that read the longest position
 
 LAYER_METHOD = "packed_layer"  # what packed passes call of a layer, in place of `forward`
 
@@ -99,7 +99,7 @@ def is_capturable(backbone: Any) -> bool:
     graph can replay it; under autocast too, where it is transformers' own. Rotary embeddings that change with the
     longest position read it, and wait for the device."""
     known = _is_installed(backbone) and type(backbone) in _ARCHITECTURES
-    return known and backbone.rotary_emb.rope_type not in _READING_ROPES
+    return known and backbone.rotary_emb.rope_type not in DYNAMIC_ROPES
 
 
 def run(

@@ -15,7 +15,7 @@ from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
 from tsr_lightning.modeling.training_attention import TrainingAttention
 
-_CHUNK_LOGITS = 2**25  # 128 MiB in float32; a larger batch is scored in chunks, which the backward pass recomputes
+CHUNK_LOGITS = 2**25  # 128 MiB in float32; a larger batch is scored in chunks, which the backward pass recomputes
 
 
 class TokenScores(NamedTuple):
@@ -59,7 +59,7 @@ class PackedCausalLM:
         def score(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             return _logprobs_and_entropies(self.logits(hidden), targets, temperature, entropies)
 
-        size = max(1, _CHUNK_LOGITS // self.model.config.get_text_config().vocab_size)
+        size = max(1, CHUNK_LOGITS // self.model.config.get_text_config().vocab_size)
         if len(hidden) <= size:
             return score(hidden, targets)
         chunks = [

@@ -21,7 +21,7 @@ from tsr_lightning.modeling.attention import ScoreParams, dot_product
 from tsr_lightning.modeling.flex import HeadShape
 
 _MIB = 2**20
-_BUFFER = 1 / 3  # of the memory is the decode buffer's, where the backend needs one
+BUFFER_SHARE = 1 / 3  # of the memory, for the decode buffer of a backend that needs one
 
 
 Decode = TorchDecode | NativeDecode | StaticDecode
@@ -46,7 +46,7 @@ class PrefixCache:
         is_native = kernels.uses_native(lm.device, shape.dtype)
         is_static = kernels.uses_flex(lm.device, heads, gradients=False)
         rounding = StepRounding()
-        buffer = 0.0 if is_native else _BUFFER
+        buffer = 0.0 if is_native else BUFFER_SHARE
         buffer_tokens = int(kv_cache_mib * _MIB * buffer) // shape.token_bytes
         slots = int(kv_cache_mib * _MIB * (1 - buffer)) // shape.slot_bytes - is_static
         needed = rounding.lengths.most(context_tokens) + 1 if is_static else context_tokens

@@ -25,8 +25,8 @@ from tsr_lightning.modeling.attention import OutputPositions
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.rng import uniforms
 
-_PREFILL_TOKENS = 4096  # of one forward pass: enough to fill two cores, few enough for activations to stay in caches
-_SAMPLED_LOGITS = 2**24  # at once: 128 MiB in float64
+PREFILL_TOKENS = 4096  # of one forward pass: enough to fill two cores, few enough for activations to stay in caches
+SAMPLED_LOGITS = 2**24  # at once: 128 MiB in float64
 _KEPT_BYTES = 2**30  # of a CPU's cache: a larger one is half of what the updates of a pretrained model need
 _SHRINK_AT = 0.75  # finished groups leave the decode buffer once at most this part of its groups is unfinished
 
@@ -159,7 +159,7 @@ class TransformersEngine:
         for group, prompt in zip(chunk, prompts, strict=True):
             group.prompt_slot = int(prompt.slots[-1])
             own = len(prompt.slots) - prompt.cached
-            if pending and count + own > _PREFILL_TOKENS:
+            if pending and count + own > PREFILL_TOKENS:
                 self._prefill_pass(pending, cache)
                 pending, count = [], 0
             if own:
@@ -231,7 +231,7 @@ class TransformersEngine:
 
     def _sample(self, states: Sequence[SequenceState], index: int, cache: PrefixCache, temperature: float) -> None:
         """Samples each response's token of this index; responses with the same prefix share its distribution."""
-        size = max(1, _SAMPLED_LOGITS // self.model.causal_lm.config.get_text_config().vocab_size)
+        size = max(1, SAMPLED_LOGITS // self.model.causal_lm.config.get_text_config().vocab_size)
         for start in range(0, len(states), size):
             part = states[start : start + size]
             distinct = {slot: i for i, slot in enumerate(dict.fromkeys(state.slot for state in part))}
