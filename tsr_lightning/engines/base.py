@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # who knows engines by their contract alone needs no torch
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are sampled.
+    """Sampling settings of responses.
 
     Args:
         temperature: softmax temperature, also that of the log-probabilities; 0 takes the most likely token.

@@ -1,4 +1,4 @@
-"""What an engine that runs the policy in this process needs of it: hidden states out, without gradients."""
+"""The contract between an engine and the policy that it runs in this process: hidden states out, without gradients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

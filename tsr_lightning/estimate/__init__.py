@@ -1,1 +1,1 @@
-"""What a configuration needs of a machine, computed from shapes: memory by part, and hours. No weights are loaded."""
+"""Estimates of a configuration's memory by part and hours, computed from shapes. No weights are loaded."""

@@ -18,7 +18,7 @@ _SAVED_COPIES = 2  # of these, what the backward pass of a single chunk is given
 
 @dataclass(frozen=True)
 class PassSize:
-    """One forward and backward pass."""
+    """Token counts of one forward and backward pass."""
 
     tokens: int  # T
     outputs: int  # N
@@ -27,7 +27,7 @@ class PassSize:
 
 @dataclass(frozen=True)
 class Activations:
-    """What autograd saves of a model and a policy's configuration."""
+    """Bytes of a backward pass, for a model's shape and a policy's configuration."""
 
     shape: ModelShape
     spec: PolicySpec
@@ -123,7 +123,8 @@ class Activations:
         return rows * self.shape.vocab_size * (4 * _LOGIT_COPIES + extra)
 
     def saved_logits(self, size: PassSize) -> int:
-        """Of `logits`, what is saved: two copies where one chunk takes all rows, nothing where several do."""
+        """Bytes of `logits` that autograd saves: two copies where one chunk takes all rows, nothing where several
+        do."""
         if size.outputs > self.rows_at_once:
             return 0
         return size.outputs * self.shape.vocab_size * 4 * _SAVED_COPIES

@@ -9,7 +9,7 @@ from tsr_lightning.errors import require
 
 @dataclass(frozen=True)
 class Card:
-    """One card. Shares and seconds are assumptions, which a measurement on the card should replace.
+    """A GPU, or this machine's CPU. Shares and seconds are assumptions, which a measurement on the card should replace.
 
     Args:
         name: of the card.

@@ -20,7 +20,7 @@ class Traffic:
 
     @property
     def micro_batch(self) -> int:
-        """Of one forward and backward pass; each micro-batch of an update reduces its own gradients."""
+        """Bytes of one forward and backward pass; each micro-batch of an update reduces its own gradients."""
         return self.forward + self.backward + self.gradients
 
 
@@ -36,6 +36,6 @@ def traffic(units: Units, ranks: int) -> Traffic:
 
 
 def collective_seconds(size: float, machine: Machine) -> float:
-    """Of an all-gather or reduce-scatter of so many bytes; 0 on one card."""
+    """Seconds of an all-gather or reduce-scatter of this many bytes; 0 on one card."""
     card = machine.card
     return size * (machine.count - 1) / machine.count / (card.interconnect * card.interconnect_share)

@@ -1,4 +1,4 @@
-"""How long the prompts of an environment are, measured on a few episodes that are played here."""
+"""Measures the lengths of an environment's prompts on a few episodes, which are played here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class TokenCounter:
     without_system: int
 
     def system(self, instructions: str) -> int:
-        """Of the beginning of a conversation; instructions are "" where there is no system message."""
+        """Tokens of a conversation's beginning; instructions are "" where there is no system message."""
         return self.around_system + self.text(instructions) if instructions else self.without_system
 
     def messages(self, messages: Sequence[Message]) -> int:
@@ -74,7 +74,7 @@ class EpisodeTokens:
         return len(self.messages)
 
     def first(self, turns: int) -> "EpisodeTokens":
-        """The same, ended after so many turns."""
+        """Returns the first turns of the episode."""
         return EpisodeTokens(self.system, self.messages[:turns])
 
 

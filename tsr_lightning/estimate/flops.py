@@ -12,7 +12,7 @@ from tsr_lightning.policy.spec import PolicySpec
 
 @dataclass(frozen=True)
 class Flops:
-    """Of the base model, in its compute dtype, and of an adapter, always in float32."""
+    """Operations of the base model, in its compute dtype, and of an adapter, always in float32."""
 
     base: float
     adapter: float = 0.0

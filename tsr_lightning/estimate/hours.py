@@ -49,7 +49,7 @@ class EpochSeconds:
 
 @dataclass(frozen=True)
 class Hours:
-    """Of a whole run."""
+    """Hours of a whole run."""
 
     epoch: EpochSeconds  # the first, as a sample
     training: float  # hours of all epochs
@@ -61,7 +61,8 @@ class Hours:
 
 
 def hours(setup: Setup, case: Case, machine: Machine) -> Hours:
-    """Of a run of all epochs and evaluations. Cards share the groups of a rollout and the tokens of an update."""
+    """Returns the hours of all epochs and evaluations. Cards share the groups of a rollout and the tokens of an
+    update."""
     epochs: list[EpochSeconds] = []
     seconds = 0.0
     for entries, count in setup.distinct_entries:
@@ -117,8 +118,8 @@ def rollout_seconds(
 
 
 def responses_at_once(setup: Setup, wave: Wave) -> int:
-    """As many as `max_num_seqs` allows, and the decode buffer: a prompt's row has its tokens and as many as all of its
-    responses may have (`TransformersEngine._chunks`)."""
+    """Responses that `max_num_seqs` and the decode buffer allow: a prompt's row has its tokens and as many as all of
+    its responses may have (`TransformersEngine._chunks`)."""
     room, limit = buffer_tokens(setup), setup.max_response_tokens
     siblings = max(1, wave.responses // wave.prompts)
     prompts = room // (wave.prompt_tokens + siblings * limit)
@@ -145,7 +146,7 @@ def update_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> fl
 
 
 def update_collective_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
-    """Of all micro-batches, as many on every card; 0 without FSDP2."""
+    """Seconds of the collectives of all micro-batches, as many on every card; 0 without FSDP2."""
     if not setup.is_sharded or not trained.packed:
         return 0.0
     tokens = trained.packed / setup.updates.minibatches / machine.count
@@ -155,7 +156,7 @@ def update_collective_seconds(setup: Setup, trained: TrainedTokens, machine: Mac
 
 
 def gathering_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
-    """Of the whole weights after an epoch's updates; 0 without FSDP2."""
+    """Seconds of gathering the whole weights after an epoch's updates; 0 without FSDP2."""
     if not setup.is_sharded or not trained.packed:
         return 0.0
     return collective_seconds(traffic(setup.units, machine.count).whole, machine)

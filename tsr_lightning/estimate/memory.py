@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True)
 class CardMemory:
-    """Of one card, without the CUDA context."""
+    """Memory of one card by phase, without the CUDA context."""
 
     resident: tuple[Part, ...]
     rollout: tuple[Part, ...]
@@ -82,7 +82,7 @@ def memory(setup: Setup, ranks: int = 1) -> CardMemory:
 
 
 def _sharded(setup: Setup, shards: Shards) -> CardMemory:
-    """The same under FSDP2."""
+    """Memory of a card under FSDP2."""
     saved, logits, working = _update_parts(setup, shards.ranks)
     moments = (shards.begin, (saved, logits, *shards.scoring), (saved, working, *shards.layer), shards.end)
     return CardMemory(
@@ -184,7 +184,7 @@ def _rollout(setup: Setup) -> tuple[Part, ...]:
 
 
 def _prefill(setup: Setup) -> int:
-    """What a pass over prompts works with: its feed-forward part or its attention, whichever is larger.
+    """Bytes that a pass over prompts works with: its feed-forward part or its attention, whichever is larger.
 
     The first has three tensors as wide as the intermediate size; an adapter adds its output, that scaled and the sum,
     and for another dtype than its own float32 a cast of it. Attention has a mask, and again one for the heads that
@@ -206,7 +206,7 @@ def _backward(setup: Setup, ranks: int) -> tuple[Part, ...]:
 
 
 def _update_parts(setup: Setup, ranks: int) -> tuple[NamedBytes, NamedBytes, NamedBytes]:
-    """What a backward pass keeps, and what scoring and a layer's backward pass work with, one after the other."""
+    """Bytes that a backward pass keeps, and that scoring and then a layer's backward pass work with."""
     activations, size = Activations(setup.shape, setup.spec), pass_size(setup, ranks)
     how = "checkpoints" if setup.spec.gradient_checkpointing else "activations"  # of `pass_size`
     return (

@@ -21,7 +21,7 @@ class Operations:
 
 
 def operations(setup: Setup, entries: list[PlanEntry], case: Case) -> Operations:
-    """Of an epoch with these entries.
+    """Counts the operations of an epoch with these entries.
 
     A prompt of P tokens, of which n are new, has n · (P - n/2) scores; a response of R tokens R · (P + R/2).
     """

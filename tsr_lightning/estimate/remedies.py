@@ -1,4 +1,4 @@
-"""Which keys to change where a configuration does not fit."""
+"""Suggests which keys to change where a configuration does not fit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class Remedy:
 
 
 def remedies(setup: Setup, card: Card, ranks: int) -> list[Remedy]:
-    """What each change would bring, the largest first; those that bring nothing are left out."""
+    """Returns the changes that save memory, the largest saving first."""
     before = memory(setup, ranks)
     total = before.total(card)
     found = []

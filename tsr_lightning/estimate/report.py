@@ -79,7 +79,7 @@ def _fits(of_card: CardMemory, machine: Machine) -> str:
 
 
 def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
-    """One sentence per machine: it fits, with the hours of the run, or which keys to change."""
+    """Says for each machine, in one sentence, that it fits and for how many hours, or which keys to change."""
     lines = []
     for machine in machines:
         of_card = memory(setup, machine.count)
@@ -104,7 +104,7 @@ def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
 
 
 def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
-    """What sharding, gradient checkpointing and a larger cache save."""
+    """Says what sharding, gradient checkpointing and a larger cache save."""
     lines = []
     if setup.is_sharded:
         lines += [_replicated(setup, machine) for machine in machines]
@@ -119,7 +119,7 @@ def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
 
 
 def _replicated(setup: Setup, machine: Machine) -> str:
-    """What a card would need if the weights were not sharded."""
+    """Says what a card would need if the weights were not sharded."""
     of_card = memory(replace(setup, is_sharded=False), machine.count)
     where = "fits" if of_card.fits(machine.card) else "does not fit"
     return (
@@ -129,7 +129,7 @@ def _replicated(setup: Setup, machine: Machine) -> str:
 
 
 def _backward_pass(setup: Setup, ranks: int) -> str:
-    """What checkpoints bring, and what the last parts of the backward pass take one after the other."""
+    """Says what checkpoints save, and what the last parts of the backward pass take one after the other."""
     size = pass_size(setup, ranks)
     with_, without = (
         Activations(setup.shape, replace(setup.spec, gradient_checkpointing=value)) for value in (True, False)
@@ -257,7 +257,7 @@ def _captures(setup: Setup, card: Card) -> str:
 
 
 def _shared(setup: Setup, cards: Sequence[Card]) -> list[str]:
-    """What several cards share."""
+    """Says what several cards share."""
     if not setup.is_sharded:
         return ["several cards hold the whole model each (trainer.strategy ddp), and share groups and tokens evenly"]
     links = "; ".join(f"{card.name}: {card.interconnect / 1e9:.0f} GB/s" for card in cards)

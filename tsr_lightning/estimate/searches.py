@@ -1,4 +1,4 @@
-"""How many responses a strategy asks for, by driving it through a tree in which no two states are equal."""
+"""Counts the responses that a strategy asks for, by driving it through a tree in which no two states are equal."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -12,7 +12,7 @@ from tsr_lightning.search.tree import Expand, Node
 
 @dataclass(frozen=True)
 class Level:
-    """What one request of a search proposes after so many turns."""
+    """Counts of one search request at one depth."""
 
     depth: int  # turns played before
     nodes: int  # whose prompts are needed
@@ -22,7 +22,7 @@ class Level:
 
 @dataclass(frozen=True)
 class SearchSize:
-    """One search: its requests in order, and the turns of its trajectory that the policy sampled."""
+    """A search: its requests in order, and the turns of its trajectory that the policy sampled."""
 
     requests: tuple[tuple[Level, ...], ...]
     turns: int

@@ -1,4 +1,4 @@
-"""What of a configuration an estimate depends on, as plain values."""
+"""The parts of a configuration that an estimate depends on, as plain values."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Case:
-    """What is assumed of episodes.
+    """Assumptions about episodes.
 
     Args:
         name: of the case.
@@ -71,7 +71,7 @@ class Setup:
 
     @property
     def units(self) -> Units:
-        """Of the policy, which FSDP2 shards."""
+        """The parameter groups that FSDP2 shards."""
         return units_of(self.shape, self.spec, has_critic=self.has_critic, keeps_reference=self.keeps_reference)
 
     @property
@@ -79,15 +79,15 @@ class Setup:
         return self.expected, self.worst
 
     def rollout(self, entries: list[PlanEntry], case: Case) -> RolloutTokens:
-        """Of an epoch with these entries."""
+        """Counts an epoch's rollout with these entries."""
         return rollout_tokens(entries, self.instances, case.episode)
 
     def evaluation(self, evaluation: Evaluation, case: Case) -> RolloutTokens:
-        """Of one evaluation by a protocol, on all held-out instances."""
+        """Counts one evaluation by a protocol, on all held-out instances."""
         return rollout_tokens([PlanEntry(evaluation.strategy, evaluation.samples)], self.held_out, case.episode)
 
     def trained(self, entries: list[PlanEntry], case: Case) -> TrainedTokens:
-        """Of one pass over what an epoch trains on."""
+        """Counts one pass over an epoch's training sequences."""
         groups = self.kept(self.instances)
         return trained_tokens(entries, groups, case.episode, trains_trees=self.trains_trees)
 

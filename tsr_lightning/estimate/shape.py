@@ -57,7 +57,7 @@ class ModelShape:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """Of one layer: four of attention, three of the feed-forward part."""
+        """Linear layers of a transformer layer: four of attention, three of the feed-forward part."""
         hidden, query, key, wide = self.hidden_size, self.query_size, self.key_size, self.intermediate_size
         return (
             Linear("q_proj", hidden, query, self.has_qkv_bias),

@@ -26,7 +26,7 @@ _BUFFERS = "buffers of a reduce-scatter"
 
 @dataclass(frozen=True)
 class Shards:
-    """What each of `ranks` cards holds of a policy."""
+    """Bytes of a policy that each of `ranks` cards holds."""
 
     units: Units
     ranks: int
@@ -110,7 +110,7 @@ class Shards:
 
     @property
     def _head_gradient(self) -> int:
-        """Of the output layer, which waits for the rest of the root's unit."""
+        """Bytes of the output layer's gradient, which waits for the rest of the root's unit."""
         return self.ranks * self.units.head.shard_bytes(self.ranks) * self.units.head.is_trained
 
 

@@ -1,4 +1,5 @@
-"""What FSDP2 gathers at once, and how it is cut. Pure functions of a shape and a policy's configuration.
+"""Units of parameters that FSDP2 gathers at once, and how it cuts them. Pure functions of a shape and a policy's
+configuration.
 
 A parameter is cut along its first dimension into as many pieces of ceil(rows / ranks) rows as there are ranks, of which
 the last are filled up with zeros (PyTorch 2.13, `torch.distributed.fsdp._fully_shard._fsdp_param`). So the bytes are
@@ -43,13 +44,13 @@ class Unit:
 
     @property
     def trained(self) -> "Unit":
-        """Of the parameters that have gradients."""
+        """Returns the unit's trained parameters."""
         return Unit(tuple(parameter for parameter in self.parameters if parameter.is_trained))
 
 
 @dataclass(frozen=True)
 class Units:
-    """How `policy.sharding` divides a policy."""
+    """A policy's parameters as `policy.sharding` divides them."""
 
     layer: Unit
     layers: int
@@ -65,7 +66,7 @@ class Units:
 
     @property
     def passes(self) -> tuple[tuple[Unit, int], ...]:
-        """What an update's passes run through."""
+        """Units that an update's passes run through, and how many of each."""
         return (*self.model, (self.value_head, 1))
 
     @property
@@ -111,10 +112,10 @@ def units_of(shape: ModelShape, spec: PolicySpec, *, has_critic: bool, keeps_ref
 
 
 def shard_bytes(units: Iterable[tuple[Unit, int]], ranks: int) -> int:
-    """Of several units on one rank; whole, on one rank of one."""
+    """Bytes of several units on one rank; all of them where there is one rank."""
     return sum(count * unit.shard_bytes(ranks) for unit, count in units)
 
 
 def trained_shard_bytes(units: Iterable[tuple[Unit, int]], ranks: int) -> int:
-    """The same of the parameters that have gradients: what the gradients take, and twice AdamW's averages."""
+    """Bytes of several units' trained parameters on one rank: those of the gradients, and half of AdamW's averages."""
     return sum(count * unit.trained.shard_bytes(ranks) for unit, count in units)

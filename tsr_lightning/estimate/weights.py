@@ -72,5 +72,5 @@ def trained_bytes(shape: ModelShape, spec: PolicySpec) -> int:
 
 
 def critic_bytes(shape: ModelShape) -> int:
-    """Of the value head: H weights and a bias in float32."""
+    """Bytes of the value head: H weights and a bias in float32."""
     return 4 * (shape.hidden_size + 1)

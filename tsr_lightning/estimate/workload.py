@@ -37,7 +37,7 @@ class Episode:
         return [messages + self.response for messages in self.tokens.messages[depth - visible : depth]]
 
     def extends(self, depth: int) -> bool:
-        """Whether the prompt after `depth` turns continues that of the turn before and its response."""
+        """True if the prompt after `depth` turns continues the previous turn's prompt and response."""
         return depth > 0 and self.context.visible_turns(depth) == depth
 
     def new(self, depth: int) -> int:
@@ -61,7 +61,7 @@ class Episode:
         return lengths
 
     def within(self, context_tokens: int, episode_tokens: int | None) -> "Episode":
-        """The same, ended before the turn whose prompt or response has no room."""
+        """Returns the episode up to the turn whose prompt or response has no room."""
         room = self.turns if episode_tokens is None else max(1, episode_tokens // self.response)
         fitting = [depth for depth in range(self.turns) if self.prompt(depth) + self.response <= context_tokens]
         turns = next((depth for depth in range(self.turns) if depth not in fitting), self.turns)
@@ -107,12 +107,12 @@ class RolloutTokens:
 
     @property
     def prompt_tokens(self) -> int:
-        """What would be computed if no prefix were shared: every response's whole prompt."""
+        """Tokens of every response's whole prompt, which are computed if no prefix is shared."""
         return sum(wave.responses * wave.prompt_tokens for wave in self.waves)
 
     @property
     def prefilled(self) -> int:
-        """What the prefix cache leaves to compute."""
+        """Prompt tokens that the prefix cache leaves to compute."""
         return sum(wave.new_prompts * wave.new_tokens for wave in self.waves)
 
 
@@ -145,7 +145,7 @@ def rollout_tokens(entries: Sequence[PlanEntry], instances: int, episode: Episod
 
 @dataclass(frozen=True)
 class TrainedTokens:
-    """What an epoch's updates compute."""
+    """Counts of an epoch's updates."""
 
     packed: int  # tokens, where prefixes that the sequences of a group share count once
     unshared: int  # tokens of all sequences
@@ -157,7 +157,8 @@ class TrainedTokens:
 def trained_tokens(
     entries: Sequence[PlanEntry], groups: int, episode: Episode, *, trains_trees: bool = False
 ) -> TrainedTokens:
-    """Of so many groups: one trajectory per member, or, under tree credit, every response of the searches' trees.
+    """Counts what is trained on of so many groups: one trajectory per member, or, under tree credit, every response of
+    the searches' trees.
 
     A group's sequences share the first prompt; those whose context was cut share the system message alone.
     """

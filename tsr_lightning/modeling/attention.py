@@ -24,7 +24,7 @@ NAME = "shared_prefix"
 
 @dataclass(frozen=True, slots=True)
 class ScoreParams:
-    """How a layer computes attention scores from products of queries and keys."""
+    """Scale, window and cap of a layer's attention scores."""
 
     scale: float
     window: int | None = None  # sliding window: tokens that a token sees, itself included

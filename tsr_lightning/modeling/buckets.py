@@ -105,7 +105,7 @@ def plan_buckets(
 
 
 def products(rows: int, queries: int, keys: int, *, causal: bool) -> int:
-    """Of a query and a key; a causal square skips what lies above its diagonal."""
+    """Counts products of a query and a key; a causal square skips what lies above its diagonal."""
     return rows * (queries * (queries + 1) // 2 if causal else queries * keys)
 
 

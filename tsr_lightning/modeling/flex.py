@@ -33,7 +33,7 @@ _COMPILATIONS = 64  # of one function: windows, caps, types, and which inputs ha
 
 @dataclass(frozen=True)
 class HeadShape:
-    """What a kernel is compiled for."""
+    """Head sizes and type that a kernel is compiled for."""
 
     dtype: torch.dtype
     heads: int  # H, of queries
@@ -178,7 +178,7 @@ def _dense(*args: Any, **kwargs: Any) -> Any:
 
 
 def supports(device: torch.device, shape: HeadShape) -> bool:
-    """Whether flex_attention is written for such tensors."""
+    """True if flex_attention takes such tensors."""
     return (
         device.type in ("cpu", "cuda")
         and shape.dtype in _DTYPES
@@ -211,7 +211,7 @@ def _summary(problem: Exception) -> str:
 
 
 def _largest_error(device: torch.device, shape: HeadShape) -> float:
-    """Of outputs and gradients, as a share of the largest; on a CPU of outputs."""
+    """Largest error of outputs and, on a GPU, gradients, as a share of the largest number."""
     segments = [Segment(300, np.arange(300)), Segment(40, np.concatenate([np.arange(150), np.arange(300, 340)]))]
     attention, scores = FlexAttention(segments, device), ScoreParams(shape.width**-0.5)
     mask = additive(_on(attention.mask.visible(None), device), torch.float32)[None, None]
@@ -231,7 +231,7 @@ def _outputs_and_gradients(
     scores: ScoreParams,
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Of 340 tokens, whose numbers are rounded to the shape's type and given in `dtype`."""
+    """Attends for 340 random tokens, rounded to the shape's type and given in `dtype`."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*size: int) -> Tensor:

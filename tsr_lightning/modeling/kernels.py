@@ -1,4 +1,4 @@
-"""Which kernels compute attention and layers: PyTorch's plain ones, flex_attention, or the optional C kernels of
+"""Chooses the kernels of attention and layers: PyTorch's plain ones, flex_attention, or the optional C kernels of
 modeling/native."""
 
 from collections.abc import Sequence
@@ -36,13 +36,13 @@ class Kernels(Enum):
             require(built.library is not None, "model.policy.kernels", self.value, remedy)
 
     def uses_native(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether the C kernels serve such tensors: float32 or bfloat16 on a CPU."""
+        """True if the C kernels compute with such tensors: float32 or bfloat16 on a CPU."""
         may = self in (Kernels.AUTO, Kernels.NATIVE)
         return may and kernel.supports(device, dtype) and building.load().library is not None
 
     def uses_flex(self, device: torch.device, shape: HeadShape, *, gradients: bool) -> bool:
-        """Whether flex_attention serves such tensors: FLEX does, and AUTO on a GPU where it works. On a CPU it has no
-        gradients.
+        """True if flex_attention computes with such tensors: under FLEX, and under AUTO on a GPU where it works. On a
+        CPU it has no gradients.
 
         Raises:
             ConfigError: FLEX is chosen and does not work here.

@@ -1,4 +1,4 @@
-"""What a Llama-style layer computes beside attention, over N rows of packed tokens."""
+"""Operators of a Llama-style layer beside attention, over N rows of packed tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ class TorchOperators:
         return layer(x)
 
     def linear_add(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
-        """The same plus other [N, O]."""
+        """layer(x) + other: [N, I], [N, O] -> [N, O]."""
         return other + layer(x)
 
     def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:

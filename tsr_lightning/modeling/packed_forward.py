@@ -85,7 +85,7 @@ def _is_installed(backbone: Any) -> bool:
 
 
 def is_supported(backbone: Any) -> bool:
-    """Whether packed passes through this model are those of this module now."""
+    """True if packed passes through this model run this module's code now."""
     if not _is_installed(backbone) or type(backbone) not in _ARCHITECTURES:
         return False
     if not isinstance(backbone.layers[-1], _ARCHITECTURES[type(backbone)].layer):
@@ -95,8 +95,8 @@ def is_supported(backbone: Any) -> bool:
 
 
 def is_capturable(backbone: Any) -> bool:
-    """Whether a pass without gradients through this model is the same kernels whatever its inputs hold, so that a CUDA
-    graph can replay it; under autocast too, where it is transformers' own. Rotary embeddings that change with the
+    """True if a pass without gradients runs the same kernels whatever its inputs hold, so that a CUDA graph can replay
+    it; under autocast too, where it is transformers' own. Rotary embeddings that change with the
     longest position read it, and wait for the device."""
     known = _is_installed(backbone) and type(backbone) in _ARCHITECTURES
     return known and backbone.rotary_emb.rope_type not in DYNAMIC_ROPES

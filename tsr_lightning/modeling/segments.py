@@ -1,4 +1,4 @@
-"""Which packed tokens attend to which keys: what PyTorch's buckets and the native blocks are derived from.
+"""Segments say which packed tokens attend to which keys. PyTorch's buckets and the native blocks derive from them.
 
 A forward pass takes one packed sequence of tokens without padding. They are segments (prompts, training sequences), or
 the last tokens of branches (a decode step); a layer's sliding window may narrow what they see. Knows no tensor.

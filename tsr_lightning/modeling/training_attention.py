@@ -68,7 +68,7 @@ class TrainingAttention:
         return FlexAttention(self.segments, self.device)
 
     def plan(self, window: int | None) -> "TrainingPlan":
-        """How layers with this sliding window attend by PyTorch."""
+        """Returns the plan by which layers with this sliding window attend in PyTorch."""
         window = None if window is None or window >= self._longest else window
         if window not in self._plans:
             self._plans[window] = plan_training(self.segments, window, self.device)

@@ -1,4 +1,4 @@
-"""Which packed tokens see which keys, for kernels that take one mask for all of them. Knows no tensor but arrays.
+"""Masks of a tree of prefixes, for kernels that take one mask for all packed tokens. Knows arrays, and no tensor.
 
 Keys are the nodes of a forest: a key's path is the prefix that it ends. In a depth-first numbering the keys below a key
 are an interval, so a query sees a key if its own key's number is in that key's interval: two comparisons, whatever the
@@ -116,12 +116,12 @@ def _counts(chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
 
 
 def _ordered(chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Of each row the chosen columns first, both parts ascending."""
+    """Orders the columns of each row: the chosen ones first, both parts ascending."""
     return np.argsort(~chosen, axis=1, kind="stable").astype(np.int32)
 
 
 def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """How many leading places two paths share."""
+    """Counts the leading places that two paths share."""
     length = min(len(one), len(other))
     differing = np.flatnonzero(one[:length] != other[:length])
     return int(differing[0]) if len(differing) else length

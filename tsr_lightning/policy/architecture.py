@@ -39,7 +39,7 @@ def small_config(sizes: Scratch, tokenizer: PreTrainedTokenizerFast) -> SeedOssC
 
 
 def as_seed_oss(config: PretrainedConfig) -> SeedOssConfig | None:
-    """The same model as Seed-OSS; None unless it is a Qwen2 model without a sliding window."""
+    """Returns the model as Seed-OSS; None unless it is a Qwen2 model without a sliding window."""
     if type(config) is not Qwen2Config or config.use_sliding_window:
         return None
     values = {key: value for key, value in config.to_dict().items() if key not in _OTHER_KEYS}

@@ -107,7 +107,7 @@ def _logits_by_model(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _has_linear_head(model: PreTrainedModel) -> bool:
-    """Whether the logits are the output embedding of the last hidden state and nothing else.
+    """True if the logits are the output embedding of the last hidden state and nothing else.
 
     Some architectures scale or cap them. The logits of a fresh model are too small to show a cap, so the output
     embedding is made to return a ramp from -100 to 100. The head is linear if the ramp arrives unchanged and the

@@ -26,11 +26,12 @@ _RESPONSE = "response"  # role of a turn's response in a layout; an assistant's 
 
 @dataclass(frozen=True)
 class Context(ABC):
-    """How many past turns a prompt shows. It always has the first turn's system message and the present messages."""
+    """The number of past turns that a prompt shows. It always has the first turn's system message and the present
+    messages."""
 
     @abstractmethod
     def visible_turns(self, turns: int) -> int:
-        """How many of `turns` past turns the prompt shows: the most recent ones."""
+        """Counts the past turns, of `turns`, that the prompt shows: the most recent ones."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def _generation_config(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> 
 
 
 def _reloads_unchanged(tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> bool:
-    """Whether AutoTokenizer tokenises as the tokenizer that was saved."""
+    """True if AutoTokenizer tokenises as the tokenizer that was saved."""
     loaded = AutoTokenizer.from_pretrained(folder)
     return bool(loaded.encode(_PROBE, add_special_tokens=False) == tokenizer.encode(_PROBE, add_special_tokens=False))
 

@@ -35,7 +35,7 @@ class Exported:
 
     @classmethod
     def read(cls, folder: Path) -> "Exported | None":
-        """What was exported to a folder; None where nothing was."""
+        """Reads what was exported to a folder; None where nothing was."""
         try:
             return cls(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):

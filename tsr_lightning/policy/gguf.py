@@ -107,7 +107,7 @@ def _errors_of(file: Path) -> Iterator[None]:
 
 
 def _unquantised(loaded: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in a model whose configuration does not say that they are quantised."""
+    """Returns the weights in a model whose configuration does not say that they are quantised."""
     config = type(loaded.config).from_dict(
         {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
     )

@@ -79,7 +79,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Card:
-    """What a model card says.
+    """Contents of a model card.
 
     Args:
         name: of the folder.

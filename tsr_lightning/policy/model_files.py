@@ -19,7 +19,7 @@ _SECONDS = 5  # for the hub to answer; its own client retries for half a minute
 
 
 def location(model: str) -> str:
-    """What transformers loads a named model from: a folder, or its name on the hub."""
+    """Returns what transformers loads a named model from: a folder, or its name on the hub."""
     if not model.startswith(_PREFIX):
         return model
     folder = _EMBEDDED / model.removeprefix(_PREFIX)
@@ -62,7 +62,7 @@ def local_config_file(model: str) -> Path | None:
 
 
 def was_trained_here(model: str) -> bool:
-    """Whether a named model is an embedded policy, or a folder that `tsr export` has written."""
+    """True if a named model is an embedded policy, or a folder that `tsr export` has written."""
     card = Path(location(model)) / "README.md"
     return model.startswith(_PREFIX) or (card.is_file() and "- tsr-lightning\n" in card.read_text(encoding="utf-8"))
 

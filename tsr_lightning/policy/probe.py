@@ -56,7 +56,8 @@ def _from_each_alone(policy: Policy, device: torch.device) -> float:
 
 
 def _through_the_pack(policy: Policy, device: torch.device) -> float:
-    """How far a sequence changes where the one before it in the pack does: packs are in the order of their ids."""
+    """Measures how far a sequence changes where the one before it in the pack does: packs are in the order of their
+    ids."""
     length = _LENGTHS[0]
     last, first, other = (_drawn(policy, length, number) for number in range(3))
     first[0] = other[0] = 0

@@ -106,7 +106,7 @@ class Sharded:
 
 
 def weights_of(policy: Policy, mesh: DeviceMesh | None) -> Weights:
-    """Those of a new policy.
+    """Returns the replicated or FSDP2-sharded weights of a new policy.
 
     Args:
         policy: whole, and equal on all ranks.

@@ -102,7 +102,7 @@ def context_length(spec: PolicySpec) -> int:
 
 
 def model_identity(spec: PolicySpec) -> dict[str, str | int | float]:
-    """What a checkpoint and the model that loads it must have in common, as plain values."""
+    """Plain values that a checkpoint and the model that loads it must have in common."""
     if isinstance(spec.model, Scratch):
         config: dict[str, Any] = asdict(spec.model)
     else:

@@ -87,8 +87,8 @@ class PrefixCache:
 
 
 def _replay(lm: PreTrainedModel, stream: torch.cuda.Stream | None) -> Replay:
-    """How decode steps are run again on the model's device. PyTorch's deterministic writes wait for the device, which a
-    capture cannot hold."""
+    """Returns what runs decode steps again on the model's device. PyTorch's deterministic writes wait for the device,
+    which a capture cannot hold."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     if stream is not None and packed_forward.is_capturable(lm.base_model) and not deterministic:
         return CudaGraphs(stream)

@@ -170,7 +170,7 @@ class TransformersEngine:
         return prompts
 
     def _prefill_pass(self, pending: Sequence[tuple[SequenceGroup, CachedSequence]], cache: PrefixCache) -> None:
-        """One forward pass over the ends of prompts that are not cached."""
+        """Runs one forward pass over the ends of prompts that are not cached."""
         segments = [Segment(len(prompt.slots) - prompt.cached, prompt.slots) for _, prompt in pending]
         ids = [token for group, prompt in pending for token in group.ids[prompt.cached :]]
         positions = np.concatenate([np.arange(prompt.cached, len(prompt.slots)) for _, prompt in pending])
@@ -265,7 +265,7 @@ class TransformersEngine:
         attention: Decode,
         cache: PrefixCache,
     ) -> None:
-        """One forward pass over newly sampled tokens."""
+        """Runs one forward pass over newly sampled tokens."""
         number = {id(group): i for i, group in enumerate(present)}
         cached: list[tuple[int, int, int]] = []  # group, column and slot of what was computed before
         for state in pending:

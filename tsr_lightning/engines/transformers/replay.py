@@ -1,4 +1,4 @@
-"""How a step that only reads and writes the same memory is run again: as it is, or as a CUDA graph."""
+"""Runs a step that only reads and writes the same memory again: as it is, or as a CUDA graph."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager

@@ -12,7 +12,7 @@ from tsr_lightning.engines.transformers.trie import Trie
 
 @dataclass(slots=True)
 class SequenceData:
-    """One response as it grows."""
+    """A response as it grows."""
 
     seed: int
     max_new_tokens: int

@@ -30,7 +30,7 @@ _LENGTHS = Rounding(least=64, per_octave=16)  # kernels want multiples of 16
 
 @dataclass(frozen=True)
 class StepRounding:
-    """How the sizes of a step are rounded up."""
+    """Rounding of a step's sizes."""
 
     branches: Rounding = _BRANCHES
     groups: Rounding = _GROUPS
@@ -50,12 +50,12 @@ class StepShape:
 
     @property
     def places(self) -> int:
-        """Of branches in the rows."""
+        """Places of branches in all rows."""
         return self.rows * self.width
 
     @property
     def is_full(self) -> bool:
-        """Whether every place has a token, which may be one without a branch."""
+        """True if every place has a token, which may be one without a branch."""
         return self.tokens == self.places
 
 

@@ -28,7 +28,7 @@ class TorchBackend:
     buffer: DecodeBuffer
 
     def fits(self, groups: int, prompt: int, columns: int) -> bool:
-        """Whether there is memory to decode so many groups at once, with prompts and columns of at most so many
+        """True if there is memory to decode so many groups at once, with prompts and columns of at most so many
         tokens."""
         return groups * (prompt + columns) <= self.buffer.tokens
 
@@ -119,7 +119,7 @@ class TorchDecode:
 
     @property
     def scores_computed(self) -> int:
-        """The same as computed, as for `TorchPrefill`."""
+        """Products as computed, padding and hidden keys included."""
         groups, width, length = self._shape
         return groups * width * length
 

@@ -65,7 +65,7 @@ class VLLM(EngineSpec):
 
 
 def installed_version() -> str | None:
-    """Of vLLM, from whichever of its packages is installed; None where none is."""
+    """Returns the version of vLLM, from whichever of its packages is installed; None where none is."""
     for name in _DISTRIBUTIONS:
         try:
             return version(name)

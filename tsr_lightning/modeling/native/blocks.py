@@ -88,7 +88,7 @@ def _grouped(segments: Sequence[Segment]) -> Iterator[list[_Piece]]:
 
 
 def _piece_length(tokens: int) -> int:
-    """Of the first of about equal pieces, in whole lanes: a small rest would read all its keys for a few queries."""
+    """Length of the first of about equal pieces, in whole lanes: a small rest would read all keys for a few queries."""
     parts = -(-tokens // MAX_TOKENS)
     return min(-(-tokens // (parts * _LANES)) * _LANES, tokens)
 
@@ -98,7 +98,7 @@ def _cost(tokens: int, keys: int) -> int:
 
 
 def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """How many leading slots two paths share."""
+    """Counts the leading slots that two paths share."""
     length = min(len(one), len(other))
     if one[length - 1] == other[length - 1]:  # a slot has one path
         return length

@@ -54,7 +54,7 @@ def compiler() -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Of built kernels; only this user may write there."""
+    """Returns the folder of built kernels, where only this user may write."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     path = Path(root).absolute() / "tsr_lightning" / "native"
     make_private(path)
@@ -86,7 +86,7 @@ def _fingerprint(command: list[str]) -> str:
 
 
 def _processor() -> str:
-    """What -march=native depends on; machines that differ may share a home folder."""
+    """Identifies the processor, on which -march=native depends; machines that differ may share a home folder."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().split("\n\n")[0].splitlines() if cpuinfo.exists() else []
     kept = [line for line in lines if line.split(":")[0].strip() in ("model name", "flags", "Features", "CPU part")]

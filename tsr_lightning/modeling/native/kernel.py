@@ -62,7 +62,7 @@ class _Gradients(ctypes.Structure):
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel is written for such tensors."""
+    """True if the kernel takes such tensors."""
     return device.type == "cpu" and dtype in DTYPES
 
 
@@ -100,7 +100,7 @@ def attend(
 def attend_step(
     query: Tensor, key: Tensor, value: Tensor, blocks: StepBlocks, scores: ScoreParams, new: NewKeys | None = None
 ) -> Tensor:
-    """As `attend`, for one token of each of many branches."""
+    """Attends for one token of each of many branches."""
     query = _contiguous_tokens(query)
     out = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
     new = _with_contiguous_tokens(new)

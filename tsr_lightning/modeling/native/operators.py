@@ -80,7 +80,7 @@ class NativeOperators:
 
 
 def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """Neither an adapter nor quantised."""
+    """True if the layer has no adapter and is not quantised."""
     return type(layer) is nn.Linear
 
 
@@ -90,7 +90,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "
 
 
 def _call(name: str, *arguments: int | float | Tensor | None) -> None:
-    """Of layers.c, whose numbers are all int64 or float; the number of threads comes last."""
+    """Calls a function of layers.c, whose numbers are all int64 or float; the number of threads comes last."""
     library = load().library
     assert library is not None
     with record_function(f"native::{name}"):
@@ -114,7 +114,7 @@ def _norm(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) -> T
 
 
 def _rotate(x: Tensor, out: Tensor, cosines: Tensor, sines: Tensor, *, inverse: bool) -> Tensor:
-    """As many rows as there are angles."""
+    """Rotates as many rows as there are angles."""
     rows, (_, heads, width) = len(cosines), x.shape
     _call("rotate", x, out, cosines, sines, rows, heads, width, int(inverse), kernel.DTYPES[x.dtype])
     return out

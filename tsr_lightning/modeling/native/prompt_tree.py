@@ -37,7 +37,7 @@ class PromptTree:
         return self._slots[rank]
 
     def common(self, ranks: Sequence[int]) -> list[int]:
-        """How many slots each of these prompts, ascending, shares with the next."""
+        """Counts the slots that each of these prompts, ascending, shares with the next."""
         return [min(self._common[one:other]) for one, other in pairwise(ranks)]
 
     def nodes(self, ranks: Sequence[int]) -> Iterator[Node]:
@@ -57,7 +57,7 @@ class PromptTree:
 
 
 def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """How many leading slots two paths share."""
+    """Counts the leading slots that two paths share."""
     length = min(len(one), len(other))
     differ = one[:length] != other[:length]
     return int(differ.argmax()) if differ.any() else length

@@ -50,7 +50,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _PromptRuns:
-    """What branches see of their prompts."""
+    """The parts of prompts that branches see."""
 
     table: NDArray[np.int64]
     runs: NDArray[np.int64]
@@ -80,7 +80,7 @@ class StepPlan:
         self._groups = b""
 
     def blocks(self, step: DecodeStep, columns: NDArray[np.int64], window: int | None) -> StepBlocks:
-        """Of one step.
+        """Returns the blocks of one step.
 
         Args:
             step: the branches.
@@ -169,7 +169,7 @@ class StepPlan:
 
 
 class PlannedStep:
-    """One step, whose blocks are built once per sliding window. Arguments as of `StepPlan.blocks`."""
+    """A step whose blocks are built once per sliding window. Arguments as of `StepPlan.blocks`."""
 
     def __init__(self, plan: StepPlan, step: DecodeStep, columns: NDArray[np.int64]) -> None:
         self._plan = plan
