@@ -33,10 +33,10 @@ from tsr_lightning.cli.estimate import make_parser, setup_of
 from tsr_lightning.engines.base import Prompt
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.estimate.card_memory import CardMemory, Part, memory, pass_size
 from tsr_lightning.estimate.cards import Machine, machine_of
 from tsr_lightning.estimate.decode_steps import decode_seconds
 from tsr_lightning.estimate.hours import update_seconds
-from tsr_lightning.estimate.memory import CardMemory, Part, memory, pass_size
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.shape import ModelShape
 from tsr_lightning.estimate.workload import TrainedTokens, Wave

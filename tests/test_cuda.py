@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.engines.transformers.cuda_graphs import CudaGraphs, Direct
 from tsr_lightning.engines.transformers.engine import TransformersEngine
-from tsr_lightning.engines.transformers.replay import CudaGraphs, Direct
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.transformers.static_backend import StaticBackend
 from tsr_lightning.modeling.attention import ScoreParams

@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen2Config
 
 from tsr_lightning.engines.base import Prompt, Response
+from tsr_lightning.engines.transformers.cuda_graphs import Direct
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.group_rows import EXACT
 from tsr_lightning.engines.transformers.kv_store import KVStore
-from tsr_lightning.engines.transformers.replay import Direct
 from tsr_lightning.engines.transformers.sampling import product_sums
 from tsr_lightning.engines.transformers.static_backend import (
     StaticBackend,

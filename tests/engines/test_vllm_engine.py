@@ -17,7 +17,7 @@ from scipy.stats import chi2, ncx2
 
 from tests.fakes import tasks
 from tsr_lightning.engines.base import Engine, Prompt, Sampling
-from tsr_lightning.engines.model import Model
+from tsr_lightning.engines.local_model import Model
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.vllm.spec import VLLM
 from tsr_lightning.envs.make import make_env

@@ -14,7 +14,7 @@ from tsr_lightning.envs.process import process_env
 from tsr_lightning.envs.sample_texts import sample_observations, sample_texts
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.errors import EnvFault, RunError
-from tsr_lightning.estimate.episodes import TokenCounter, measure
+from tsr_lightning.estimate.prompt_lengths import TokenCounter, measure
 
 ID = "tests.spoiled:Spoiled-v0"
 WAYS: dict[str, Callable[[Any], Any]] = {

@@ -12,10 +12,10 @@ from commands import ROOT, TINY
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.command import main
 from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.estimate.card_memory import GIB, largest_cache_mib, memory
 from tsr_lightning.estimate.cards import CARDS, machine_of
 from tsr_lightning.estimate.here import card_here, measured_card
 from tsr_lightning.estimate.hours import hours
-from tsr_lightning.estimate.memory import GIB, largest_cache_mib, memory
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.policy.model import Policy

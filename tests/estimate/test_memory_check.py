@@ -17,8 +17,8 @@ from tsr_lightning.cli.command import main
 from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.cli.memory_check import too_large
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.here import _left_in_container, card_here
-from tsr_lightning.estimate.memory import GIB, memory
 from tsr_lightning.estimate.setup import Setup
 
 CPU = torch.device("cpu")

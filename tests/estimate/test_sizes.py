@@ -11,11 +11,11 @@ from commands import QUICK, tsr
 
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.estimate.card_memory import GIB, memory, wanted_cache_mib
 from tsr_lightning.estimate.cards import CARDS
+from tsr_lightning.estimate.chosen_sizes import sized
 from tsr_lightning.estimate.here import card_here, whole_card
-from tsr_lightning.estimate.memory import GIB, memory, wanted_cache_mib
 from tsr_lightning.estimate.setup import Setup
-from tsr_lightning.estimate.sizes import sized
 
 PAPER = ("--config", "paper/sokoban.yaml", "--config", "model/qwen_lora_nf4.yaml")
 

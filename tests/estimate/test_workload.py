@@ -9,7 +9,7 @@ from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sample_texts import sample_texts
-from tsr_lightning.estimate.episodes import EpisodeTokens, average, counter_of, longest, measure
+from tsr_lightning.estimate.prompt_lengths import EpisodeTokens, average, counter_of, longest, measure
 from tsr_lightning.estimate.searches import search_size
 from tsr_lightning.estimate.workload import Episode, rollout_tokens, trained_tokens
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn

@@ -35,10 +35,10 @@ from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.modeling import attention, packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
 from tsr_lightning.modeling.kernels import Kernels, Operators
-from tsr_lightning.modeling.native import operators
-from tsr_lightning.modeling.native.operators import NativeOperators, padded_rows
-from tsr_lightning.modeling.operators import TorchOperators
+from tsr_lightning.modeling.native import native_operators
+from tsr_lightning.modeling.native.native_operators import NativeOperators, padded_rows
 from tsr_lightning.modeling.segments import Segment
+from tsr_lightning.modeling.torch_operators import TorchOperators
 from tsr_lightning.modeling.training_attention import TrainingAttention
 
 CPU = torch.device("cpu")
@@ -266,7 +266,7 @@ def test_padding_rows_change_neither_states_nor_gradients(monkeypatch: pytest.Mo
     """Apart from the last bits of sums over tokens."""
     found = []
     for rows in (padded_rows, lambda count: count):
-        monkeypatch.setattr(operators, "padded_rows", rows)
+        monkeypatch.setattr(native_operators, "padded_rows", rows)
         model = model_of("llama", torch.float32)  # its biases make rows of zeros nonzero
         hidden = packed_states(model, rows_of(1))
         hidden.square().sum().backward()

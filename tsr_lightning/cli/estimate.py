@@ -12,12 +12,12 @@ from tsr_lightning.cli.subcommands import PLAIN
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.estimate.cards import CARDS, DEFAULT, HERE, Machine, machine_of
-from tsr_lightning.estimate.episodes import average, counter_of, longest, measure
+from tsr_lightning.estimate.chosen_sizes import sized
 from tsr_lightning.estimate.here import measured_card
 from tsr_lightning.estimate.lookup import find_shape, find_tokenizer
-from tsr_lightning.estimate.report import page
+from tsr_lightning.estimate.markdown import page
+from tsr_lightning.estimate.prompt_lengths import average, counter_of, longest, measure
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
-from tsr_lightning.estimate.sizes import sized
 from tsr_lightning.estimate.workload import Episode
 from tsr_lightning.policy.sharding import check_not_quantised
 from tsr_lightning.search.rehearsal import rehearse

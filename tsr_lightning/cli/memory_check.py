@@ -9,10 +9,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from tsr_lightning.cli.estimate import known_setup
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.here import card_here
 from tsr_lightning.estimate.lookup import find_shape
-from tsr_lightning.estimate.memory import GIB, memory
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.policy.spec import Scratch

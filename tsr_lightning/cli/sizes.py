@@ -8,8 +8,8 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.cli.estimate import known_setup
 from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.estimate.chosen_sizes import sized
 from tsr_lightning.estimate.here import whole_card
-from tsr_lightning.estimate.sizes import sized
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from tsr_lightning.costs import Costs
 
 if TYPE_CHECKING:  # who knows engines by their contract alone needs no torch
-    from tsr_lightning.engines.model import Model
+    from tsr_lightning.engines.local_model import Model
 
 
 @dataclass(frozen=True)

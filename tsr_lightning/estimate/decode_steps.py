@@ -5,9 +5,9 @@ from collections import Counter
 import torch
 
 from tsr_lightning.engines.transformers.static_backend import StepRounding
+from tsr_lightning.estimate.card_memory import kv_shape
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.flops import Flops, forward_flops
-from tsr_lightning.estimate.memory import kv_shape
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.shape import ModelShape
 from tsr_lightning.estimate.weights import DTYPES, ITEMSIZE, adapter_parameters, plain_bytes, quantised_bytes

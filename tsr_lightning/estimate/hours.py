@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import ceil
 
 from tsr_lightning.estimate.activations import Activations
+from tsr_lightning.estimate.card_memory import buffer_tokens, pass_size, slots
 from tsr_lightning.estimate.cards import Machine
 from tsr_lightning.estimate.collectives import collective_seconds, traffic
 from tsr_lightning.estimate.decode_steps import decode_seconds, flop_seconds, host_seconds
 from tsr_lightning.estimate.flops import forward_flops, update_flops
-from tsr_lightning.estimate.memory import buffer_tokens, pass_size, slots
 from tsr_lightning.estimate.setup import Case, Setup
 from tsr_lightning.estimate.workload import RolloutTokens, TrainedTokens, Wave
 

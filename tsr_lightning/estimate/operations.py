@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from tsr_lightning.estimate.activations import Activations
+from tsr_lightning.estimate.card_memory import pass_size
 from tsr_lightning.estimate.flops import forward_flops, update_flops
-from tsr_lightning.estimate.memory import pass_size
 from tsr_lightning.estimate.setup import Case, Setup
 from tsr_lightning.search.plan import PlanEntry
 

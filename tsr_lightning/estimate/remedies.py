@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tsr_lightning.estimate.card_memory import memory, pass_size
 from tsr_lightning.estimate.cards import Card
-from tsr_lightning.estimate.memory import memory, pass_size
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.policy.spec import NF4, LoRA
 

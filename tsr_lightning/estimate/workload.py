@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tsr_lightning.estimate.episodes import EpisodeTokens
+from tsr_lightning.estimate.prompt_lengths import EpisodeTokens
 from tsr_lightning.estimate.searches import search_size
 from tsr_lightning.policy.chat import Context
 from tsr_lightning.search.plan import PlanEntry

@@ -12,10 +12,10 @@ from tsr_lightning.modeling import flex
 from tsr_lightning.modeling.attention import PackedAttention
 from tsr_lightning.modeling.flex import HeadShape
 from tsr_lightning.modeling.native import building, kernel
-from tsr_lightning.modeling.native.operators import NativeOperators
+from tsr_lightning.modeling.native.native_operators import NativeOperators
 from tsr_lightning.modeling.native.training import NativeTrainingAttention
-from tsr_lightning.modeling.operators import TorchOperators
 from tsr_lightning.modeling.segments import Segment
+from tsr_lightning.modeling.torch_operators import TorchOperators
 
 Operators = TorchOperators | NativeOperators
 

@@ -75,7 +75,7 @@ class PolicySpec:
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
         kernels: of attention and layers. `native` builds C kernels for CPUs with this machine's compiler, `flex`
             compiles flex_attention for GPUs and replays decode steps as CUDA graphs, `torch` uses PyTorch's plain
-            kernels, and `auto` uses `native` where it can be built, else `torch`.
+            kernels, and `auto` uses `native` on a CPU and `flex` on a GPU where they work, else `torch`.
         response_prefix: text that every response begins with, such as `<think>` or `<answer>`. It ends the prompt, so
             it is not trained, and the environment and later prompts see it with the response.
         template_arguments: arguments of the chat template by name, such as `enable_thinking: false`.

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tsr_lightning.engines.model import Model, autocast_dtype
+from tsr_lightning.engines.local_model import Model, autocast_dtype
+from tsr_lightning.engines.transformers.cuda_graphs import CudaGraphs, Direct, Replay
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore
 from tsr_lightning.engines.transformers.native_backend import NativeBackend, NativeDecode
-from tsr_lightning.engines.transformers.replay import CudaGraphs, Direct, Replay
 from tsr_lightning.engines.transformers.static_backend import StaticBackend, StaticDecode, StepRounding
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend, TorchDecode
 from tsr_lightning.engines.transformers.trie import Trie

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
-from tsr_lightning.engines.model import Model, autocast_dtype, inference_mode, weights_version
+from tsr_lightning.engines.local_model import Model, autocast_dtype, inference_mode, weights_version
 from tsr_lightning.engines.transformers.cache import Decode, PrefixCache
 from tsr_lightning.engines.transformers.sampling import removed_parts, sample
-from tsr_lightning.engines.transformers.sequences import SequenceData, SequenceGroup, SequenceState, unpack_bits
+from tsr_lightning.engines.transformers.sequence_groups import SequenceData, SequenceGroup, SequenceState, unpack_bits
 from tsr_lightning.engines.transformers.trie import CachedSequence, Trie
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions

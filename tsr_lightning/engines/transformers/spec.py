@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tsr_lightning.engines.base import EngineSpec
-from tsr_lightning.engines.model import Model
+from tsr_lightning.engines.local_model import Model
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.errors import require
 

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tsr_lightning.engines.transformers.cuda_graphs import Replay
 from tsr_lightning.engines.transformers.group_rows import GroupRows, in_rows
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVStore
-from tsr_lightning.engines.transformers.replay import Replay
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams, additive, dot_product
 from tsr_lightning.modeling.flex import FlexAttention

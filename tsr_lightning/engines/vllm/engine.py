@@ -19,7 +19,7 @@ import torch
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
-from tsr_lightning.engines.model import Model, weights_version
+from tsr_lightning.engines.local_model import Model, weights_version
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.errors import require
 

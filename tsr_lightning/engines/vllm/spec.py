@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch.distributed as dist
 
 from tsr_lightning.engines.base import Engine, EngineSpec
-from tsr_lightning.engines.model import Model
+from tsr_lightning.engines.local_model import Model
 from tsr_lightning.errors import ConfigError, require
 
 VERSIONS = ("0.32",)  # that were tested; what the engine calls has changed from one to the next

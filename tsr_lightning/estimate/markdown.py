@@ -4,10 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tsr_lightning.estimate.activations import Activations
-from tsr_lightning.estimate.cards import Card, Machine
-from tsr_lightning.estimate.decode_steps import CAPTURE_STEPS, NF4_LAYER_SECONDS, is_captured
-from tsr_lightning.estimate.hours import EpochSeconds, Hours, hours
-from tsr_lightning.estimate.memory import (
+from tsr_lightning.estimate.card_memory import (
     GIB,
     CardMemory,
     Part,
@@ -17,6 +14,9 @@ from tsr_lightning.estimate.memory import (
     slots,
     wanted_cache_mib,
 )
+from tsr_lightning.estimate.cards import Card, Machine
+from tsr_lightning.estimate.decode_steps import CAPTURE_STEPS, NF4_LAYER_SECONDS, is_captured
+from tsr_lightning.estimate.hours import EpochSeconds, Hours, hours
 from tsr_lightning.estimate.operations import operations
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Case, Setup

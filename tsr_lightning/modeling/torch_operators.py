@@ -8,7 +8,7 @@ from torch.nn import functional
 class TorchOperators:
     """The products, norms, gates and rotations of a layer, by PyTorch on any device.
 
-    `native.operators` has the same methods.
+    `native.native_operators` has the same methods.
     """
 
     def padded_rows(self, count: int) -> int:

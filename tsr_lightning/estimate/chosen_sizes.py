@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from tsr_lightning.estimate.card_memory import GIB, memory, pass_size, wanted_cache_mib
 from tsr_lightning.estimate.cards import Card
-from tsr_lightning.estimate.memory import GIB, memory, pass_size, wanted_cache_mib
 from tsr_lightning.estimate.setup import Setup
 
 _MICRO_BATCHES = tuple(2**power for power in range(17, 9, -1))  # tokens: 131,072 to 1,024
