@@ -56,7 +56,7 @@ FOREIGN: Mapping[str, set[str]] = {
     "studies": {"torch", "lightning", "transformers", "tokenizers", "peft"},
 }
 
-WITH_CIRCLES = {"engines", "training"}  # rooms in which files still import each other in a circle
+WITH_CIRCLES = {"training"}  # rooms in which files still import each other in a circle
 
 
 def forbidden_imports(root: Path) -> list[str]:

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -31,9 +30,6 @@ from vllm import LLM, RequestOutput, SamplingParams, TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 
-if TYPE_CHECKING:
-    from tsr_lightning.engines.vllm.spec import VLLM
-
 _RANKS = (8, 16, 32, 64, 128, 256, 512)  # that vLLM has room for
 _CRITIC_CACHE_MIB = 1024
 # What wakes apart. Level 1 keeps the weights in the host's memory. Level 2 would drop them, with the adapter's and
@@ -44,18 +40,30 @@ _MEMORY, _SLEEP_LEVEL = ("weights", "kv_cache"), 1
 class VLLMEngine:
     """Samples responses with vLLM. Arguments as of `EngineSpec.build` and `spec.VLLM`."""
 
-    def __init__(self, model: Model, end_ids: frozenset[int], context_tokens: int, settings: "VLLM") -> None:
+    def __init__(
+        self,
+        model: Model,
+        end_ids: frozenset[int],
+        context_tokens: int,
+        *,
+        kv_cache_mib: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        block_size: int,
+        enforce_eager: bool,
+        sleep: bool,
+    ) -> None:
         self.model = model
         self.end_ids = end_ids
         self.context_tokens = context_tokens
         self._costs = Costs()
         # vLLM has no critic: values come from the policy itself
-        self._critic = TransformersEngine(model, end_ids, context_tokens, _CRITIC_CACHE_MIB, settings.max_num_seqs)
+        self._critic = TransformersEngine(model, end_ids, context_tokens, _CRITIC_CACHE_MIB, max_num_seqs)
         self._files = tempfile.TemporaryDirectory(prefix="tsr-vllm-")
         self._folder = Path(self._files.name)
         self._adapter: LoRARequest | None = None
         self._version = weights_version(model)
-        self._sleeps = settings.sleep and current_platform.is_sleep_mode_available()
+        self._sleeps = sleep and current_platform.is_sleep_mode_available()
         self._asleep: set[str] = set()  # of _MEMORY
         rank = model.adapter_rank
         require(rank is None or rank <= _RANKS[-1], "model.policy.adapter.rank", rank, f"VLLM takes up to {_RANKS[-1]}")
@@ -66,16 +74,16 @@ class VLLMEngine:
             generation_config="vllm",  # nothing of the model's own, such as a penalty or top-p
             dtype=str(model.causal_lm.dtype).removeprefix("torch."),
             max_model_len=context_tokens,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=max(settings.max_num_batched_tokens, context_tokens),
-            block_size=settings.block_size,
-            kv_cache_memory_bytes=settings.kv_cache_mib * 2**20,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max(max_num_batched_tokens, context_tokens),
+            block_size=block_size,
+            kv_cache_memory_bytes=kv_cache_mib * 2**20,
             gpu_memory_utilization=0.01,  # decides nothing beside the line above, and refuses a GPU that is in use
             enable_sleep_mode=self._sleeps,
             enable_prefix_caching=True,
             # A prompt in parts would draw a token after each, and take it back from the generator, which CPUs cannot.
             enable_chunked_prefill=False,
-            enforce_eager=settings.enforce_eager,
+            enforce_eager=enforce_eager,
             use_tqdm_on_load=False,
             logprobs_mode="processed_logprobs",  # at the sampling temperature
             enable_lora=rank is not None,

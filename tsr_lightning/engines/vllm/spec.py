@@ -61,7 +61,17 @@ class VLLM(EngineSpec):
         require(not quantised, "model.policy.quantisation", "NF4", remedy)
         from tsr_lightning.engines.vllm.engine import VLLMEngine
 
-        return VLLMEngine(model, end_ids, context_tokens, self)
+        return VLLMEngine(
+            model,
+            end_ids,
+            context_tokens,
+            kv_cache_mib=self.kv_cache_mib,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            block_size=self.block_size,
+            enforce_eager=self.enforce_eager,
+            sleep=self.sleep,
+        )
 
 
 def installed_version() -> str | None:
