@@ -39,14 +39,14 @@ class ForgetsStateKeys(AdvantageEstimator):
     minimum_compared = 2
 
     def __call__(self, groups: Groups) -> list[list[Advantages]]:
-        first = groups[0][0].trajectory.state_keys[0]
+        first = groups[0][0].member.state_keys[0]
         return outcome_advantages(groups, lambda returns: (returns - returns.mean()) * len(first))
 
 
 @dataclass(frozen=True)
 class LooksAtSuccess(AdvantageEstimator):
     def __call__(self, groups: Groups) -> list[list[Advantages]]:
-        return outcome_advantages(groups, lambda returns: returns, lambda shaped: float(shaped.trajectory.succeeded))
+        return outcome_advantages(groups, lambda returns: returns, lambda shaped: float(shaped.member.succeeded))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,14 @@ class Trajectory:
     policy_epochs: int | None = None  # that the policy of all its turns was trained for; None where that is not known
 
     @property
+    def rewards(self) -> tuple[float, ...]:
+        """Rewards [T] of the turns."""
+        return tuple(turn.reward for turn in self.turns)
+
+    @property
     def episode_return(self) -> float:
         """The undiscounted sum of rewards."""
-        return sum(turn.reward for turn in self.turns)
+        return sum(self.rewards)
 
     @property
     def surprisal(self) -> float:
@@ -113,15 +119,110 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The trajectories of one instance, each from a search of its own; or, under tree credit, the responses proposed in
-    one state, as episodes of one turn."""
+    """The trajectories of one instance, each from a search of its own."""
 
     instance: int
     trajectories: tuple[Trajectory, ...]  # [G]
     env: int = 0  # index of the environment in the mixture
-    weight: float = 1.0  # of each of its trajectories in the loss
-    is_state: bool = False  # made of the responses in one state
+
+    @property
+    def members(self) -> "tuple[Member, ...]":
+        """What the group compares, as in a `Comparison`: its trajectories."""
+        return self.trajectories
+
+    @property
+    def weight(self) -> float:
+        """The weight of each trajectory in the loss, as in a `Comparison`: 1."""
+        return 1.0
 
     @property
     def returns(self) -> tuple[float, ...]:
         return tuple(trajectory.episode_return for trajectory in self.trajectories)
+
+
+class State(NamedTuple):
+    """A place in the search trees of an instance, which are one graph; only the root, which all share, has depth 0."""
+
+    depth: int  # turns played before it
+    state_key: str
+    remaining: int  # the environment's own budget
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTurn:
+    """One turn of a search tree. Equal responses to equal prompts in equal states are the same turn of the tree."""
+
+    turn: Turn
+    state: State  # its place in the tree: the state that it was proposed in
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return (self.turn,)
+
+    @property
+    def origin(self) -> Origin:
+        """Sampled: all responses drawn in a state are compared, so none was selected."""
+        return Origin.SAMPLED
+
+    @property
+    def final_prompt(self) -> tuple[int, ...]:
+        """Empty: nothing is bootstrapped."""
+        return ()
+
+    @property
+    def trained_tokens(self) -> int:
+        return len(self.turn.response)
+
+
+@dataclass(frozen=True, slots=True)
+class TreePath:
+    """Responses of a search tree with a value: a single response, or those that lead to a leaf.
+
+    A turn of the tree is trained once, with the sum of the weights of all paths through it.
+
+    Examples:
+        A response in the root's state that is worth 0.9:
+        `TreePath((turn,), (State(0, "", 0),), value=0.9, succeeded=True, overlong=False)`.
+    """
+
+    turns: tuple[Turn, ...]  # [T] each with its prompt and response
+    states: tuple[State, ...]  # [T] its place in the tree: the state that it was proposed in
+    value: float  # what is compared, in units of the return
+    succeeded: bool  # a success was found at its end or below
+    overlong: bool  # its last response was cut by a token limit, or no further one had room
+
+    @property
+    def origin(self) -> Origin:
+        """Sampled: all responses drawn in a state are compared, so none was selected."""
+        return Origin.SAMPLED
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Rewards [T] whose sum is the value: the last response earns it."""
+        return (*[0.0] * (len(self.turns) - 1), self.value)
+
+    @property
+    def truncated(self) -> bool:
+        """False: the value stands for all that is still to come, so nothing is bootstrapped."""
+        return False
+
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        """Keys [T], equal where turns were taken in equal states."""
+        return tuple(state.state_key for state in self.states)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(len(turn.response) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Responses of an instance's search trees, or paths to their leaves, whose values are compared with one another."""
+
+    members: tuple[TreePath, ...]  # [M]
+    weight: float  # of each member in the loss, where a trajectory of a `Group` weighs 1
+
+
+Member = Trajectory | TreePath  # what has a return to be compared
+Piece = Trajectory | TreeTurn  # what is estimated and trained as one

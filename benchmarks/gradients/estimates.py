@@ -20,7 +20,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.trajectory import Group, Trajectory, Turn
+from tsr_lightning.trajectory import Group, Member, Trajectory, Turn
 
 
 class Search(NamedTuple):
@@ -131,13 +131,13 @@ class World:
         divisors = torch.zeros(len(groups), dtype=torch.float64)
         for i, group in enumerate(groups):
             compared = objective.comparisons(group)
-            estimates = [[self._estimates(t) for t in each.trajectories] for each in compared]
-            trajectories = [t for each in compared for t in each.trajectories]
+            estimates = [[self._estimates(member) for member in each.members] for each in compared]
+            members = [member for each in compared for member in each.members]
             flat = [credit for credits in objective.credit(compared, estimates) for credit in credits]
             known = [estimate for of_group in estimates for estimate in of_group]
-            for trajectory, credit, estimate in zip(trajectories, flat, known, strict=True):
-                turns += [(Rung(*turn.prompt), turn.response[0]) for turn in trajectory.turns]
-                owners += [i] * len(trajectory.turns)
+            for member, credit, estimate in zip(members, flat, known, strict=True):
+                turns += [(Rung(*turn.prompt), turn.response[0]) for turn in member.turns]
+                owners += [i] * len(member.turns)
                 divisors[i] += credit.normalizers.sum()
                 columns.append(
                     Targets(
@@ -149,7 +149,7 @@ class World:
                         credit.weights,
                         credit.value_weights,
                         credit.supervised_weights,
-                        torch.ones(len(trajectory.turns)),
+                        torch.ones(len(member.turns)),
                     )
                 )
         targets = Targets(*(torch.cat([getattr(part, field.name) for part in columns]) for field in fields(Targets)))
@@ -160,9 +160,9 @@ class World:
         ascent = -descent.double()[:, None, None] * self.policy.scores(turns)
         return sums.index_add(0, torch.tensor(owners), ascent), divisors
 
-    def _estimates(self, trajectory: Trajectory) -> Estimates:
+    def _estimates(self, member: Member) -> Estimates:
         """With the exact values for a critic's."""
-        values = [self.exact.values[Rung(*turn.prompt)] for turn in trajectory.turns]
-        logprobs = [turn.behaviour_logprobs[0] for turn in trajectory.turns]
+        values = [self.exact.values[Rung(*turn.prompt)] for turn in member.turns]
+        logprobs = [turn.behaviour_logprobs[0] for turn in member.turns]
         zeros = torch.zeros(len(values))
         return Estimates(torch.tensor(logprobs), torch.tensor(values), zeros, 0.0)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.performance.report import machine
-from tsr_lightning.batching.duplicates import distinct_responses
+from tsr_lightning.batching.distinct import distinct_pieces
 from tsr_lightning.batching.packing import share_out
 from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, training_sequences
@@ -109,8 +109,8 @@ def main(flags: Sequence[str]) -> None:
     cli.model.configure_model()
     print(f"{machine()}, 1 thread, {RANKS} ranks: {' '.join(flags)}")
     by_rank = rolled_out(cli)
-    trajectories, _ = distinct_responses(list(chain.from_iterable(by_rank)))
-    asked = [ToEstimate(trajectory, training_sequences(trajectory)) for trajectory in trajectories]
+    pieces, _ = distinct_pieces([[group] for group in chain.from_iterable(by_rank)])
+    asked = [ToEstimate(piece, training_sequences(piece)) for piece in pieces]
     every_nth = [range(rank, len(asked), RANKS) for rank in range(RANKS)]
     by_tokens = share_out([[sequence.inputs for sequence in one.sequences] for one in asked], RANKS)
     cli.model.estimates(asked[:RANKS], cli.datamodule.updates.micro_batch_tokens)

@@ -24,7 +24,7 @@ from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.objectives import GRPO, ImitateSuccesses, MeanBackup, Objective, TreeCredit
-from tsr_lightning.objectives.signal import has_signal
+from tsr_lightning.objectives.signal import Compared
 from tsr_lightning.policy.chat import Chat, Context, Full, SingleTurn
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
@@ -33,7 +33,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Strategy
-from tsr_lightning.training.collect import credited_sequences
+from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.trajectory import Candidate, Group
 
@@ -113,13 +113,18 @@ class Signal(NamedTuple):
 
 
 def signal(groups: Sequence[Group], objective: Objective) -> Signal:
-    parts = [part for group in groups for part in objective.comparisons(group) if has_signal(part, objective)]
+    parts = [
+        part
+        for group in groups
+        for part in objective.comparisons(group)
+        if Compared(group, [part], objective).has_signal()
+    ]
     turns = [
         (i, turn.prompt, turn.response)
         for i, part in enumerate(parts)
-        for trajectory in part.trajectories
-        if objective.compares(trajectory.origin) or objective.imitates(trajectory)
-        for turn in trajectory.turns
+        for member in part.members
+        if objective.compares(member.origin) or objective.imitates(member)
+        for turn in member.turns
     ]
     return Signal(len(turns), len(set(turns)))
 
@@ -237,7 +242,7 @@ def option_table(costs: Mapping[str, Cost]) -> str:
 
 
 def compared(groups: Sequence[Group]) -> int:
-    return sum(len(part.trajectories) for group in groups for part in TREE.comparisons(group))
+    return sum(len(part.members) for group in groups for part in TREE.comparisons(group))
 
 
 def main() -> None:

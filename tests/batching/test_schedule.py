@@ -245,7 +245,7 @@ def test_minibatches_are_cut_by_what_has_signal() -> None:
     """Of 20 sequences 6 have signal, of 3 trajectories: with one trajectory a step each of three steps has two of them,
     and as many others as the next; with two a step there is one step, and without signal none."""
     sequences = [
-        replace(sequence, has_signal=index < 6, trajectory=index // 2)
+        replace(sequence, has_signal=index < 6, piece=index // 2)
         for index, sequence in enumerate(credited([(2, 2)] * 20))
     ]
     for least, expected in ((1, 3), (2, 1), (9, 1)):

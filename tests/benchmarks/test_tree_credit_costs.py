@@ -10,13 +10,13 @@ from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.search.strategies import Beam
-from tsr_lightning.training.collect import credited_sequences
+from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.trajectory import Group
 
 
 def zeros(asked: Sequence[ToEstimate]) -> list[Estimates]:
-    counts = [one.trajectory.trained_tokens for one in asked]
+    counts = [one.piece.trained_tokens for one in asked]
     return [Estimates(torch.zeros(n), torch.zeros(n), torch.zeros(n), 0.0) for n in counts]
 
 

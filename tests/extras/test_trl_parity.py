@@ -42,7 +42,7 @@ from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
-from tsr_lightning.training.collect import credited_sequences
+from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
 

@@ -32,7 +32,7 @@ from tsr_lightning.objectives import (
     TreeCredit,
 )
 from tsr_lightning.objectives.signal import Compared, has_signal
-from tsr_lightning.trajectory import Candidate, Group, Origin, Trajectory
+from tsr_lightning.trajectory import Candidate, Comparison, Group, Origin, Trajectory
 
 Tree = tuple[Candidate, ...]
 SEEDS = range(12)
@@ -47,10 +47,19 @@ def group_of(*trees: Tree, others: tuple[Trajectory, ...] = ()) -> Group:
     return Group(7, (*others, *(searched(tree) for tree in trees)), env=1)
 
 
-def credit_of(objective: Objective, group: Group) -> list[tuple[Group, list[Credit]]]:
+def credit_of(objective: Objective, group: Group) -> list[tuple[Group | Comparison, list[Credit]]]:
     compared = objective.comparisons(group)
-    credits = objective.credit(compared, [[zero_estimates(t) for t in each.trajectories] for each in compared])
+    credits = objective.credit(compared, [[zero_estimates(member) for member in each.members] for each in compared])
     return list(zip(compared, credits, strict=True))
+
+
+def states_of(objective: Objective, group: Group) -> list[Comparison]:
+    """The comparisons of a group of searches alone."""
+    return [each for each in objective.comparisons(group) if isinstance(each, Comparison)]
+
+
+def values_of(state: Comparison) -> list[float]:
+    return [response.value for response in state.members]
 
 
 def expanded(trees: list[Tree]) -> dict[object, list[tuple[Candidate, object]]]:
@@ -72,22 +81,17 @@ def expanded(trees: list[Tree]) -> dict[object, list[tuple[Candidate, object]]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_response_of_an_expanded_state_is_compared_once_with_those_of_its_state(seed: int, size_power: float):
     trees = trees_of(seed)
-    states = GRPO(searched=TreeCredit(MeanBackup(), size_power=size_power, drop_uniform=False)).comparisons(
-        group_of(*trees)
-    )
+    objective = GRPO(searched=TreeCredit(MeanBackup(), size_power=size_power, drop_uniform=False))
+    states = states_of(objective, group_of(*trees))
     expected = expanded(trees)
     count = sum(expansions(own) for own in expected.values())
     assert len(states) == len(expected)
     for state, own in zip(states, expected.values(), strict=True):
-        assert (state.is_state, state.instance, state.env) == (True, 7, 1)
-        turns = [
-            replace(t.turns[0], reward=candidate.turn.reward)
-            for t, (candidate, _) in zip(state.trajectories, own, strict=True)
-        ]
-        assert turns == [candidate.turn for candidate, _ in own]
-        assert {(len(t.turns), t.origin, t.truncated) for t in state.trajectories} == {(1, Origin.SAMPLED, False)}
+        assert [response.turns for response in state.members] == [(candidate.turn,) for candidate, _ in own]
+        assert {(response.origin, response.truncated) for response in state.members} == {(Origin.SAMPLED, False)}
+        assert len({response.states for response in state.members}) == 1
         assert state.weight * len(own) == pytest.approx(expansions(own) * count**-size_power)
-    total = sum(state.weight * len(state.trajectories) for state in states)
+    total = sum(state.weight * len(state.members) for state in states)
     assert total == pytest.approx(count ** (1 - size_power) if count else 0.0)
 
 
@@ -106,27 +110,27 @@ def test_the_random_trees_merge_states():
 def test_a_response_has_the_value_of_the_backup(seed: int, backup: MaxBackup | MeanBackup):
     trees = trees_of(seed)
     values = {id(c): v for tree, own in zip(trees, backup(trees), strict=True) for c, v in zip(tree, own, strict=True)}
-    states = GRPO(searched=TreeCredit(backup, drop_uniform=False)).comparisons(group_of(*trees))
+    states = states_of(GRPO(searched=TreeCredit(backup, drop_uniform=False)), group_of(*trees))
     for state, own in zip(states, expanded(trees).values(), strict=True):
-        assert state.returns == pytest.approx([values[id(candidate)] for candidate, _ in own])
+        assert values_of(state) == pytest.approx([values[id(candidate)] for candidate, _ in own])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_states_of_equal_values_are_left_out_and_leave_no_weight(seed: int):
     group = group_of(*trees_of(seed))
-    every = GRPO(searched=TreeCredit(drop_uniform=False)).comparisons(group)
-    kept = GRPO(searched=TreeCredit()).comparisons(group)
-    varied = [state for state in every if max(state.returns) - min(state.returns) > 1e-6]
-    assert [state.trajectories for state in kept] == [state.trajectories for state in varied]
+    every = states_of(GRPO(searched=TreeCredit(drop_uniform=False)), group)
+    kept = states_of(GRPO(searched=TreeCredit()), group)
+    varied = [state for state in every if max(values_of(state)) - min(values_of(state)) > 1e-6]
+    assert [state.members for state in kept] == [state.members for state in varied]
     if kept:
-        assert sum(state.weight * len(state.trajectories) for state in kept) == pytest.approx(1.0)
+        assert sum(state.weight * len(state.members) for state in kept) == pytest.approx(1.0)
 
 
 def test_responses_that_meet_in_a_state_by_chance_are_no_comparison():
     """Two whole trajectories with an equal first response: one state was expanded, and the second is visited twice."""
     meeting = [candidate_of("a"), candidate_of("a"), *(candidate_of(t, i, done=True) for i, t in enumerate("ab"))]
     [state] = GRPO(searched=TreeCredit(drop_uniform=False)).comparisons(group_of(tuple(meeting)))
-    assert [t.turns[0] for t in state.trajectories] == [candidate.turn for candidate in meeting[:2]]
+    assert [response.turns[0] for response in state.members] == [candidate.turn for candidate in meeting[:2]]
 
 
 def test_the_credit_is_that_of_grpo_within_a_state():
@@ -158,7 +162,7 @@ def test_plain_samples_beside_searches_keep_their_credit(objective: Any):
     [credits] = objective().credit([alone], [[zero_estimates(t) for t in plain]])
     arguments = {"searched": TreeCredit(), "supervised": Supervised()}
     [(whole, own), *states] = credit_of(objective(**arguments), group_of(varied, others=(*plain, demonstrated)))
-    assert whole.trajectories == (*plain, demonstrated)
+    assert whole == Group(7, (*plain, demonstrated), env=1)
     assert whole.weight == 1.0
     assert states
     for kept, before in zip(own, credits, strict=False):
@@ -172,7 +176,7 @@ def test_the_trajectory_of_a_strategy_that_branches_is_compared_by_its_states_al
     tree = (candidate_of("a", done=True), candidate_of("b", succeeded=True))
     vine = searched(tree, origin=Origin.SAMPLED)
     [state] = GRPO(searched=TreeCredit()).comparisons(Group(7, (vine,)))
-    assert state.is_state
+    assert isinstance(state, Comparison)
     unbranched = searched((candidate_of("a", done=True),), origin=Origin.SAMPLED)
     assert GRPO(searched=TreeCredit()).comparisons(Group(7, (unbranched, unbranched))) == []
 
@@ -181,12 +185,12 @@ def test_successes_of_searches_are_imitated_beside_where_asked_for():
     tree = (candidate_of("a", done=True), candidate_of("b", succeeded=True))
     won, lost = searched(tree, succeeded=True), searched(tree)
     group = Group(7, (won, lost))
-    assert [each.is_state for each in GRPO(searched=TreeCredit()).comparisons(group)] == [True]
+    assert [type(each) for each in GRPO(searched=TreeCredit()).comparisons(group)] == [Comparison]
     [(whole, [credit]), (state, _)] = credit_of(GRPO(searched=TreeCredit(imitation=0.5)), group)
-    assert whole.trajectories == (won,)
+    assert whole == Group(7, (won,))
     assert credit.advantages.tolist() == [0.5]
-    assert (whole.is_state, state.is_state) == (False, True)
-    assert len(state.trajectories) == 4  # of both searches
+    assert isinstance(state, Comparison)
+    assert len(state.members) == 4  # of both searches
 
 
 def test_a_group_has_signal_where_responses_of_a_state_differ_in_value():
@@ -204,7 +208,7 @@ def test_a_group_has_signal_where_responses_of_a_state_differ_in_value():
 def test_a_critic_learns_from_states_of_equal_values_too():
     uniform = group_of((candidate_of("a", done=True), candidate_of("b", done=True)))
     assert GRPO(searched=TreeCredit()).comparisons(uniform) == []
-    assert [len(state.trajectories) for state in PPO(searched=TreeCredit()).comparisons(uniform)] == [2]
+    assert [len(state.members) for state in PPO(searched=TreeCredit()).comparisons(uniform)] == [2]
 
 
 @pytest.mark.parametrize("searched", [TreeCredit(), ImitateSuccesses()], ids=repr)

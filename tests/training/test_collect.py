@@ -13,7 +13,8 @@ from tsr_lightning.objectives.base import Credit, Estimates
 from tsr_lightning.rng import Key
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.search.strategies import Beam, BestOfN, Sample
-from tsr_lightning.training.collect import credited_sequences, epoch_tasks, roll_out, run_groups
+from tsr_lightning.training.collect import epoch_tasks, roll_out, run_groups
+from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks, shares_by_kind
 from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.trajectory import Group
@@ -94,7 +95,7 @@ def test_estimates_are_the_same_after_they_were_sent() -> None:
 
 
 def zeros(asked: Sequence[ToEstimate]) -> list[Estimates]:
-    counts = [one.trajectory.trained_tokens for one in asked]
+    counts = [one.piece.trained_tokens for one in asked]
     return [Estimates(torch.zeros(n), torch.zeros(n), torch.zeros(n), 0.0) for n in counts]
 
 

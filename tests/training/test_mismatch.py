@@ -26,7 +26,7 @@ from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.rng import Key
-from tsr_lightning.training.collect import credited_sequences
+from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.mismatch import (
     CHECKED,

@@ -181,7 +181,7 @@ def _part(units: Sequence[list[int]], part: int, parts: int) -> Sequence[list[in
 
 def _sources(sequences: Sequence[TrainingSequence]) -> int:
     """How many trajectories, or search trees, the sequences with signal are of."""
-    own = [(each.tree, each.trajectory if each.tree is None else None) for each in sequences if each.has_signal]
+    own = [(each.tree, each.piece if each.tree is None else None) for each in sequences if each.has_signal]
     return len({source for source in own if source != (None, None)}) + own.count((None, None))
 
 

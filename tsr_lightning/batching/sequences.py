@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tsr_lightning.batching.packing import model_inputs
 from tsr_lightning.batching.tensors import Credit, Estimates, Targets
-from tsr_lightning.trajectory import Trajectory
+from tsr_lightning.trajectory import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class TrainingSequence:
     targets: Targets | None = None  # [N]; None before credit
     normalizers: Tensor | None = None  # [N] what each token adds to the divisor of its optimizer step
     tree: int | None = None  # sequences of one search tree, which share prefixes, stay in one minibatch
-    trajectory: int | None = None  # that it is a part of; None: one of its own
+    piece: int | None = None  # number of the trajectory or turn that it is a part of; None: one of its own
     has_signal: bool = True  # an outcome moves the policy here: regularisers alone make no optimizer step
 
     def __len__(self) -> int:
@@ -47,17 +47,18 @@ class TrainingSequence:
 
 
 class ToEstimate(NamedTuple):
-    """A trajectory and its training sequences, to compute `Estimates` of."""
+    """A trajectory or a turn of a tree, and its training sequences, to compute `Estimates` of."""
 
-    trajectory: Trajectory
-    sequences: Sequence[TrainingSequence]  # of the trajectory
+    piece: Piece
+    sequences: Sequence[TrainingSequence]  # of the piece
     computed: bool = True  # False: its log-probabilities are taken from its turns, where the engine gave them
 
 
-def training_sequences(trajectory: Trajectory) -> list[TrainingSequence]:
-    """The sequences of a trajectory; their masks, one after the other, cover its sampled ids in order."""
+def training_sequences(piece: Piece) -> list[TrainingSequence]:
+    """Training sequences of a trajectory or a turn; their masks, one after the other, cover its sampled ids in
+    order."""
     parts: list[tuple[list[int], list[bool], list[float]]] = []
-    for turn in trajectory.turns:
+    for turn in piece.turns:
         if not parts or turn.prompt[: len(parts[-1][0])] != tuple(parts[-1][0]):
             parts.append(([], [], []))
         ids, mask, turn_starts = parts[-1]
@@ -77,17 +78,17 @@ def with_credit(
     credit: Credit,
     *,
     tree: int | None = None,
-    trajectory: int | None = None,
+    piece: int | None = None,
     teaches: bool = True,
 ) -> list[TrainingSequence]:
-    """The sequences of one trajectory, each with its part of the credit; those without any weight are left out.
+    """The sequences of a trajectory or a turn, each with its part of the credit; those without any weight are left out.
 
     Args:
-        sequences: of the trajectory.
+        sequences: of the piece.
         estimates: of its tokens.
         credit: of its tokens.
-        tree: the search tree that it is a response of, if it is one.
-        trajectory: its number in the rollout.
+        tree: number of the search trees that it belongs to, if it does.
+        piece: its number in the rollout.
         teaches: whether its outcome may move the policy; see `objectives/step_signal.py`.
     """
     targets = Targets(
@@ -111,7 +112,7 @@ def with_credit(
             targets=own,
             normalizers=normalizers,
             tree=tree,
-            trajectory=trajectory,
+            piece=piece,
             has_signal=has_signal,
         )
 

@@ -60,11 +60,11 @@ class GroupInGroup(AdvantageEstimator):
         """A_step of the tokens [N] of each trajectory; zeros where it is not compared."""
         compared = [each for each in group if each.compared]
         for each in compared:
-            keys = each.trajectory.state_keys
+            keys = each.member.state_keys
             remedy = "GroupInGroup needs the state of every turn; collect them with Driver(keep_state_keys=True)"
             require(len(keys) == len(each.lengths), "Trajectory.state_keys", keys, remedy)
         returns = chain.from_iterable(returns_to_go(each.turn_rewards, gamma=self.gamma) for each in compared)
-        states = chain.from_iterable(each.trajectory.state_keys for each in compared)
+        states = chain.from_iterable(each.member.state_keys for each in compared)
         advantages = iter(state_relative(list(returns), list(states), divide_by_std=self.divide_by_std).tolist())
 
         def of(shaped: ShapedTrajectory) -> Tensor:

@@ -13,16 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from tsr_lightning.objectives.checks import require_fraction
-from tsr_lightning.trajectory import Candidate
-
-
-class State(NamedTuple):
-    """A state of an instance's trees; only the root, which all share, has depth 0."""
-
-    depth: int
-    state_key: str
-    remaining: int
-
+from tsr_lightning.trajectory import Candidate, State
 
 ROOT = State(0, "", 0)
 

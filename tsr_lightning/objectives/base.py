@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Comparison, Group, Member, Origin, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,17 @@ class Objective(ABC):
         """Whether the return of a trajectory of this origin is compared with a baseline."""
         return origin is not Origin.DEMONSTRATED
 
-    def imitates(self, trajectory: Trajectory) -> bool:
-        """Whether a trajectory that is not compared is made more likely."""
+    def imitates(self, member: Member) -> bool:
+        """Whether a member that is not compared is made more likely."""
         return False
 
-    def return_of(self, trajectory: Trajectory) -> float:
+    def return_of(self, member: Member) -> float:
         """The return that is compared, as far as it is known before the policy's estimates: rewards after shaping, or 1
         for a success and 0 for a failure where the objective looks at success alone."""
-        return trajectory.episode_return
+        return sum(member.rewards)
 
-    def masks(self, trajectory: Trajectory) -> bool:
-        """Whether a compared trajectory stays out of the policy loss, though its return counts in the baseline."""
+    def masks(self, member: Member) -> bool:
+        """Whether a compared member stays out of the policy loss, though its return counts in the baseline."""
         return False
 
     @property
@@ -115,15 +115,17 @@ class Objective(ABC):
         """Whether a turn's advantage is lowered whatever the outcome, as for text that could not be read."""
         return False
 
-    def comparisons(self, group: Group) -> list[Group]:
-        """The groups that are credited in the place of one that was rolled out: with tree credit one per expanded
-        state, otherwise the group itself; none where nothing is learned from it. Of a state it is that state."""
+    def comparisons(self, group: Group) -> list[Group | Comparison]:
+        """What is credited of a group that was rolled out: the group itself, or comparisons within its search trees;
+        nothing where nothing is learned from it."""
         return [group]
 
     @abstractmethod
-    def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
-        """Credit of whole trajectories, after filtering and `comparisons`; `estimates` and the result are indexed as
-        `groups[i].trajectories[j]`."""
+    def credit(
+        self, groups: Sequence[Group | Comparison], estimates: Sequence[Sequence[Estimates]]
+    ) -> list[list[Credit]]:
+        """Credit of every member, after filtering and `comparisons`; `estimates` and the result are indexed as
+        `groups[i].members[j]`."""
 
     @abstractmethod
     def loss(self, targets: Targets, outputs: Outputs) -> Loss: ...

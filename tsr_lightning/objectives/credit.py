@@ -9,19 +9,19 @@ from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.objectives.advantages import Advantages, uniform, whiten
 from tsr_lightning.objectives.aggregation import Aggregation
 from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Comparison, Group, Member
 
 
 def imitation_credit(
-    groups: Sequence[Group], imitates: Callable[[Trajectory], bool], aggregation: Aggregation
+    groups: Sequence[Group | Comparison], imitates: Callable[[Member], bool], aggregation: Aggregation
 ) -> list[list[Credit]]:
-    """Advantage 1 for every token of the trajectories that are imitated; the others are left out."""
+    """Advantage 1 for every token of the members that are imitated; the others are left out."""
 
-    def credit(trajectory: Trajectory) -> Credit:
-        imitated = without_critic(weighted(uniform(trajectory.trained_tokens, 1.0), aggregation))
-        return apply_override(imitated, None if imitates(trajectory) else LEFT_OUT)
+    def credit(member: Member) -> Credit:
+        imitated = without_critic(weighted(uniform(member.trained_tokens, 1.0), aggregation))
+        return apply_override(imitated, None if imitates(member) else LEFT_OUT)
 
-    return [[credit(trajectory) for trajectory in group.trajectories] for group in groups]
+    return [[credit(member) for member in group.members] for group in groups]
 
 
 def without_critic(credit: Credit) -> Credit:
@@ -57,11 +57,11 @@ def apply_override(credit: Credit, override: CreditOverride | None) -> Credit:
     )
 
 
-def penalise_format(credit: Credit, trajectory: Trajectory, penalty: float) -> Credit:
+def penalise_format(credit: Credit, member: Member, penalty: float) -> Credit:
     """Takes the penalty off the advantages of the tokens of turns whose text could not be read."""
     if not penalty:
         return credit
-    invalid = [float(not turn.valid) for turn in trajectory.turns for _ in turn.response]  # [N]
+    invalid = [float(not turn.valid) for turn in member.turns for _ in turn.response]  # [N]
     return replace(credit, advantages=credit.advantages - penalty * torch.tensor(invalid))
 
 
@@ -80,7 +80,7 @@ def whitened(credits: Sequence[Credit], included: Sequence[bool]) -> list[Credit
     return [replace(credit, advantages=part) for credit, part in zip(credits, parts, strict=True)]
 
 
-def regroup(credits: Iterable[Credit], groups: Sequence[Group]) -> list[list[Credit]]:
-    """One credit per trajectory, in order, indexed as `groups[i].trajectories[j]`."""
+def regroup(credits: Iterable[Credit], groups: Sequence[Group | Comparison]) -> list[list[Credit]]:
+    """One credit per member, in order, indexed as `groups[i].members[j]`."""
     remaining = iter(credits)
-    return [[next(remaining) for _ in group.trajectories] for group in groups]
+    return [[next(remaining) for _ in group.members] for group in groups]

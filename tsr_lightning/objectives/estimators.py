@@ -22,14 +22,14 @@ from tsr_lightning.objectives.advantages import (
 )
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.checks import require_fraction
-from tsr_lightning.trajectory import Trajectory
+from tsr_lightning.trajectory import Member
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedTrajectory:
-    """A trajectory with the rewards that it is credited for."""
+    """A trajectory, or a path of a search tree, with the rewards that it is credited for."""
 
-    trajectory: Trajectory
+    member: Member
     estimates: Estimates
     rewards: tuple[float, ...]  # [T] after reward shaping
     kl_penalties: Tensor  # [N] what the KL term takes off each token's reward; zeros without one
@@ -38,7 +38,7 @@ class ShapedTrajectory:
     @property
     def lengths(self) -> list[int]:
         """[T] trained tokens of each turn."""
-        return [len(turn.response) for turn in self.trajectory.turns]
+        return [len(turn.response) for turn in self.member.turns]
 
     @property
     def episode_return(self) -> float:
@@ -68,7 +68,7 @@ class AdvantageEstimator(ABC):
         """False where it looks at success alone, so that no shaping of the rewards reaches it."""
         return True
 
-    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
+    def return_of(self, member: Member, rewards: Sequence[float]) -> float:
         """The return that it compares, given the shaped rewards; groups of equal ones count as without signal."""
         return sum(rewards)
 
@@ -94,7 +94,7 @@ def outcome_advantages(
     def of(group: Sequence[ShapedTrajectory]) -> list[Advantages]:
         returns = torch.tensor([return_of(each) for each in group if each.compared], dtype=torch.float64)
         advantages = iter(advantages_of(returns).tolist())
-        return [uniform(each.trajectory.trained_tokens, next(advantages) if each.compared else 0.0) for each in group]
+        return [uniform(each.member.trained_tokens, next(advantages) if each.compared else 0.0) for each in group]
 
     return [of(group) for group in groups]
 

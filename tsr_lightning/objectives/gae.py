@@ -126,7 +126,7 @@ class BilevelGAE(AdvantageEstimator):
 
 
 def _final_value(shaped: ShapedTrajectory, bootstrap_truncated: bool) -> float:
-    return shaped.estimates.final_value if bootstrap_truncated and shaped.trajectory.truncated else 0.0
+    return shaped.estimates.final_value if bootstrap_truncated and shaped.member.truncated else 0.0
 
 
 def _check(estimator: TokenGAE | TurnGAE | BilevelGAE) -> None:

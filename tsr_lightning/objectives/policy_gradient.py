@@ -25,7 +25,7 @@ from tsr_lightning.objectives.searched import LEFT_OUT, SearchedCredit, Unchange
 from tsr_lightning.objectives.shaping import RewardShaping
 from tsr_lightning.objectives.supervised import Supervised, supervised_credit, with_supervised_loss
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Comparison, Group, Member, Origin, Turn
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ class PolicyGradient(Objective):
     def compares(self, origin: Origin) -> bool:
         return self.searched.compares(origin)
 
-    def imitates(self, trajectory: Trajectory) -> bool:
-        if self.supervised is not None and trajectory.origin is Origin.DEMONSTRATED:
+    def imitates(self, member: Member) -> bool:
+        if self.supervised is not None and member.origin is Origin.DEMONSTRATED:
             return self.supervised.present_coefficient > 0
-        return self.searched.imitates(trajectory) and not self.masks(trajectory)
+        return self.searched.imitates(member) and not self.masks(member)
 
-    def masks(self, trajectory: Trajectory) -> bool:
-        return self.mask_truncated and trajectory.overlong
+    def masks(self, member: Member) -> bool:
+        return self.mask_truncated and member.overlong
 
     @property
     def has_advantages_without_outcomes(self) -> bool:
@@ -135,8 +135,8 @@ class PolicyGradient(Objective):
     def penalises(self, turn: Turn) -> bool:
         return self.format_penalty > 0 and not turn.valid
 
-    def return_of(self, trajectory: Trajectory) -> float:
-        return self.advantage.return_of(trajectory, self._rewards(trajectory))
+    def return_of(self, member: Member) -> float:
+        return self.advantage.return_of(member, self._rewards(member))
 
     @property
     def comparison_settings(self) -> dict[str, object]:
@@ -148,12 +148,14 @@ class PolicyGradient(Objective):
         }
         return {name: value for name, value in settings.items() if value}
 
-    def comparisons(self, group: Group) -> list[Group]:
+    def comparisons(self, group: Group) -> list[Group | Comparison]:
         return self.searched.comparisons(group, self.minimum_compared)
 
-    def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
+    def credit(
+        self, groups: Sequence[Group | Comparison], estimates: Sequence[Sequence[Estimates]]
+    ) -> list[list[Credit]]:
         shaped = [
-            [self._shaped(*pair) for pair in zip(group.trajectories, own, strict=True)]
+            [self._shaped(*pair) for pair in zip(group.members, own, strict=True)]
             for group, own in zip(groups, estimates, strict=True)
         ]
         credits = [
@@ -165,47 +167,47 @@ class PolicyGradient(Objective):
             credits = [without_critic(credit) for credit in credits]
         if self.whiten:
             credits = whitened(credits, [each.compared for group in shaped for each in group])
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        members = [member for group in groups for member in group.members]
         # The critic estimates what the policy reaches, which selected successes beside its samples would raise. Where a
         # rollout has searches alone it learns what these reach.
         learns_values = not self.needs.tree and not any(each.compared for group in shaped for each in group)
-        finished = [self._finished(*pair, learns_values) for pair in zip(credits, trajectories, strict=True)]
+        finished = [self._finished(*pair, learns_values) for pair in zip(credits, members, strict=True)]
         return regroup(finished, groups)
 
-    def _finished(self, credit: Credit, trajectory: Trajectory, learns_values: bool) -> Credit:
+    def _finished(self, credit: Credit, member: Member, learns_values: bool) -> Credit:
         """The credit with all that neither baseline nor whitening sees.
 
         Args:
             credit: by estimator and aggregation.
-            trajectory: that it belongs to.
-            learns_values: whether the critic trains on a trajectory that is not compared.
+            member: that it belongs to.
+            learns_values: whether the critic trains on a member that is not compared.
         """
-        searched = self.searched.override(trajectory)
+        searched = self.searched.override(member)
         if searched is not None and not learns_values:
             credit = without_critic(credit)
-        override = LEFT_OUT if self.masks(trajectory) else searched
-        finished = penalise_format(apply_override(credit, override), trajectory, self.format_penalty)
+        override = LEFT_OUT if self.masks(member) else searched
+        finished = penalise_format(apply_override(credit, override), member, self.format_penalty)
         if self.supervised is None:
             return finished
-        return supervised_credit(finished, trajectory, self.aggregation, self.supervised)
+        return supervised_credit(finished, member, self.aggregation, self.supervised)
 
-    def _rewards(self, trajectory: Trajectory) -> Sequence[float]:
+    def _rewards(self, member: Member) -> Sequence[float]:
         """[T] after shaping."""
-        rewards: Sequence[float] = [turn.reward for turn in trajectory.turns]
+        rewards: Sequence[float] = member.rewards
         for step in self.shaping:
-            rewards = step(rewards, trajectory)
+            rewards = step(rewards, member)
         return rewards
 
-    def _shaped(self, trajectory: Trajectory, estimates: Estimates) -> ShapedTrajectory:
+    def _shaped(self, member: Member, estimates: Estimates) -> ShapedTrajectory:
         penalties = torch.zeros_like(estimates.logprobs)
         if self.kl is not None:
             penalties = self.kl.reward_penalty(estimates.logprobs, estimates.reference_logprobs)
         return ShapedTrajectory(
-            trajectory,
+            member,
             estimates,
-            rewards=tuple(self._rewards(trajectory)),
+            rewards=tuple(self._rewards(member)),
             kl_penalties=penalties,
-            compared=self.searched.override(trajectory) is None,
+            compared=self.searched.override(member) is None,
         )
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:

@@ -12,7 +12,7 @@ from tsr_lightning.objectives.credit import imitation_credit
 from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.losses import policy_loss
 from tsr_lightning.objectives.surrogates import Clipped, Surrogate
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Comparison, Group, Member, Origin
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,12 @@ class RAFT(Objective):
     def compares(self, origin: Origin) -> bool:
         return False
 
-    def imitates(self, trajectory: Trajectory) -> bool:
-        return trajectory.succeeded
+    def imitates(self, member: Member) -> bool:
+        return member.succeeded
 
-    def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
+    def credit(
+        self, groups: Sequence[Group | Comparison], estimates: Sequence[Sequence[Estimates]]
+    ) -> list[list[Credit]]:
         return imitation_credit(groups, self.imitates, self.aggregation)
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:

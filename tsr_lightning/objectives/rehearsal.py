@@ -4,6 +4,7 @@ minimum or a property that is wrong or was forgotten is refused in one sentence.
 What an objective does not declare to need is NaN here, and zeros in a run, which would be taken for estimates.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tsr_lightning.errors import ConfigError, describe
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
-from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Candidate, Comparison, Group, Member, Message, Origin, Trajectory, Turn
 
 GROUPS, TOKENS = 3, 3  # groups, and tokens of a response
 _MESSAGES = (Message("user", "observation"),)
@@ -38,12 +39,11 @@ def rehearse(objective: Objective) -> None:
     if isinstance(objective, PolicyGradient):
         rehearse_estimator(objective.advantage)
     name, needs = type(objective).__name__, objective.needs
-    rolled_out = _groups(max(2, objective.minimum_compared), needs)
-    groups = [comparison for group in rolled_out for comparison in objective.comparisons(group)]
+    parts = _comparisons(objective)
 
     def credit(given: Needs) -> Tensor:
-        estimates = [[_estimates(one, given) for one in group.trajectories] for group in groups]
-        credits = objective.credit(groups, estimates)
+        estimates = [[_estimates(member, given) for member in part.members] for part in parts]
+        credits = objective.credit(parts, estimates)
         return _joined([tensor for group in credits for one in group for tensor in (one.advantages, one.weights)])
 
     def loss(given: Needs) -> Tensor:
@@ -51,6 +51,40 @@ def rehearse(objective: Objective) -> None:
 
     _check_needs(name, needs, "credit", credit)
     _check_needs(name, needs, "loss", loss)
+
+
+def _comparisons(objective: Objective) -> list[Group | Comparison]:
+    """What is credited of made-up groups, with search trees where the objective needs them.
+
+    Raises:
+        ConfigError: there is nothing, or a comparison that no run could train on.
+    """
+    name, needs = type(objective).__name__, objective.needs
+    rolled_out = _groups(max(2, objective.minimum_compared), needs)
+    parts = [part for group in rolled_out for part in objective.comparisons(group)]
+    if not parts:
+        trees = "with" if needs.tree else "without (Needs.tree is False)"
+        raise ConfigError(f"{name}.comparisons gives nothing for made-up groups {trees} search trees: correct it")
+    for part in parts:
+        if isinstance(part, Comparison):
+            _check_comparison(name, part, objective.minimum_compared)
+    return parts
+
+
+def _check_comparison(name: str, comparison: Comparison, least: int) -> None:
+    if not 0 < comparison.weight < math.inf:
+        raise ConfigError(f"{name} gives a comparison of weight {comparison.weight}: let it be above 0 and finite")
+    if len(comparison.members) < least:
+        raise ConfigError(
+            f"{name} compares {len(comparison.members)} with one another, and its baseline needs {least} "
+            "(minimum_compared): leave such comparisons out"
+        )
+    for path in comparison.members:
+        if not len(path.turns) == len(path.states) > 0:
+            counts = f"{len(path.turns)} turns and {len(path.states)} states"
+            raise ConfigError(f"{name} gives a path of {counts}: give the state that each turn was proposed in")
+        if not math.isfinite(path.value):
+            raise ConfigError(f"{name} gives a path the value {path.value}: let it be finite")
 
 
 def loss_of_made_up_tokens(objective: Objective) -> Loss:
@@ -135,10 +169,7 @@ def _groups(members: int, needs: Needs) -> list[Group]:
 def _trajectory(group: int, member: int, needs: Needs) -> Trajectory:
     succeeded = (group + member) % 2 == 0
     rewards = (-0.1 * (1 + member), float(succeeded) + 0.3 * group)
-    turns = tuple(
-        Turn((1,), tuple(range(TOKENS)), (-1.0,) * TOKENS, True, _MESSAGES, f"response {i}", reward, True, True)
-        for i, reward in enumerate(rewards)
-    )
+    turns = tuple(_turn(i, reward) for i, reward in enumerate(rewards))
     return Trajectory(
         instance=group,
         member=member,
@@ -150,11 +181,35 @@ def _trajectory(group: int, member: int, needs: Needs) -> Trajectory:
         final_prompt=() if succeeded else (1,),
         final_messages=_MESSAGES,
         state_keys=("first", f"second {member}") if needs.state_keys else (),
+        tree=_tree(turns, succeeded) if needs.tree else (),
     )
 
 
-def _estimates(trajectory: Trajectory, given: Needs) -> Estimates:
-    count = trajectory.trained_tokens
+def _turn(number: int, reward: float) -> Turn:
+    """A turn whose prompt and response differ from those of other numbers."""
+    response = tuple(range(number, number + TOKENS))
+    return Turn((number,), response, (-1.0,) * TOKENS, True, _MESSAGES, f"response {number}", reward, True, True)
+
+
+def _tree(turns: Sequence[Turn], succeeded: bool) -> tuple[Candidate, ...]:
+    """The tree of a search: another response beside each of the trajectory's two, which failed."""
+    first, second = turns
+    others = [_turn(2, 0.0), replace(_turn(3, 0.0), prompt=second.prompt)]
+    others[0] = replace(others[0], prompt=first.prompt)
+
+    def candidate(turn: Turn, parent: int | None, key: str, done: bool, succeeded: bool = False) -> Candidate:
+        return Candidate(turn, parent, key, 1, 0.5, 0.5, done, succeeded, out_of_tokens=False, drawn=True)
+
+    return (
+        candidate(first, None, "on", done=False),
+        candidate(others[0], None, "lost", done=True),
+        candidate(second, 0, "end", done=True, succeeded=succeeded),
+        candidate(others[1], 0, "lost", done=True),
+    )
+
+
+def _estimates(member: Member, given: Needs) -> Estimates:
+    count = member.trained_tokens
     return Estimates(
         logprobs=_figures(count, -1.0, given.logprobs),
         values=_figures(count, 0.2, given.values),

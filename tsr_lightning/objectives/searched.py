@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Comparison, Group, Member, Origin
 
 
 class CreditOverride(NamedTuple):
@@ -28,8 +28,8 @@ class SearchedCredit(ABC):
         among those alone, and the critic trains on those alone where a rollout has any."""
 
     @abstractmethod
-    def override(self, trajectory: Trajectory) -> CreditOverride | None:
-        """None where `compares` holds for the trajectory's origin."""
+    def override(self, member: Member) -> CreditOverride | None:
+        """None where `compares` holds for the member's origin."""
 
     def needs_with(self, needs: Needs) -> Needs:
         """What an objective needs that credits searched trajectories so.
@@ -39,13 +39,13 @@ class SearchedCredit(ABC):
         """
         return needs
 
-    def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
+    def comparisons(self, group: Group, minimum_compared: int) -> list[Group | Comparison]:
         """See `Objective.comparisons` and `Objective.minimum_compared`."""
         return [group]
 
-    def imitates(self, trajectory: Trajectory) -> bool:
-        """Whether the override makes the trajectory more likely."""
-        override = self.override(trajectory)
+    def imitates(self, member: Member) -> bool:
+        """Whether the override makes the member more likely."""
+        override = self.override(member)
         return override is not None and override.advantage * override.weight > 0
 
 
@@ -56,8 +56,8 @@ class Unchanged(SearchedCredit):
     def compares(self, origin: Origin) -> bool:
         return origin is not Origin.DEMONSTRATED
 
-    def override(self, trajectory: Trajectory) -> CreditOverride | None:
-        return None if self.compares(trajectory.origin) else LEFT_OUT
+    def override(self, member: Member) -> CreditOverride | None:
+        return None if self.compares(member.origin) else LEFT_OUT
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class ImitateSuccesses(SearchedCredit):
     def compares(self, origin: Origin) -> bool:
         return origin is Origin.SAMPLED
 
-    def override(self, trajectory: Trajectory) -> CreditOverride | None:
-        if self.compares(trajectory.origin):
+    def override(self, member: Member) -> CreditOverride | None:
+        if self.compares(member.origin):
             return None
-        succeeded = trajectory.origin is Origin.SEARCHED and trajectory.succeeded
+        succeeded = member.origin is Origin.SEARCHED and member.succeeded
         return CreditOverride(self.advantage, 1.0) if succeeded else LEFT_OUT

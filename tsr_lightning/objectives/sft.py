@@ -7,7 +7,7 @@ from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.credit import imitation_credit
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Comparison, Group, Member, Origin
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,12 @@ class SFT(Objective):
     def compares(self, origin: Origin) -> bool:
         return False
 
-    def imitates(self, trajectory: Trajectory) -> bool:
+    def imitates(self, member: Member) -> bool:
         return True
 
-    def credit(self, groups: Sequence[Group], estimates: Sequence[Sequence[Estimates]]) -> list[list[Credit]]:
+    def credit(
+        self, groups: Sequence[Group | Comparison], estimates: Sequence[Sequence[Estimates]]
+    ) -> list[list[Credit]]:
         return imitation_credit(groups, self.imitates, self.aggregation)
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:

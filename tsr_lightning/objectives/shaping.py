@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.checks import require_fraction
-from tsr_lightning.trajectory import Trajectory
+from tsr_lightning.trajectory import Member
 
 
 class RewardShaping(ABC):
     """One step of shaping; an objective applies a list of them in order."""
 
     @abstractmethod
-    def __call__(self, rewards: Sequence[float], trajectory: Trajectory) -> list[float]:
+    def __call__(self, rewards: Sequence[float], member: Member) -> list[float]:
         """The shaped rewards [T], from those so far [T]."""
 
 
@@ -29,7 +29,7 @@ class ReturnAtEnd(RewardShaping):
     lambda below 1 makes a late reward count less for an early turn.
     """
 
-    def __call__(self, rewards: Sequence[float], trajectory: Trajectory) -> list[float]:
+    def __call__(self, rewards: Sequence[float], member: Member) -> list[float]:
         return [*[0.0] * (len(rewards) - 1), sum(rewards)]
 
 
@@ -49,7 +49,7 @@ class Discount(RewardShaping):
     def __post_init__(self) -> None:
         require_fraction("Discount.gamma", self.gamma)
 
-    def __call__(self, rewards: Sequence[float], trajectory: Trajectory) -> list[float]:
+    def __call__(self, rewards: Sequence[float], member: Member) -> list[float]:
         return [self.gamma**t * reward for t, reward in enumerate(rewards)]
 
 
@@ -67,7 +67,7 @@ class Scale(RewardShaping):
         remedy = "rewards are scaled by a positive number; use e.g. 0.1"
         require(0 < self.factor < float("inf"), "Scale.factor", self.factor, remedy)
 
-    def __call__(self, rewards: Sequence[float], trajectory: Trajectory) -> list[float]:
+    def __call__(self, rewards: Sequence[float], member: Member) -> list[float]:
         return [self.factor * reward for reward in rewards]
 
 
@@ -98,7 +98,7 @@ class OverlongPenalty(RewardShaping):
         remedy = "it is taken off, so use a positive number, e.g. 1.0"
         require(0 < self.penalty < float("inf"), "OverlongPenalty.penalty", self.penalty, remedy)
 
-    def __call__(self, rewards: Sequence[float], trajectory: Trajectory) -> list[float]:
-        excess = trajectory.trained_tokens - (self.limit - self.buffer)
+    def __call__(self, rewards: Sequence[float], member: Member) -> list[float]:
+        excess = member.trained_tokens - (self.limit - self.buffer)
         share = min(max(excess / self.buffer, 0.0), 1.0)
         return [*rewards[:-1], rewards[-1] - self.penalty * share]

@@ -4,21 +4,21 @@ from statistics import pstdev
 from typing import NamedTuple
 
 from tsr_lightning.objectives.base import Objective
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Comparison, Group
 
 MINIMUM_STD = 1e-6  # up to this standard deviation returns count as equal, since they may differ by rounding
 
 
-def compared_returns(group: Group, objective: Objective) -> list[float]:
+def compared_returns(group: Group | Comparison, objective: Objective) -> list[float]:
     """The returns that the objective compares with one another: after reward shaping, without a KL penalty."""
-    return [objective.return_of(t) for t in group.trajectories if objective.compares(t.origin)]
+    return [objective.return_of(member) for member in group.members if objective.compares(member.origin)]
 
 
 class Compared(NamedTuple):
     """A group with its comparisons under an objective, which cost as much as their tree is large."""
 
     group: Group
-    parts: list[Group]  # `Objective.comparisons`
+    parts: list[Group | Comparison]  # `Objective.comparisons`
     objective: Objective
 
     @classmethod
@@ -33,7 +33,7 @@ class Compared(NamedTuple):
     @property
     def is_imitated(self) -> bool:
         """Whether a member is imitated."""
-        return any(self.objective.imitates(trajectory) for part in self.parts for trajectory in part.trajectories)
+        return any(self.objective.imitates(member) for part in self.parts for member in part.members)
 
     @property
     def std(self) -> float:
@@ -67,14 +67,14 @@ def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_
     return Compared.of(group, objective).has_signal(minimum_std)
 
 
-def _std(group: Group, objective: Objective) -> float:
+def _std(group: Group | Comparison, objective: Objective) -> float:
     returns = compared_returns(group, objective)
     return pstdev(returns) if returns else 0.0
 
 
-def _has_compared_signal(group: Group, objective: Objective, minimum_std: float) -> bool:
-    compared = [t for t in group.trajectories if objective.compares(t.origin)]
-    if all(objective.masks(trajectory) for trajectory in compared):
+def _has_compared_signal(group: Group | Comparison, objective: Objective, minimum_std: float) -> bool:
+    compared = [member for member in group.members if objective.compares(member.origin)]
+    if all(objective.masks(member) for member in compared):
         return False
     has_outer_baseline = objective.minimum_compared == 1
     return has_outer_baseline or _std(group, objective) > minimum_std

@@ -9,10 +9,10 @@ from statistics import pstdev
 
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import MINIMUM_STD, compared_returns
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Comparison, Group, Member
 
 
-def outcomes_teach(comparisons: Sequence[Group], objective: Objective) -> list[bool]:
+def outcomes_teach(comparisons: Sequence[Group | Comparison], objective: Objective) -> list[bool]:
     """True for each comparison of which a member is imitated or penalised, or whose outcomes differ.
 
     Returns are compared within a comparison, or over all of them where the baseline lies outside (a critic, the mean of
@@ -30,13 +30,13 @@ def outcomes_teach(comparisons: Sequence[Group], objective: Objective) -> list[b
     else:
         differ = [_differ(own) for own in returns]
     return [
-        (bool(own) and is_told) or any(_teaches_itself(member, objective) for member in group.trajectories)
+        (bool(own) and is_told) or any(_teaches_itself(member, objective) for member in group.members)
         for group, own, is_told in zip(comparisons, returns, differ, strict=True)
     ]
 
 
-def _teaches_itself(trajectory: Trajectory, objective: Objective) -> bool:
-    return objective.imitates(trajectory) or any(objective.penalises(turn) for turn in trajectory.turns)
+def _teaches_itself(member: Member, objective: Objective) -> bool:
+    return objective.imitates(member) or any(objective.penalises(turn) for turn in member.turns)
 
 
 def _differ(returns: Sequence[float]) -> bool:

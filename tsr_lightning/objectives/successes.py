@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tsr_lightning.objectives.advantages import Advantages, mean_normalised
 from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory, outcome_advantages
-from tsr_lightning.trajectory import Trajectory
+from tsr_lightning.trajectory import Member
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class SuccessRelative(AdvantageEstimator):
     minimum_compared = 2
     uses_rewards = False
 
-    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
-        return float(trajectory.succeeded)
+    def return_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return float(member.succeeded)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         return outcome_advantages(groups, mean_normalised, _succeeded)
@@ -31,8 +31,8 @@ class SuccessSign(AdvantageEstimator):
     minimum_compared = 2  # a group of one has all succeeded or all failed
     uses_rewards = False
 
-    def return_of(self, trajectory: Trajectory, rewards: Sequence[float]) -> float:
-        return float(trajectory.succeeded)
+    def return_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return float(member.succeeded)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         signs = outcome_advantages(groups, lambda successes: 2 * successes - 1, _succeeded)
@@ -40,7 +40,7 @@ class SuccessSign(AdvantageEstimator):
 
 
 def _succeeded(shaped: ShapedTrajectory) -> float:
-    return float(shaped.trajectory.succeeded)
+    return float(shaped.member.succeeded)
 
 
 def _is_mixed(group: Sequence[ShapedTrajectory]) -> bool:

@@ -8,7 +8,7 @@ from tsr_lightning.batching.tensors import Credit, Outputs, Targets
 from tsr_lightning.objectives.aggregation import Aggregation
 from tsr_lightning.objectives.base import Loss
 from tsr_lightning.objectives.schedules import ConstantSchedule, Schedule
-from tsr_lightning.trajectory import Origin, Trajectory
+from tsr_lightning.trajectory import Member, Origin
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class Supervised:
         return self.coefficient(0)
 
 
-def supervised_credit(credit: Credit, trajectory: Trajectory, aggregation: Aggregation, term: Supervised) -> Credit:
+def supervised_credit(credit: Credit, member: Member, aggregation: Aggregation, term: Supervised) -> Credit:
     """The credit of a demonstration under the term; that of any other trajectory is left as it is.
 
     Args:
         credit: of the policy gradient.
-        trajectory: to which it belongs.
+        member: to which it belongs.
         aggregation: how the tokens of the demonstrations in a step are averaged. Since a step divides by the sum of
             their weights, `Constant` is `TokenMean` here.
         term: the supervised term.
     """
-    if trajectory.origin is not Origin.DEMONSTRATED:
+    if member.origin is not Origin.DEMONSTRATED:
         return credit
-    tokens = trajectory.trained_tokens
+    tokens = member.trained_tokens
     zeros = torch.zeros(tokens)
     weight = aggregation.weighting(tokens).weight if tokens and term.present_coefficient else 0.0
     return replace(

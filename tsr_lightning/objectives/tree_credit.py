@@ -6,19 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tsr_lightning.errors import require
-from tsr_lightning.objectives.backups import Backup, MaxBackup, State, found_success, proposed_in
+from tsr_lightning.objectives.backups import Backup, MaxBackup, found_success, proposed_in
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit
 from tsr_lightning.objectives.signal import MINIMUM_STD
-from tsr_lightning.trajectory import Candidate, Group, Origin, Trajectory
+from tsr_lightning.trajectory import Candidate, Comparison, Group, Member, Origin, State, Trajectory, TreePath
 
 
 @dataclass(frozen=True)
 class TreeCredit(SearchedCredit):
     """The responses proposed in one state are compared with one another by what came of them, instead of whole
-    trajectories: the objective's group is a state, its members are episodes of one turn, and their return is the value
-    of a response.
+    trajectories: every expanded state is a `Comparison`, whose members are single responses with their values.
 
     The responses are draws of the policy in that state, so none is selected, and failures teach as well as successes;
     one search an instance is enough, and none has to succeed. What is searched is which states are seen, and what a
@@ -61,29 +60,22 @@ class TreeCredit(SearchedCredit):
     def compares(self, origin: Origin) -> bool:
         return origin is Origin.SAMPLED
 
-    def override(self, trajectory: Trajectory) -> CreditOverride | None:
-        if self.compares(trajectory.origin):
+    def override(self, member: Member) -> CreditOverride | None:
+        if self.compares(member.origin):
             return None
-        imitated = trajectory.origin is Origin.SEARCHED and trajectory.succeeded and self.imitation > 0
+        imitated = member.origin is Origin.SEARCHED and member.succeeded and self.imitation > 0
         return CreditOverride(self.imitation, 1.0) if imitated else LEFT_OUT
 
-    def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
-        """The trajectories that are compared or imitated as a whole, and a group of one-turn episodes per state; a
-        state itself stays as it is."""
-        if group.is_state:
-            return [group]
+    def comparisons(self, group: Group, minimum_compared: int) -> list[Group | Comparison]:
+        """The trajectories that are compared or imitated as a whole, and the comparison of each expanded state."""
         whole = tuple(trajectory for trajectory in group.trajectories if self._is_whole(trajectory))
         drops_uniform = self.drop_uniform and minimum_compared > 1
-        states = [
-            (state, episodes) for state, episodes in self._states(group) if not drops_uniform or _varies(episodes)
-        ]
+        trees = [trajectory.tree for trajectory in group.trajectories if trajectory.tree]
+        states = [each for each in self._states(trees) if not drops_uniform or _varies(each[1])]
         count = sum(state.expansions for state, _ in states)
         return [
             *([replace(group, trajectories=whole)] if whole else []),
-            *(
-                Group(group.instance, episodes, group.env, state.weight * count**-self.size_power, is_state=True)
-                for state, episodes in states
-            ),
+            *(Comparison(responses, state.weight * count**-self.size_power) for state, responses in states),
         ]
 
     def _is_whole(self, trajectory: Trajectory) -> bool:
@@ -95,26 +87,22 @@ class TreeCredit(SearchedCredit):
             case Origin.DEMONSTRATED:
                 return True
 
-    def _states(self, group: Group) -> list[tuple["ExpandedState", tuple[Trajectory, ...]]]:
-        """The expanded states, each with the responses drawn there as one-turn episodes."""
-        searches = [trajectory for trajectory in group.trajectories if trajectory.tree]
-        trees = [search.tree for search in searches]
+    def _states(self, trees: Sequence[Sequence[Candidate]]) -> list[tuple["ExpandedState", tuple[TreePath, ...]]]:
+        """The expanded states, each with the responses drawn there."""
         values, successes = self.backup(trees), found_success(trees)
-        return [
-            (
-                state,
-                tuple(
-                    _episode(searches[i], trees[i][j], member, values[i][j], successes[i][j])
-                    for member, (i, j) in enumerate(state.drawn)
-                ),
-            )
-            for state in expanded_states(trees)
-        ]
+
+        def response(state: State, i: int, j: int) -> TreePath:
+            turn = trees[i][j].turn
+            overlong = trees[i][j].out_of_tokens or not turn.finished
+            return TreePath((turn,), (state,), values[i][j], successes[i][j], overlong)
+
+        return [(each, tuple(response(each.state, *place) for place in each.drawn)) for each in expanded_states(trees)]
 
 
 class ExpandedState(NamedTuple):
     """The responses drawn in a state."""
 
+    state: State
     drawn: list[tuple[int, int]]  # places [i][j] in the trees
     expansions: int  # how often two or more of them were drawn from one node
 
@@ -139,7 +127,7 @@ def expanded_states(trees: Sequence[Sequence[Candidate]]) -> list[ExpandedState]
         for j, (candidate, state) in enumerate(zip(tree, proposed_in(tree), strict=True)):
             if candidate.drawn:
                 drawn[state, candidate.turn.prompt].append((i, j))
-    states = [ExpandedState(places, _expansions(trees, places)) for places in drawn.values()]
+    states = [ExpandedState(state, places, _expansions(trees, places)) for (state, _), places in drawn.items()]
     return [state for state in states if state.expansions]
 
 
@@ -148,24 +136,6 @@ def _expansions(trees: Sequence[Sequence[Candidate]], places: Sequence[tuple[int
     return sum(count > 1 for count in nodes.values())
 
 
-def _episode(trajectory: Trajectory, candidate: Candidate, member: int, value: float, succeeded: bool) -> Trajectory:
-    """A response as an episode of one turn, whose return is its value."""
-    return Trajectory(
-        instance=trajectory.instance,
-        member=member,
-        strategy=trajectory.strategy,
-        origin=Origin.SAMPLED,
-        turns=(replace(candidate.turn, reward=value),),
-        succeeded=succeeded,
-        truncated=False,
-        final_prompt=(),
-        final_messages=(),
-        env=trajectory.env,
-        out_of_tokens=candidate.out_of_tokens,
-        policy_epochs=trajectory.policy_epochs,
-    )
-
-
-def _varies(episodes: Sequence[Trajectory]) -> bool:
-    values = [episode.episode_return for episode in episodes]
+def _varies(responses: Sequence[TreePath]) -> bool:
+    values = [response.value for response in responses]
     return max(values) - min(values) > MINIMUM_STD

@@ -35,7 +35,7 @@ from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.mismatch import sampled_logprobs
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.training.precision import check_precision
-from tsr_lightning.trajectory import Trajectory
+from tsr_lightning.trajectory import Piece
 
 
 @runtime_checkable
@@ -158,17 +158,17 @@ class Agent(LightningModule):
         engine's log-probabilities, and have no values."""
         needs = self.objective.needs
         sequences = [sequence for one in asked if one.computed for sequence in one.sequences]
-        truncated = [i for i, one in enumerate(asked) if needs.final_values and one.trajectory.final_prompt]
-        inputs = [*sequences, *(_final_context(asked[i].trajectory) for i in truncated)]
+        truncated = [i for i, one in enumerate(asked) if needs.final_values and one.piece.final_prompt]
+        inputs = [*sequences, *(_final_context(asked[i].piece) for i in truncated)]
         outputs = iter(self._outputs(self.policy, inputs, micro_batch_tokens))
         logprobs, values = [], []
-        for trajectory, own, is_computed in asked:
+        for piece, own, is_computed in asked:
             of_own = [next(outputs) for _ in own] if is_computed else []
-            zeros = torch.zeros(trajectory.trained_tokens)
-            logprobs.append(torch.cat([one.logprobs for one in of_own]) if of_own else sampled_logprobs(trajectory))
+            zeros = torch.zeros(piece.trained_tokens)
+            logprobs.append(torch.cat([one.logprobs for one in of_own]) if of_own else sampled_logprobs(piece))
             values.append(torch.cat([one.values for one in of_own]) if of_own else zeros)
         final = {i: float(one.values) for i, one in zip(truncated, outputs, strict=True)}
-        reference = [torch.zeros(one.trajectory.trained_tokens) for one in asked]
+        reference = [torch.zeros(one.piece.trained_tokens) for one in asked]
         if needs.reference:
             every = [sequence for one in asked for sequence in one.sequences]
             of_reference = iter(self._outputs(self.policy.reference, every, micro_batch_tokens))
@@ -396,9 +396,9 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
     )
 
 
-def _final_context(trajectory: Trajectory) -> TrainingSequence:
+def _final_context(piece: Piece) -> TrainingSequence:
     """A sequence whose one value is the critic's after the last turn: where the next id would have been sampled."""
-    ids = torch.tensor([*trajectory.final_prompt, 0])
+    ids = torch.tensor([*piece.final_prompt, 0])
     return TrainingSequence(ids, torch.arange(len(ids)) == len(ids) - 1, torch.ones(1))
 
 

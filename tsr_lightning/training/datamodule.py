@@ -37,8 +37,9 @@ from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.answer_notice import AnswerForm, check_valid
-from tsr_lightning.training.collect import Rollout, credited_sequences, epoch_tasks, roll_out
+from tsr_lightning.training.collect import Rollout, epoch_tasks, roll_out
 from tsr_lightning.training.collector import Collected, Collector, Snapshot
+from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically, sampled_size
@@ -61,7 +62,7 @@ from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.training.sampler import Sampler
 from tsr_lightning.training.staleness import check_staleness
 from tsr_lightning.training.void_settings import check_void
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Comparison, Group
 
 
 class TrainLoader:
@@ -404,7 +405,7 @@ class RolloutDataModule(LightningDataModule):
             return []
         return self.demonstrations.groups(self.key, epoch, self.agent.chat(self.context), self._context_limit)
 
-    def _rollout(self, epoch: int) -> tuple[int, list[list[Group]]]:
+    def _rollout(self, epoch: int) -> tuple[int, list[list[Group | Comparison]]]:
         """How many groups were drawn in an epoch, by all ranks, and the comparisons of each that is trained on."""
         trainer, agent = self._trainer, self.agent
         objective = agent.objective.at(epoch)

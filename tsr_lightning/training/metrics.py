@@ -11,7 +11,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import Compared
 from tsr_lightning.objectives.tree_credit import expanded_states
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Comparison, Group, Origin, Trajectory
 
 
 def rollout_metrics(
@@ -73,7 +73,7 @@ def signal_metrics(credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
 
 
 def tree_metrics(
-    groups: Sequence[Group], comparisons: Sequence[Sequence[Group]], objective: Objective
+    groups: Sequence[Group], comparisons: Sequence[Sequence[Group | Comparison]], objective: Objective
 ) -> dict[str, float]:
     """How much of its searches' trees an objective compares.
 
@@ -83,14 +83,16 @@ def tree_metrics(
         objective: of the epoch.
     """
     expanded = sum(len(expanded_states([t.tree for t in group.trajectories])) for group in groups)
-    states = [part for parts in comparisons for part in parts if part.is_state]
-
-    def differs(state: Group) -> bool:
-        return not Compared.of(state, objective).is_uniform()
-
+    states = [
+        (group, part)
+        for group, parts in zip(groups, comparisons, strict=True)
+        for part in parts
+        if isinstance(part, Comparison)
+    ]
+    differing = sum(not Compared(group, [state], objective).is_uniform() for group, state in states)
     return {
-        "rollout/signal_node_share": sum(map(differs, states)) / max(expanded, 1),
-        "rollout/compared_responses": sum(len(state.trajectories) for state in states),
+        "rollout/signal_node_share": differing / max(expanded, 1),
+        "rollout/compared_responses": sum(len(state.members) for _, state in states),
     }
 
 

@@ -13,7 +13,7 @@ from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Needs, Objective
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.rng import Key, Stream
-from tsr_lightning.trajectory import Origin, Trajectory
+from tsr_lightning.trajectory import Origin, Piece
 
 LARGEST = 1e-3  # distance in nats of the log-probabilities of an engine and a trainer that agree to rounding
 # KL in nats a token, at temperature 1. Float32: 1e-13 on a trained small policy, below 5e-10 on a model of 135M, 3e-7
@@ -40,59 +40,59 @@ def check_updates(objective: Objective, updates: Updates) -> None:
         require(not objective.needs.values, "data.updates.reuse_logprobs", True, remedy)
 
 
-def sampled_logprobs(trajectory: Trajectory) -> Tensor:
-    """[N] what the engine said of the tokens of a trajectory."""
-    return torch.tensor([logprob for turn in trajectory.turns for logprob in turn.behaviour_logprobs])
+def sampled_logprobs(piece: Piece) -> Tensor:
+    """[N] the log-probabilities with which the engine sampled the tokens."""
+    return torch.tensor([logprob for turn in piece.turns for logprob in turn.behaviour_logprobs])
 
 
-def computed(trajectories: Sequence[Trajectory], needs: Needs, updates: Updates, key: Key) -> frozenset[int]:
-    """Places of the trajectories whose log-probabilities the trainer computes: all where the objective needs its own.
+def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) -> frozenset[int]:
+    """Places of the pieces whose log-probabilities the trainer computes: all where the objective needs its own.
     Where it takes the engine's, or needs none, they are a sample for the comparison, the same for any number of ranks.
 
     Args:
-        trajectories: of all ranks, in the same order on each.
+        pieces: trajectories and turns of trees, of all ranks, in the same order on each.
         needs: the objective's.
         updates: the settings.
         key: of the epoch.
     """
     if needs.values or (needs.logprobs and not updates.reuse_logprobs):
-        return frozenset(range(len(trajectories)))
-    sampled = [i for i, trajectory in enumerate(trajectories) if trajectory.origin is not Origin.DEMONSTRATED]
+        return frozenset(range(len(pieces)))
+    sampled = [i for i, piece in enumerate(pieces) if piece.origin is not Origin.DEMONSTRATED]
     compared = sorted(sampled, key=lambda place: key.fold_in(Stream.COMPARISON, place).bits())[:CHECKED]
     if not needs.logprobs:
         return frozenset(compared)
-    return frozenset(compared) | frozenset(range(len(trajectories))) - frozenset(sampled)
+    return frozenset(compared) | frozenset(range(len(pieces))) - frozenset(sampled)
 
 
-def log_ratios(trajectory: Trajectory, estimates: Estimates) -> Tensor:
+def log_ratios(piece: Piece, estimates: Estimates) -> Tensor:
     """[N] float64, log(pi_old / mu): trainer over engine."""
-    return estimates.logprobs.double() - sampled_logprobs(trajectory).double()
+    return estimates.logprobs.double() - sampled_logprobs(piece).double()
 
 
-def corrected(credit: Credit, trajectory: Trajectory, estimates: Estimates, updates: Updates) -> Credit:
+def corrected(credit: Credit, piece: Piece, estimates: Estimates, updates: Updates) -> Credit:
     """The credit with the correction's weights, which scale the advantages: a policy loss is proportional to them, and
     entropy, KL and critic are no expectations over the engine's samples."""
     if updates.correction is None:
         return credit
-    lengths = [len(turn.response) for turn in trajectory.turns]
-    weights = updates.correction(log_ratios(trajectory, estimates), lengths)
+    lengths = [len(turn.response) for turn in piece.turns]
+    weights = updates.correction(log_ratios(piece, estimates), lengths)
     return replace(credit, advantages=credit.advantages * weights.to(credit.advantages))
 
 
 def mismatch_metrics(
-    trajectories: Sequence[Trajectory], estimates: Sequence[Estimates], compared: Container[int]
+    pieces: Sequence[Piece], estimates: Sequence[Estimates], compared: Container[int]
 ) -> dict[str, float]:
     """Of the tokens that the engine sampled and the trainer computed, all ranks together; nothing where there are none.
 
     Args:
-        trajectories: of all ranks.
+        pieces: trajectories and turns of trees, of all ranks.
         estimates: of each.
         compared: places of those that the trainer computed.
     """
     parts = [
-        log_ratios(trajectory, each)
-        for i, (trajectory, each) in enumerate(zip(trajectories, estimates, strict=True))
-        if i in compared and trajectory.origin is not Origin.DEMONSTRATED and trajectory.trained_tokens
+        log_ratios(piece, each)
+        for i, (piece, each) in enumerate(zip(pieces, estimates, strict=True))
+        if i in compared and piece.origin is not Origin.DEMONSTRATED and piece.trained_tokens
     ]
     if not parts:
         return {}

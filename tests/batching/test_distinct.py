@@ -1,7 +1,7 @@
 """Equal responses of a state are trained as one sequence, and nothing that is learned from them changes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from fakes import Walk, driver, tasks
 from torch import Tensor
 
-from tsr_lightning.batching.duplicates import summed
+from tsr_lightning.batching.distinct import summed
 from tsr_lightning.batching.schedule import Batch, Updates, schedule
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs
@@ -30,9 +30,9 @@ from tsr_lightning.objectives import (
 )
 from tsr_lightning.rng import Key
 from tsr_lightning.search.strategies import Beam
-from tsr_lightning.training.collect import credited_sequences
+from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Comparison, Group, Member, Piece, TreePath, TreeTurn
 
 TREE = TreeCredit()
 OBJECTIVES = {
@@ -87,7 +87,7 @@ class Learned(NamedTuple):
     rows: int
 
 
-def comparisons(groups: Sequence[Group], objective: PolicyGradient) -> list[list[Group]]:
+def comparisons(groups: Sequence[Group], objective: PolicyGradient) -> list[list[Group | Comparison]]:
     return [objective.comparisons(group) for group in groups]
 
 
@@ -106,13 +106,22 @@ def learned(sequences: Sequence[TrainingSequence], objective: PolicyGradient) ->
 def unmerged(groups: Sequence[Group], objective: PolicyGradient) -> list[TrainingSequence]:
     """A sequence per response, each estimated and credited by itself."""
     compared = list(chain.from_iterable(map(objective.comparisons, groups)))
-    sequences = [[training_sequences(t) for t in group.trajectories] for group in compared]
+    pieces = [[piece_of(member) for member in part.members] for part in compared]
+    sequences = [[training_sequences(piece) for piece in own] for own in pieces]
     estimates = [
-        estimate([ToEstimate(*pair) for pair in zip(group.trajectories, own, strict=True)])
-        for group, own in zip(compared, sequences, strict=True)
+        estimate([ToEstimate(*pair) for pair in zip(*pairs, strict=True)])
+        for pairs in zip(pieces, sequences, strict=True)
     ]
     flat = zip(*map(chain.from_iterable, (sequences, estimates, objective.credit(compared, estimates))), strict=True)
     return [row for parts, estimated, credit in flat for row in with_credit(parts, estimated, credit)]
+
+
+def piece_of(member: Member) -> Piece:
+    """The one piece of a trajectory, or of a single response."""
+    if not isinstance(member, TreePath):
+        return member
+    [turn], [state] = member.turns, member.states
+    return TreeTurn(turn, state)
 
 
 def searched(count: int = 12) -> list[Group]:
@@ -146,7 +155,7 @@ def test_each_distinct_response_is_estimated_and_trained_once_and_counts_as_ofte
     estimated: list[tuple[int, ...]] = []
 
     def counting(asked: Sequence[ToEstimate]) -> list[Estimates]:
-        estimated.extend(trajectory.turns[0].prompt + trajectory.turns[0].response for trajectory, *_ in asked)
+        estimated.extend(piece.turns[0].prompt + piece.turns[0].response for piece, *_ in asked)
         return estimate(asked)
 
     objective = GRPO(searched=TreeCredit(size_power=0.0))
@@ -154,7 +163,7 @@ def test_each_distinct_response_is_estimated_and_trained_once_and_counts_as_ofte
         estimated.clear()
         states = objective.comparisons(group)
         rows = credited_sequences([states], objective, counting, Ranks()).sequences
-        drawn = [[t.turns[0].prompt + t.turns[0].response for t in state.trajectories] for state in states]
+        drawn = [[each.turns[0].prompt + each.turns[0].response for each in state.members] for state in states]
         assert estimated == [tuple(row.ids.tolist()) for row in rows]
         assert estimated == list(chain.from_iterable(map(dict.fromkeys, drawn)))
         times = [own.count(row) for own in drawn for row in dict.fromkeys(own)]
@@ -166,14 +175,15 @@ def test_each_distinct_response_is_estimated_and_trained_once_and_counts_as_ofte
 
 def test_a_baseline_counts_every_copy() -> None:
     """Of returns 1, 1, 0, 0, 0, 0 the advantages are 2/3 and -1/3, and not 1/2 and -1/2."""
-    [state] = [s for group in GROUPS for s in GRPO(searched=TREE).comparisons(group) if s.is_state][:1]
-    one, other = state.trajectories[0], replace(state.trajectories[0].turns[0], response=(65, 66), reward=0.0)
-    worth = replace(one, turns=(replace(one.turns[0], reward=1.0),))
-    nothing = replace(one, turns=(other,))
+    [state] = GRPO(searched=TREE).comparisons(GROUPS[0])[:1]
+    one = state.members[0]
+    assert isinstance(one, TreePath)
+    worth = replace(one, value=1.0)
+    nothing = replace(one, turns=(replace(one.turns[0], response=(65, 66)),), value=0.0)
 
     class Given(TreeCredit):
-        def comparisons(self, group: Group, minimum_compared: int) -> list[Group]:
-            return [replace(state, trajectories=(worth, nothing, nothing, worth, nothing, nothing), weight=1.0)]
+        def comparisons(self, group: Group, minimum_compared: int) -> list[Group | Comparison]:
+            return [Comparison((worth, nothing, nothing, worth, nothing, nothing), weight=1.0)]
 
     objective = PolicyGradient(searched=Given(), advantage=GroupNormalised(divide_by_std=False))
     rows = credited_sequences(comparisons(GROUPS[:1], objective), objective, estimate, Ranks()).sequences
@@ -181,16 +191,21 @@ def test_a_baseline_counts_every_copy() -> None:
     assert [float(row.targets.weights.sum()) for row in rows if row.targets] == pytest.approx([2, 4])
 
 
-def test_copies_whose_credit_differs_stay_apart() -> None:
-    def credit(advantage: float, weight: float) -> Credit:
-        zeros, weights = torch.zeros(2), torch.full((2,), weight)
-        return Credit(torch.full((2,), advantage), zeros, weights, weights, zeros, zeros)
+def test_copies_are_one_with_the_sums_of_their_weights_and_the_means_of_the_rest() -> None:
+    def credit(advantage: float, weight: float, target: float = 0.0, value_weight: float = 0.0) -> Credit:
+        def full(value: float) -> Tensor:
+            return torch.full((2,), value)
 
-    kept = summed([credit(0.5, 1.0), credit(0.0, 0.0), credit(0.5, 3.0)])
-    assert [(float(c.advantages[0]), float(c.weights[0]), float(c.normalizers[0])) for c in kept] == [
-        (0.5, 4.0, 4.0),
-        (0.0, 0.0, 0.0),
-    ]
+        return Credit(full(advantage), full(target), full(weight), full(weight), full(value_weight), full(0.0))
+
+    def figures(*credits: Credit) -> list[float]:
+        return [float(getattr(summed(credits), field.name)[1]) for field in fields(Credit)]
+
+    assert figures(credit(0.1, 1.0), credit(0.1, 3.0)) == pytest.approx([0.1, 0, 4, 4, 0, 0], abs=1e-7)
+    assert torch.equal(summed([credit(0.1, 0.3)] * 3).advantages, credit(0.1, 0.3).advantages)  # without rounding
+    assert figures(credit(0.5, 1.0), credit(0.0, 0.0)) == [0.5, 0, 1, 1, 0, 0]  # the other is masked
+    assert figures(credit(0.5, 1.0), credit(-0.5, 3.0)) == [-0.25, 0, 4, 4, 0, 0]
+    assert figures(credit(0.0, 0.0, 1.0, 1.0), credit(0.0, 0.0, 3.0, 1.0)) == [0, 2, 0, 0, 2, 0]
 
 
 def test_without_a_tree_equal_trajectories_stay() -> None:
