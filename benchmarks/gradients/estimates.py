@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import factorial, prod
 from typing import NamedTuple
@@ -152,7 +152,7 @@ class World:
                         torch.ones(len(member.turns)),
                     )
                 )
-        targets = Targets(*(torch.cat([getattr(part, field.name) for part in columns]) for field in fields(Targets)))
+        targets = Targets.joined(columns)
         logprobs = targets.old_logprobs.clone().requires_grad_()
         outputs = Outputs(logprobs, torch.zeros_like(logprobs), targets.old_values)
         (descent,) = torch.autograd.grad(objective.loss(targets, outputs).total, logprobs)

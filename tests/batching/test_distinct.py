@@ -1,7 +1,7 @@
 """Equal responses of a state are trained as one sequence, and nothing that is learned from them changes."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from tsr_lightning.batching.distinct import summed
 from tsr_lightning.batching.schedule import Batch, Updates, schedule
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, training_sequences, with_credit
-from tsr_lightning.batching.tensors import Credit, Estimates, Outputs
+from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, columns
 from tsr_lightning.objectives import (
     CISPO,
     GRPO,
@@ -199,7 +199,7 @@ def test_copies_are_one_with_the_sums_of_their_weights_and_the_means_of_the_rest
         return Credit(full(advantage), full(target), full(weight), full(weight), full(value_weight), full(0.0))
 
     def figures(*credits: Credit) -> list[float]:
-        return [float(getattr(summed(credits), field.name)[1]) for field in fields(Credit)]
+        return [float(getattr(summed(credits), field.name)[1]) for field in columns(Credit)]
 
     assert figures(credit(0.1, 1.0), credit(0.1, 3.0)) == pytest.approx([0.1, 0, 4, 4, 0, 0], abs=1e-7)
     assert torch.equal(summed([credit(0.1, 0.3)] * 3).advantages, credit(0.1, 0.3).advantages)  # without rounding

@@ -1,7 +1,5 @@
 """Trajectories become training sequences: the trained ids are the sampled ids, and credit stays on its token."""
 
-from dataclasses import fields
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.batching.schedule import collate
 from tsr_lightning.batching.sequences import TrainingSequence, training_sequences, with_credit
-from tsr_lightning.batching.tensors import Credit, Estimates, Targets
+from tsr_lightning.batching.tensors import Credit, Estimates, Targets, columns
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
 from tsr_lightning.trajectory import Origin, Trajectory, Turn, to_messages
@@ -129,7 +127,7 @@ def test_credit_stays_on_its_token(context: Context, exchanges: Exchanges) -> No
         "value_weights": 700,
         "supervised_weights": 800,
     }
-    assert {f.name for f in fields(Targets)} == {*expected, "turn_starts"}
+    assert {f.name for f in columns(Targets)} == {*expected, "turn_starts"}
     for name, offset in expected.items():
         assert torch.equal(torch.cat([getattr(sequence.targets, name) for sequence in credited]), number + offset)
     assert torch.equal(torch.cat([s.normalizers for s in credited if s.normalizers is not None]), number + 600)

@@ -11,6 +11,7 @@ from ragged import trajectory_of
 from ragged import turn_of as turn
 from torch import Tensor
 
+from tsr_lightning.batching.tensors import columns
 from tsr_lightning.objectives import (
     GRPO,
     K3,
@@ -36,7 +37,7 @@ from tsr_lightning.objectives import (
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 CENTRED = GroupNormalised(divide_by_std=False)
-ARRAYS = tuple(field.name for field in dataclasses.fields(Credit))
+ARRAYS = tuple(field.name for field in columns(Credit))
 
 
 def trajectory(*turns: tuple[int, float], **arguments: Any) -> Trajectory:

@@ -3,14 +3,14 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from ragged import group_of, ragged_groups, trajectory_of, turn_of, zero_estimates
 from torch import Tensor
 
-from tsr_lightning.batching.tensors import Credit, Outputs, Targets
+from tsr_lightning.batching.tensors import Credit, Outputs, Targets, columns
 from tsr_lightning.objectives import (
     DAPO,
     GRPO,
@@ -36,14 +36,14 @@ def credit_of(objective: Objective, groups: Sequence[Group]) -> list[list[Credit
 def loss_of(objective: Objective, credits: Sequence[Credit], logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     """Of one optimizer step on all trajectories. Both [N], float64."""
     divisor = sum(float(credit.normalizers.double().sum()) for credit in credits)
-    columns = {field.name: torch.zeros_like(old_logprobs) for field in fields(Targets)}
-    columns |= {
+    tensors = {field.name: torch.zeros_like(old_logprobs) for field in columns(Targets)}
+    tensors |= {
         "old_logprobs": old_logprobs,
         "advantages": torch.cat([credit.advantages for credit in credits]).double(),
         "weights": torch.cat([credit.weights for credit in credits]).double() / divisor,
     }
     zeros = torch.zeros_like(logprobs)
-    return objective.loss(Targets(**columns), Outputs(logprobs, zeros, zeros)).total
+    return objective.loss(Targets(**tensors), Outputs(logprobs, zeros, zeros)).total
 
 
 def cut(trajectory: Trajectory) -> bool:
@@ -122,7 +122,7 @@ def test_a_mask_changes_the_weights_of_overlong_trajectories_alone(objective: Po
                 assert masked.masks(trajectory)
                 assert not masked.imitates(trajectory)
             else:
-                assert all(torch.equal(getattr(old, f.name), getattr(new, f.name)) for f in fields(Credit))
+                assert all(torch.equal(getattr(old, f.name), getattr(new, f.name)) for f in columns(Credit))
                 assert not masked.masks(trajectory)
 
 
@@ -157,7 +157,7 @@ def test_a_format_penalty_lowers_the_advantage_of_unreadable_turns_alone(objecti
                         unreadable += 1
                     position += 1
             assert new.advantages.tolist() == pytest.approx(expected, abs=1e-6)
-            others = [f.name for f in fields(Credit) if f.name != "advantages"]
+            others = [f.name for f in columns(Credit) if f.name != "advantages"]
             assert all(torch.equal(getattr(old, name), getattr(new, name)) for name in others)
             assert penalised.return_of(trajectory) == objective.return_of(trajectory)
             assert penalised.imitates(trajectory) == objective.imitates(trajectory)

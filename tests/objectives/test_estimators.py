@@ -6,7 +6,7 @@ equal returns, of successes alone and of failures alone.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
 
@@ -15,6 +15,7 @@ import torch
 from ragged import trajectory_of
 from torch import Tensor
 
+from tsr_lightning.batching.tensors import columns
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
     GRPO,
@@ -361,7 +362,7 @@ def test_loss_and_gradient_equal_the_reference(case: Case, seed: int):
     moved = 0.4 * torch.randn(len(old), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     now = (old + moved).requires_grad_()
     column = {
-        field.name: torch.cat([getattr(each, field.name) for each in credits]).double() for field in fields(Credit)
+        field.name: torch.cat([getattr(each, field.name) for each in credits]).double() for field in columns(Credit)
     }
     zeros = torch.zeros_like(old)
     targets = Targets(

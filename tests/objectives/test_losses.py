@@ -1,7 +1,6 @@
 """Losses against hand-computed numbers, torchrl, and their sums over micro-batches."""
 
 import math
-from dataclasses import fields
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torchrl.modules import ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 
+from tsr_lightning.batching.tensors import columns
 from tsr_lightning.objectives import (
     CISPO,
     GRPO,
@@ -45,8 +45,8 @@ OBJECTIVES = [
 def targets_of(n: int, **given: Tensor) -> Targets:
     """Zeros and even weights by default."""
     even = torch.full((n,), 1 / n) if n else torch.zeros(0)
-    columns = {f.name: torch.zeros(n) for f in fields(Targets)} | {"weights": even, "value_weights": even}
-    return Targets(**(columns | given))
+    tensors = {f.name: torch.zeros(n) for f in columns(Targets)} | {"weights": even, "value_weights": even}
+    return Targets(**(tensors | given))
 
 
 def outputs_of(logprobs: Tensor, entropies: Tensor | None = None, values: Tensor | None = None) -> Outputs:
@@ -260,7 +260,7 @@ def test_losses_and_statistics_of_micro_batches_add_up(objective: Objective):
 def test_zero_weights_give_zero_loss_and_gradients(objective: Objective, n: int):
     targets, now, values = random_batch(n)
     targets = Targets(
-        **{f.name: getattr(targets, f.name) for f in fields(Targets)}
+        **{f.name: getattr(targets, f.name) for f in columns(Targets)}
         | {"weights": torch.zeros(n), "value_weights": torch.zeros(n), "old_logprobs": targets.old_logprobs - 1e4}
     )
     loss = objective.loss(targets, outputs_of(now, values=values))

@@ -1,7 +1,7 @@
 """With one search per instance, objectives that differ in their comparison alone imitate successes in the same way, so
 that one of them stands for the others in the grid of all combinations."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,7 +10,7 @@ from commands import ROOT
 from jsonargparse import ArgumentParser
 from ragged import ragged_groups, zero_estimates
 
-from tsr_lightning.batching.tensors import Credit, Outputs, Targets
+from tsr_lightning.batching.tensors import Credit, Outputs, Targets, columns
 from tsr_lightning.objectives import Objective
 from tsr_lightning.studies.grid import read_grid
 from tsr_lightning.trajectory import Group, Origin
@@ -43,9 +43,9 @@ def credits(objective: Objective, groups: list[Group]) -> list[Credit]:
 def a_step(objective: Objective) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss of 50 tokens and its gradient."""
     generator = torch.Generator().manual_seed(0)
-    columns = {field.name: torch.rand(50, generator=generator) for field in fields(Targets)}
+    tensors = {field.name: torch.rand(50, generator=generator) for field in columns(Targets)}
     logprobs = (-torch.rand(50, generator=generator)).requires_grad_()
-    loss = objective.loss(Targets(**columns), Outputs(logprobs, torch.rand(50, generator=generator), torch.zeros(50)))
+    loss = objective.loss(Targets(**tensors), Outputs(logprobs, torch.rand(50, generator=generator), torch.zeros(50)))
     loss.total.backward()
     assert logprobs.grad is not None
     return loss.total.detach(), logprobs.grad
@@ -56,7 +56,7 @@ def test_single_searches_are_credited_and_trained_on_in_the_same_way(one: str, o
     first, second = shipped(one), shipped(other)
     groups = single_searches()
     for a, b in zip(credits(first, groups), credits(second, groups), strict=True):
-        for field in fields(Credit):
+        for field in columns(Credit):
             assert torch.equal(getattr(a, field.name), getattr(b, field.name)), field.name
     assert all(torch.equal(*pair) for pair in zip(a_step(first), a_step(second), strict=True))
     assert [first.comparisons(group) for group in groups] == [second.comparisons(group) for group in groups]

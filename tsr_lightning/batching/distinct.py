@@ -1,8 +1,8 @@
 """What is estimated and trained once: each trajectory, and each distinct turn of an instance's search trees."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -70,12 +70,12 @@ def split(credit: Credit, lengths: Sequence[int]) -> list[Credit]:
     if len(lengths) == 1:
         return [credit]
     spans = [slice(*bounds) for bounds in pairwise(accumulate(lengths, initial=0))]
-    return [Credit(*(getattr(credit, field.name)[span] for field in fields(Credit))) for span in spans]
+    return [credit.map(itemgetter(span)) for span in spans]
 
 
 def summed(credits: Sequence[Credit]) -> Credit:
-    """One credit of equal tokens for several: the sums of their weights, and the means of advantages and of value
-    targets under these.
+    """One credit of equal tokens for several: the sums of their weights, and the means of advantages, value targets and
+    further quantities under these.
 
     A loss is linear in the weights, so where the advantages agree neither it nor its gradient changes. Where they
     differ, as of a turn that several leaves share, the gradient is that of all of them while the importance ratio is 1;
@@ -91,6 +91,9 @@ def summed(credits: Sequence[Credit]) -> Credit:
         normalizers=_sum([each.normalizers for each in credits]),
         value_weights=_sum(value_weights),
         supervised_weights=_sum([each.supervised_weights for each in credits]),
+        quantities={
+            name: _mean([each.quantities[name] for each in credits], weights) for name in credits[0].quantities
+        },
     )
 
 

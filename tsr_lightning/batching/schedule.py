@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -138,9 +138,8 @@ def micro_batches(sequences: Sequence[TrainingSequence], max_tokens: int) -> Ite
 def collate(sequences: Sequence[TrainingSequence]) -> Batch:
     """One batch of sequences; the targets are zeros where there is no credit yet."""
     packed = pack([(sequence.ids.numpy(), sequence.mask.numpy()) for sequence in sequences])
-    targets = [s.targets if s.targets is not None else _zero_targets(s.trained_tokens) for s in sequences]
-    columns = {f.name: torch.cat([getattr(part, f.name) for part in targets]) for f in fields(Targets)}
-    return Batch(packed, Targets(**columns))
+    targets = [s.targets if s.targets is not None else Targets.zeros(s.trained_tokens) for s in sequences]
+    return Batch(packed, Targets.joined(targets))
 
 
 def _units(sequences: Sequence[TrainingSequence]) -> list[list[int]]:
@@ -248,7 +247,3 @@ def _targets(sequence: TrainingSequence) -> Targets:
     if sequence.targets is None:
         raise ValueError("the sequence has no credit yet")
     return sequence.targets
-
-
-def _zero_targets(count: int) -> Targets:
-    return Targets(*(torch.zeros(count) for _ in fields(Targets)))

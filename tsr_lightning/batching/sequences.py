@@ -5,9 +5,10 @@ the sampled ids alone. A turn whose context was cut starts a new sequence. Credi
 before, so the split does not change it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +77,7 @@ def with_credit(
     sequences: Sequence[TrainingSequence],
     estimates: Estimates,
     credit: Credit,
+    quantities: Mapping[str, Tensor] = MappingProxyType({}),
     *,
     tree: int | None = None,
     piece: int | None = None,
@@ -87,6 +89,7 @@ def with_credit(
         sequences: of the piece.
         estimates: of its tokens.
         credit: of its tokens.
+        quantities: further ones of its tokens by name, beside those of the credit.
         tree: number of the search trees that it belongs to, if it does.
         piece: its number in the rollout.
         teaches: whether its outcome may move the policy; see `objectives/step_signal.py`.
@@ -101,6 +104,7 @@ def with_credit(
         value_weights=credit.value_weights,
         supervised_weights=credit.supervised_weights,
         turn_starts=torch.cat([sequence.turn_starts for sequence in sequences]),
+        quantities={**quantities, **credit.quantities},
     )
 
     def credited(sequence: TrainingSequence, own: Targets, normalizers: Tensor) -> TrainingSequence:

@@ -1,11 +1,15 @@
 """The tensors that objectives read and write.
 
-N is the number of trained tokens: of one trajectory in `Estimates` and `Credit` (turn after turn), of a sequence or a
+N is the number of trained tokens: of one member in `Estimates` and `Credit` (turn after turn), of a sequence or a
 micro-batch in `Targets` and `Outputs`.
+
+`Credit` and `Targets` hold further quantities per token by name: those that the objective's `Needs.quantities` names,
+such as `behaviour_logprobs`, the log-probabilities with which the engine sampled.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +38,7 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Credit of the trained tokens of one trajectory. All [N], float32."""
+    """Credit of the trained tokens of one member. All [N], float32."""
 
     advantages: Tensor
     value_targets: Tensor  # the critic's regression targets
@@ -42,6 +46,11 @@ class Credit:
     normalizers: Tensor  # an optimizer step divides the policy loss by the sum of these over its tokens
     value_weights: Tensor  # of the value loss; a step divides it by their own sum
     supervised_weights: Tensor  # of the supervised loss; a step divides it by their own sum
+    quantities: Mapping[str, Tensor] = field(default_factory=dict)  # further ones for the loss, by name
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Credit":
+        tensors = {each.name: function(getattr(self, each.name)) for each in columns(Credit)}
+        return Credit(**tensors, quantities={name: function(one) for name, one in self.quantities.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +70,29 @@ class Targets:
     value_weights: Tensor
     supervised_weights: Tensor
     turn_starts: Tensor  # 1 at the first trained token of each turn, 0 at the others; no turn is split
+    quantities: Mapping[str, Tensor] = field(default_factory=dict)  # further ones by name: `Needs.quantities`
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Targets":
-        return Targets(*(function(getattr(self, field.name)) for field in fields(Targets)))
+        tensors = {each.name: function(getattr(self, each.name)) for each in columns(Targets)}
+        return Targets(**tensors, quantities={name: function(one) for name, one in self.quantities.items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence["Targets"]) -> "Targets":
+        """The targets of several sequences, one after the other."""
+        tensors = {each.name: torch.cat([getattr(part, each.name) for part in parts]) for each in columns(cls)}
+        names = parts[0].quantities
+        return cls(**tensors, quantities={name: torch.cat([part.quantities[name] for part in parts]) for name in names})
+
+    @classmethod
+    def zeros(cls, count: int) -> "Targets":
+        """Targets [N] without credit."""
+        tensors: dict[str, Any] = {each.name: torch.zeros(count) for each in columns(cls)}
+        return cls(**tensors)
+
+
+def columns(kind: type[Credit | Targets]) -> list[Field[Any]]:
+    """The fields that every objective has; not the quantities by name."""
+    return [each for each in fields(kind) if each.name != "quantities"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ after turn), G the trajectories of a group, M the turns of all of them. Results 
 GAE returns CPU tensors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ class Advantages(NamedTuple):
     advantages: Tensor  # [S] or [N]
     value_targets: Tensor  # the same shape: the critic's regression target
     weight: float = 1.0  # factor of the aggregation's weight and normalizer; 0 leaves the trajectory out
+    quantities: Mapping[str, Tensor] = MappingProxyType({})  # [N] each: further ones for the loss (`Needs.quantities`)
 
 
 def uniform(tokens: int, advantage: float) -> Advantages:

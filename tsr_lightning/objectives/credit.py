@@ -42,6 +42,7 @@ def weighted(estimate: Advantages, aggregation: Aggregation, group_weight: float
         normalizers=torch.full((tokens,), normalizer * group_weight * estimate.weight),
         value_weights=weights,
         supervised_weights=torch.zeros(tokens),
+        quantities=dict(estimate.quantities),
     )
 
 

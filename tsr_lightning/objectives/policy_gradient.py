@@ -100,7 +100,9 @@ class PolicyGradient(Objective):
 
     @property
     def needs(self) -> Needs:
-        return self.searched.needs_with(replace(self.advantage.needs, reference=self.kl is not None))
+        needs = self.advantage.needs
+        quantities = tuple(dict.fromkeys([*needs.quantities, *self.surrogate.quantities]))
+        return self.searched.needs_with(replace(needs, reference=self.kl is not None, quantities=quantities))
 
     @property
     def minimum_compared(self) -> int:

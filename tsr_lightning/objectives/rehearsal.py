@@ -1,26 +1,29 @@
 """Rehearses an objective and its advantage estimator on a few made-up trajectories, before a model loads: a need, a
 minimum or a property that is wrong or was forgotten is refused in one sentence.
 
-What an objective does not declare to need is NaN here, and zeros in a run, which would be taken for estimates.
+What an objective does not declare to need is NaN in the rehearsal (`made_up.py`).
 """
 
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tsr_lightning.batching.tensors import Estimates, Outputs, Targets
+from tsr_lightning.batching.quantities import OF_TURNS
+from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.errors import ConfigError, describe
 from tsr_lightning.objectives.base import Loss, Needs, Objective
-from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory
+from tsr_lightning.objectives.estimators import AdvantageEstimator
+from tsr_lightning.objectives.made_up import TOKENS, estimates_of, figures, made_up_groups, micro_batch, shaped
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
-from tsr_lightning.trajectory import Candidate, Comparison, Group, Member, Message, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Comparison, Group
 
-GROUPS, TOKENS = 3, 3  # groups, and tokens of a response
-_MESSAGES = (Message("user", "observation"),)
 # What of the estimates each need stands for.
 _NEEDED: Mapping[str, str] = {
     "logprobs": "the log-probabilities of the policy that sampled",
@@ -41,13 +44,17 @@ def rehearse(objective: Objective) -> None:
     name, needs = type(objective).__name__, objective.needs
     parts = _comparisons(objective)
 
+    own = [quantity for quantity in needs.quantities if quantity not in OF_TURNS]  # its credit gives these
+
     def credit(given: Needs) -> Tensor:
-        estimates = [[_estimates(member, given) for member in part.members] for part in parts]
+        estimates = [[estimates_of(member, given) for member in part.members] for part in parts]
         credits = objective.credit(parts, estimates)
+        for one in chain.from_iterable(credits):
+            _check_quantities(name, own, one)
         return _joined([tensor for group in credits for one in group for tensor in (one.advantages, one.weights)])
 
     def loss(given: Needs) -> Tensor:
-        return objective.loss(*_micro_batch(given)).total.detach().reshape(1)
+        return objective.loss(*micro_batch(given, _Quantities(name, needs.quantities))).total.detach().reshape(1)
 
     _check_needs(name, needs, "credit", credit)
     _check_needs(name, needs, "loss", loss)
@@ -60,7 +67,7 @@ def _comparisons(objective: Objective) -> list[Group | Comparison]:
         ConfigError: there is nothing, or a comparison that no run could train on.
     """
     name, needs = type(objective).__name__, objective.needs
-    rolled_out = _groups(max(2, objective.minimum_compared), needs)
+    rolled_out = made_up_groups(max(2, objective.minimum_compared), needs)
     parts = [part for group in rolled_out for part in objective.comparisons(group)]
     if not parts:
         trees = "with" if needs.tree else "without (Needs.tree is False)"
@@ -89,7 +96,40 @@ def _check_comparison(name: str, comparison: Comparison, least: int) -> None:
 
 def loss_of_made_up_tokens(objective: Objective) -> Loss:
     """The loss where all is given that an objective could need; its statistics have the names of a run's."""
-    return objective.loss(*_micro_batch(Needs(logprobs=True, values=True, final_values=True, reference=True)))
+    needs = Needs(logprobs=True, values=True, final_values=True, reference=True)
+    quantities = _Quantities(type(objective).__name__, objective.needs.quantities)
+    return objective.loss(*micro_batch(needs, quantities))
+
+
+class _Quantities(dict[str, Tensor]):
+    """Made-up quantities per token: those that an objective declares; others are refused by name."""
+
+    def __init__(self, objective: str, names: Sequence[str]) -> None:
+        super().__init__({name: figures(2 * TOKENS, -1.0 - 0.1 * i) for i, name in enumerate(names)})
+        self.objective = objective
+
+    def __missing__(self, name: str) -> Tensor:
+        raise ConfigError(
+            f"{self.objective} reads the quantity {name!r} per token, and its needs name {list(self) or 'none'}: add "
+            "it to Needs.quantities, or a surrogate's to Surrogate.quantities"
+        )
+
+
+def _check_quantities(name: str, declared: Sequence[str], credit: Credit) -> None:
+    """Refuses a credit whose quantities are not those that an objective declares beside the known ones."""
+    for missing in [each for each in declared if each not in credit.quantities]:
+        close = get_close_matches(missing, [*OF_TURNS, *credit.quantities], n=1)
+        guess = f"did you mean {close[0]!r}?" if close else f"known without credit: {', '.join(OF_TURNS)}"
+        raise ConfigError(f"{name}.needs names the quantity {missing!r} per token, and its credit gives none; {guess}")
+    for quantity, values in credit.quantities.items():
+        if quantity not in declared:
+            raise ConfigError(
+                f"{name} gives the quantity {quantity!r} per token, which its needs do not name, so that no loss reads "
+                "it: add it to Needs.quantities"
+            )
+        if values.shape != credit.weights.shape:
+            shapes = f"{tuple(values.shape)} for {len(credit.weights)} trained tokens"
+            raise ConfigError(f"{name} gives the quantity {quantity!r} per token in the shape {shapes}")
 
 
 def rehearse_estimator(estimator: AdvantageEstimator) -> None:
@@ -101,8 +141,8 @@ def rehearse_estimator(estimator: AdvantageEstimator) -> None:
     name, needs, least = type(estimator).__name__, estimator.needs, estimator.minimum_compared
 
     def advantages(given: Needs, members: int = least, scale: float = 1.0) -> Tensor:
-        groups = _groups(members, needs)
-        found = estimator([[_shaped(one, given, scale) for one in group.trajectories] for group in groups])
+        groups = made_up_groups(members, needs)
+        found = estimator([[shaped(one, given, scale) for one in group.trajectories] for group in groups])
         for group, of_group in zip(groups, found, strict=True):
             for one, own in zip(group.trajectories, of_group, strict=True):
                 if own.advantages.shape != (one.trained_tokens,):
@@ -123,7 +163,7 @@ def rehearse_estimator(estimator: AdvantageEstimator) -> None:
     if reads_rewards != estimator.uses_rewards:
         did = "its advantages change with them" if reads_rewards else "no reward changes its advantages"
         raise ConfigError(f"{name}.uses_rewards is {estimator.uses_rewards}, and {did}: let it be {reads_rewards}")
-    [trajectory] = _groups(1, needs)[0].trajectories
+    [trajectory] = made_up_groups(1, needs)[0].trajectories
     if not reads_rewards and estimator.return_of(trajectory, [0.0]) != estimator.return_of(trajectory, [1.0]):
         raise ConfigError(
             f"{name}.return_of changes with the rewards, and its advantages do not: let it return what they compare, "
@@ -139,7 +179,8 @@ def _check_needs(name: str, needs: Needs, what: str, compute: Callable[[Needs], 
                 return
             everything = Needs(logprobs=True, values=True, final_values=True, reference=True)
             undeclared = [need for need, is_declared in _declared(needs).items() if not is_declared]
-            read = [need for need in undeclared if not compute(replace(everything, **{need: False})).isfinite().all()]
+            without: dict[str, dict[str, Any]] = {need: {need: False} for need in undeclared}
+            read = [need for need in undeclared if not compute(replace(everything, **without[need])).isfinite().all()]
             is_whole = bool(compute(everything).isfinite().all())
     except ConfigError:
         raise
@@ -157,93 +198,6 @@ def _declared(needs: Needs) -> dict[str, bool]:
         "final_values": needs.final_values,
         "reference": needs.reference,
     }
-
-
-def _groups(members: int, needs: Needs) -> list[Group]:
-    """Groups of different returns; half of the members succeed, and in each group another one is the first to."""
-    return [
-        Group(group, tuple(_trajectory(group, member, needs) for member in range(members))) for group in range(GROUPS)
-    ]
-
-
-def _trajectory(group: int, member: int, needs: Needs) -> Trajectory:
-    succeeded = (group + member) % 2 == 0
-    rewards = (-0.1 * (1 + member), float(succeeded) + 0.3 * group)
-    turns = tuple(_turn(i, reward) for i, reward in enumerate(rewards))
-    return Trajectory(
-        instance=group,
-        member=member,
-        strategy="Sample",
-        origin=Origin.SAMPLED,
-        turns=turns,
-        succeeded=succeeded,
-        truncated=not succeeded,
-        final_prompt=() if succeeded else (1,),
-        final_messages=_MESSAGES,
-        state_keys=("first", f"second {member}") if needs.state_keys else (),
-        tree=_tree(turns, succeeded) if needs.tree else (),
-    )
-
-
-def _turn(number: int, reward: float) -> Turn:
-    """A turn whose prompt and response differ from those of other numbers."""
-    response = tuple(range(number, number + TOKENS))
-    return Turn((number,), response, (-1.0,) * TOKENS, True, _MESSAGES, f"response {number}", reward, True, True)
-
-
-def _tree(turns: Sequence[Turn], succeeded: bool) -> tuple[Candidate, ...]:
-    """The tree of a search: another response beside each of the trajectory's two, which failed."""
-    first, second = turns
-    others = [_turn(2, 0.0), replace(_turn(3, 0.0), prompt=second.prompt)]
-    others[0] = replace(others[0], prompt=first.prompt)
-
-    def candidate(turn: Turn, parent: int | None, key: str, done: bool, succeeded: bool = False) -> Candidate:
-        return Candidate(turn, parent, key, 1, 0.5, 0.5, done, succeeded, out_of_tokens=False, drawn=True)
-
-    return (
-        candidate(first, None, "on", done=False),
-        candidate(others[0], None, "lost", done=True),
-        candidate(second, 0, "end", done=True, succeeded=succeeded),
-        candidate(others[1], 0, "lost", done=True),
-    )
-
-
-def _estimates(member: Member, given: Needs) -> Estimates:
-    count = member.trained_tokens
-    return Estimates(
-        logprobs=_figures(count, -1.0, given.logprobs),
-        values=_figures(count, 0.2, given.values),
-        reference_logprobs=_figures(count, -1.1, given.reference),
-        final_value=0.3 if given.final_values else float("nan"),
-    )
-
-
-def _shaped(trajectory: Trajectory, given: Needs, scale: float) -> ShapedTrajectory:
-    estimates = _estimates(trajectory, given)
-    rewards = tuple(scale * turn.reward for turn in trajectory.turns)
-    return ShapedTrajectory(trajectory, estimates, rewards, torch.zeros(trajectory.trained_tokens), compared=True)
-
-
-def _micro_batch(given: Needs) -> tuple[Targets, Outputs]:
-    count = 2 * TOKENS
-    weights = torch.full((count,), 1 / count)
-    targets = Targets(
-        old_logprobs=_figures(count, -1.0, given.logprobs),
-        old_values=_figures(count, 0.2, given.values),
-        reference_logprobs=_figures(count, -1.1, given.reference),
-        advantages=_figures(count, 0.5),
-        value_targets=_figures(count, 0.4),
-        weights=weights,
-        value_weights=weights if given.values else torch.zeros(count),
-        supervised_weights=torch.zeros(count),
-        turn_starts=torch.tensor([1.0, *[0.0] * (TOKENS - 1)] * 2),
-    )
-    return targets, Outputs(_figures(count, -1.2), _figures(count, 1.5), _figures(count, 0.1, given.values))
-
-
-def _figures(count: int, first: float, is_given: bool = True) -> Tensor:
-    """Figures [N] that differ a little; NaN where they are not given."""
-    return first + 0.01 * torch.arange(count) if is_given else torch.full((count,), float("nan"))
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

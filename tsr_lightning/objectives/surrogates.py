@@ -13,6 +13,11 @@ from tsr_lightning.objectives.terms import SurrogateLoss, clipped_surrogate, cli
 class Surrogate(ABC):
     """What is minimised in place of the expected return."""
 
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of the further quantities per token that it reads from `Targets.quantities`; see `Needs.quantities`."""
+        return ()
+
     @abstractmethod
     def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
         """The loss of each token.

@@ -14,6 +14,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
+from tsr_lightning.batching.quantities import sampled_logprobs
 from tsr_lightning.batching.schedule import Batch, micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence
 from tsr_lightning.batching.tensors import Estimates, Outputs
@@ -32,7 +33,6 @@ from tsr_lightning.training.evaluation import EvalBatch, EvalResult
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training.metrics import step_metrics
-from tsr_lightning.training.mismatch import sampled_logprobs
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.training.precision import check_precision
 from tsr_lightning.trajectory import Piece

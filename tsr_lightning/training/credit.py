@@ -11,6 +11,7 @@ import torch
 
 from tsr_lightning.batching.distinct import distinct_pieces, joined, split, summed
 from tsr_lightning.batching.packing import share_out
+from tsr_lightning.batching.quantities import quantities_of
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, training_sequences, with_credit
 from tsr_lightning.batching.tensors import Credit, Estimates
@@ -82,7 +83,13 @@ def credited_sequences(
         sequence
         for i, tree in enumerate(_trees(comparisons, places))
         for sequence in with_credit(
-            sequences[i], estimates[i], correct(summed(copies[i]), i), tree=tree, piece=i, teaches=teaching[i]
+            sequences[i],
+            estimates[i],
+            correct(summed(copies[i]), i),
+            quantities_of(pieces[i], objective.needs.quantities),
+            tree=tree,
+            piece=i,
+            teaches=teaching[i],
         )
     ]
     remaining = iter(credits)

@@ -7,6 +7,7 @@ from math import exp, log
 import torch
 from torch import Tensor
 
+from tsr_lightning.batching.quantities import sampled_logprobs
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.errors import RunError, require
@@ -38,11 +39,6 @@ def check_updates(objective: Objective, updates: Updates) -> None:
         require(objective.needs.logprobs, "data.updates.reuse_logprobs", True, remedy)
         remedy = f"the critic of {name} needs the pass that it would save; use false"
         require(not objective.needs.values, "data.updates.reuse_logprobs", True, remedy)
-
-
-def sampled_logprobs(piece: Piece) -> Tensor:
-    """[N] the log-probabilities with which the engine sampled the tokens."""
-    return torch.tensor([logprob for turn in piece.turns for logprob in turn.behaviour_logprobs])
 
 
 def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) -> frozenset[int]:
