@@ -14,7 +14,7 @@ from tsr_lightning.objectives import PPO
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
 from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd, OnRolloutWave, RolloutProgress
-from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Ended, Group, Message, Origin, Trajectory, Turn
 
 SAMPLED = EvalProtocol("sampled", temperature=1.0, samples=1)
 GREEDY = EvalProtocol("greedy", temperature=0.0, samples=1)
@@ -50,8 +50,7 @@ def trajectory(instance: int, member: int = 0, *turns: Turn, succeeded: bool = F
         strategy="sample",
         origin=Origin.SAMPLED,
         turns=turns or (turn(),),
-        succeeded=succeeded,
-        truncated=not succeeded,
+        ended=Ended.SUCCEEDED if succeeded else Ended.TURN_LIMIT,
         final_prompt=(1, 2, 3),
         final_messages=(Message("user", "####\n#_P#\n####"),),
     )

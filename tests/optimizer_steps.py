@@ -23,7 +23,7 @@ from tsr_lightning.search.strategies import Beam, Sample
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.instances import HeldOut
-from tsr_lightning.trajectory import Group, Origin, Turn
+from tsr_lightning.trajectory import Ended, Group, Origin, Turn
 
 SIZES = Scratch(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=512
@@ -145,9 +145,7 @@ def ragged(number: int, group: Group) -> Group:
                 for place, (turn, reward) in enumerate(zip(trajectory.turns, REWARDS[number][member], strict=True))
             ),
             origin=Origin.DEMONSTRATED if (number, member) == (2, 1) else trajectory.origin,
-            succeeded=member % 2 == 0,
-            truncated=member % 2 == 1,
-            out_of_tokens=False,
+            ended=Ended.TURN_LIMIT if member % 2 else Ended.SUCCEEDED,
         )
         for member, trajectory in enumerate(group.trajectories)
     ]

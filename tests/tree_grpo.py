@@ -38,7 +38,7 @@ def leaves(tree: Sequence[Candidate]) -> tuple[TreePath, ...]:
             states=tuple(states[j] for j in path),
             value=sum(tree[j].turn.reward for j in path),
             succeeded=tree[i].succeeded,
-            overlong=tree[i].out_of_tokens or not tree[i].turn.finished,
+            overlong=tree[i].overlong,
         )
         for i, path in enumerate(paths)
         if tree[i].done and tree[i].drawn

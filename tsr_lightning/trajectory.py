@@ -57,6 +57,15 @@ class Origin(Enum):
     DEMONSTRATED = "demonstrated"  # by the environment's oracle, or read from a file
 
 
+class Ended(Enum):
+    """Why an episode ended. A response that a token limit cut is a fact of its turn: see `Turn.finished`."""
+
+    SUCCEEDED = "succeeded"  # the task is solved
+    FAILED = "failed"  # the task ended it without success
+    TURN_LIMIT = "turn limit"  # a budget of the environment ended it
+    TOKEN_LIMIT = "token limit"  # a token limit left no room for another turn
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One response of a search tree, and the state that it led to."""
@@ -67,10 +76,21 @@ class Candidate:
     remaining: int  # the environment's own budget
     env_score: float | None  # None where the strategy has no scorer
     score: float | None  # by the strategy's scorer, or as the strategy changed it; None without either
-    done: bool
-    succeeded: bool
-    out_of_tokens: bool  # ended because a token limit left no room for another turn
+    ended: Ended | None  # None where the episode goes on
     drawn: bool  # sampled for its state; False: the response of another candidate, played in the real episode
+
+    @property
+    def done(self) -> bool:
+        return self.ended is not None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ended is Ended.SUCCEEDED
+
+    @property
+    def overlong(self) -> bool:
+        """True if a token limit cut its response or left no room for another turn."""
+        return self.ended is Ended.TOKEN_LIMIT or not self.turn.finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +102,22 @@ class Trajectory:
     strategy: str
     origin: Origin
     turns: tuple[Turn, ...]  # [T]
-    succeeded: bool
-    truncated: bool  # ended by a budget and not by the task
+    ended: Ended | None  # None where its search stopped before the end
     final_prompt: tuple[int, ...]  # the context after the last turn, for bootstrapping; empty unless truncated
     final_messages: tuple[Message, ...]  # after the last turn
     tree: tuple[Candidate, ...] = ()  # all that its search proposed, parents first; empty unless asked for
     env: int = 0  # index of the environment in the mixture
-    out_of_tokens: bool = False  # truncated, because a token limit left no room for another turn
     state_keys: tuple[str, ...] = ()  # [T] equal where turns were taken in equal states; empty unless asked for
     policy_epochs: int | None = None  # that the policy of all its turns was trained for; None where that is not known
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ended is Ended.SUCCEEDED
+
+    @property
+    def truncated(self) -> bool:
+        """True if a budget ended it, and not the task."""
+        return self.ended in (Ended.TURN_LIMIT, Ended.TOKEN_LIMIT)
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -109,8 +136,8 @@ class Trajectory:
 
     @property
     def overlong(self) -> bool:
-        """Whether a token limit ended it: its last response was cut, or no further one had room."""
-        return self.out_of_tokens or not self.turns[-1].finished
+        """True if a token limit cut its last response or left no room for another turn."""
+        return self.ended is Ended.TOKEN_LIMIT or not self.turns[-1].finished
 
     @property
     def trained_tokens(self) -> int:

@@ -32,7 +32,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.trajectory import Comparison, Group, Member, Piece, TreePath, TreeTurn
+from tsr_lightning.trajectory import Comparison, Ended, Group, Member, Piece, TreePath, TreeTurn
 
 TREE = TreeCredit()
 OBJECTIVES = {
@@ -128,7 +128,10 @@ def searched(count: int = 12) -> list[Group]:
     """Searches whose responses are often equal, two of each instance; half of them end by a limit of tokens."""
     trajectories = driver(Walk(slip=0.0), keep_tree=True).run(tasks(Beam(width=2, candidates=6), count))
     cut = [
-        replace(t, tree=tuple(replace(c, out_of_tokens=c.done and not c.succeeded) for c in t.tree))
+        replace(
+            t,
+            tree=tuple(replace(c, ended=Ended.TOKEN_LIMIT if c.done and not c.succeeded else c.ended) for c in t.tree),
+        )
         for t in trajectories
     ]
     return [Group(i, (trajectories[i], cut[i + 1])) for i in range(0, count, 2)]

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tsr_lightning.errors import RunError
 from tsr_lightning.training.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions
-from tsr_lightning.trajectory import Group, Turn
+from tsr_lightning.trajectory import Ended, Group, Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
 DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/sft.yaml")
@@ -116,7 +116,7 @@ def test_why_they_cannot_be_read():
 
 
 def test_episodes_that_a_token_limit_ended():
-    ended = replace(trajectory(1, 0, turn()), truncated=True, out_of_tokens=True)
+    ended = replace(trajectory(1, 0, turn()), ended=Ended.TOKEN_LIMIT)
     groups = [Group(1, (trajectory(1, 0, turn()), ended, trajectory(1, 2, turn())))]
     assert ended_by_tokens([Group(1, (trajectory(1, 0, turn()),))], 512, None) is None
     line = ended_by_tokens(groups, 512, None)

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import torch
 
 from tsr_lightning.batching.tensors import Estimates
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory, Turn
+
+ENDINGS = [Ended.SUCCEEDED] * 4 + [Ended.FAILED] * 2 + [Ended.TURN_LIMIT] * 2 + [Ended.TOKEN_LIMIT]
 
 
 def turn_of(tokens: int, reward: float, *, valid: bool = True, finished: bool = True) -> Turn:
@@ -31,9 +33,7 @@ def trajectory_of(
     turns: Sequence[Turn | tuple[int, float]],
     *,
     origin: Origin = Origin.SAMPLED,
-    succeeded: bool = False,
-    truncated: bool = False,
-    out_of_tokens: bool = False,
+    ended: Ended = Ended.FAILED,
 ) -> Trajectory:
     """From turns, or the trained tokens and the reward of each."""
     return Trajectory(
@@ -42,11 +42,9 @@ def trajectory_of(
         strategy="Sample",
         origin=origin,
         turns=tuple(turn if isinstance(turn, Turn) else turn_of(*turn) for turn in turns),
-        succeeded=succeeded,
-        truncated=truncated or out_of_tokens,
+        ended=ended,
         final_prompt=(1,),
         final_messages=(),
-        out_of_tokens=out_of_tokens,
     )
 
 
@@ -73,9 +71,7 @@ def ragged_groups(seed: int, *, searched: bool = False, groups: int = 6, size: i
         return trajectory_of(
             turns,
             origin=Origin.SEARCHED if searched and draws.random() < 0.3 else Origin.SAMPLED,
-            succeeded=draws.random() < 0.5,
-            truncated=draws.random() < 0.5,
-            out_of_tokens=draws.random() < 0.2 or (group, index) == (groups - 1, size - 1),
+            ended=Ended.TOKEN_LIMIT if (group, index) == (groups - 1, size - 1) else draws.choice(ENDINGS),
         )
 
     return [Group(i, tuple(member(i, j) for j in range(size))) for i in range(groups)]

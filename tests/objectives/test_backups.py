@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -10,7 +11,7 @@ from trees import candidate_of, random_tree
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import MaxBackup, MeanBackup
 from tsr_lightning.objectives.backups import found_success
-from tsr_lightning.trajectory import Candidate
+from tsr_lightning.trajectory import Candidate, Ended
 
 Place = tuple[int, int]  # of a candidate: tree and place in it
 Trees = Sequence[Sequence[Candidate]]
@@ -151,7 +152,7 @@ def test_a_pruned_state_has_the_value_of_the_equal_one_that_was_kept():
     assert MaxBackup()([tree])[0][:2] == [0.9, 0.9]
     other_budget = [tree[0], candidate_of("b", key="s", remaining=7), tree[2]]
     assert MaxBackup()([other_budget])[0][:2] == [0.9, 0.0]
-    ended = [tree[0], candidate_of("b", key="s", done=True, out_of_tokens=True), tree[2]]
+    ended = [tree[0], replace(candidate_of("b", key="s"), ended=Ended.TOKEN_LIMIT), tree[2]]
     assert MaxBackup()([ended])[0][:2] == [0.9, 0.0]  # no token was left to go on with
 
 

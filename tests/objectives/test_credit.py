@@ -34,9 +34,10 @@ from tsr_lightning.objectives import (
     Unchanged,
     outcome_advantages,
 )
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 CENTRED = GroupNormalised(divide_by_std=False)
+ENDED = {True: Ended.SUCCEEDED, False: Ended.FAILED}
 ARRAYS = tuple(field.name for field in columns(Credit))
 
 
@@ -63,7 +64,7 @@ def close(actual: Tensor, expected: list[float]) -> None:
 MIXED = group(
     trajectory((2, 1.0)),
     trajectory((1, 0.0), (2, 3.0)),
-    trajectory((2, 50.0), origin=Origin.SEARCHED, succeeded=True),
+    trajectory((2, 50.0), origin=Origin.SEARCHED, ended=Ended.SUCCEEDED),
     trajectory((1, -50.0), origin=Origin.SEARCHED),
 )
 
@@ -111,7 +112,7 @@ def test_ppo_by_hand():
 def test_bootstraps_only_truncated_trajectories_and_only_if_configured(
     bootstrap: bool, truncated: bool, expected: float
 ):
-    one = trajectory((1, 1.0), truncated=truncated)
+    one = trajectory((1, 1.0), ended=Ended.TURN_LIMIT if truncated else Ended.FAILED)
     objective = PPO(whiten=False, advantage=TokenGAE(gamma=0.5, bootstrap_truncated=bootstrap))
     ((own,),) = objective.credit([group(one)], [[estimates(one, final_value=6.0)]])
     close(own.value_targets, [expected])
@@ -202,14 +203,14 @@ def critic_optimum(*groups: Group) -> float:
 def test_a_critic_beside_searches_learns_the_value_of_the_policy():
     """Samples return 0, 0, 0, 1, so the policy's value is 1/4; with a searched success the mean would be 2/5."""
     sampled = [trajectory((1, value)) for value in (0.0, 0.0, 0.0, 1.0)]
-    search = trajectory((1, 1.0), origin=Origin.SEARCHED, succeeded=True)
-    shown = trajectory((1, 1.0), origin=Origin.DEMONSTRATED, succeeded=True)
+    search = trajectory((1, 1.0), origin=Origin.SEARCHED, ended=Ended.SUCCEEDED)
+    shown = trajectory((1, 1.0), origin=Origin.DEMONSTRATED, ended=Ended.SUCCEEDED)
     assert critic_optimum(group(*sampled, search, shown)) == pytest.approx(0.25)
     assert critic_optimum(group(*sampled), group(search)) == pytest.approx(0.25)  # over the whole rollout
 
 
 def test_a_critic_of_searches_alone_learns_what_they_reach():
-    searches = [trajectory((1, value), origin=Origin.SEARCHED, succeeded=value > 0) for value in (0.0, 1.0)]
+    searches = [trajectory((1, value), origin=Origin.SEARCHED, ended=ENDED[value > 0]) for value in (0.0, 1.0)]
     assert critic_optimum(group(*searches)) == pytest.approx(0.5)
 
 
@@ -224,9 +225,9 @@ def test_raft_by_hand():
     # Successes of 3 and 2 tokens, one plain and one searched, have weights 1/3 and 1/2 per token; failures, whatever
     # they returned, 0.
     mixed = group(
-        trajectory((1, 0.0), (2, 1.0), succeeded=True),
+        trajectory((1, 0.0), (2, 1.0), ended=Ended.SUCCEEDED),
         trajectory((2, 9.0)),
-        trajectory((2, -3.0), origin=Origin.SEARCHED, succeeded=True),
+        trajectory((2, -3.0), origin=Origin.SEARCHED, ended=Ended.SUCCEEDED),
         trajectory((1, 9.0), origin=Origin.SEARCHED),
     )
     ((plain, failure, searched, other),) = credit(RAFT(), mixed)
@@ -257,7 +258,7 @@ def test_credit_agrees_with_compares_and_imitates(objective: Objective):
     """A return changes the advantage of compared trajectories alone; imitated ones have a positive advantage, and
     those that are neither have weight 0."""
     kinds = [(origin, won) for origin in (Origin.SAMPLED, Origin.SEARCHED) for won in (False, True)]
-    members = [trajectory((1, 1.0), origin=origin, succeeded=won) for origin, won in kinds * 2]
+    members = [trajectory((1, 1.0), origin=origin, ended=ENDED[won]) for origin, won in kinds * 2]
     (before,) = credit(objective, group(*members))
     for i, member in enumerate(members):
         raised = dataclasses.replace(member, turns=(turn(1, 4.0),))
@@ -303,7 +304,7 @@ class FixedBaseline(AdvantageEstimator):
 
 def test_an_objective_made_of_parts():
     # Returns 1 and 3 of the samples, 50 and -50 of the searched ones, minus 2; a demonstration is left out.
-    demonstration = trajectory((1, 9.0), origin=Origin.DEMONSTRATED, succeeded=True)
+    demonstration = trajectory((1, 9.0), origin=Origin.DEMONSTRATED, ended=Ended.SUCCEEDED)
     ((a, b, success, failure, left_out),) = credit(
         PolicyGradient(advantage=FixedBaseline(2.0)), group(*MIXED.trajectories, demonstration)
     )

@@ -24,7 +24,7 @@ from tsr_lightning.objectives import (
     TurnGAE,
     Unchanged,
 )
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 LOW, HIGH = 0.2, 0.28
 
@@ -47,7 +47,7 @@ def loss_of(objective: Objective, credits: Sequence[Credit], logprobs: Tensor, o
 
 
 def cut(trajectory: Trajectory) -> bool:
-    return trajectory.out_of_tokens or not trajectory.turns[-1].finished
+    return trajectory.ended is Ended.TOKEN_LIMIT or not trajectory.turns[-1].finished
 
 
 def dapo_by_loop(groups: Sequence[Group], logprobs: Tensor, old_logprobs: Tensor, limit: int, buffer: int) -> Tensor:
@@ -128,10 +128,10 @@ def test_a_mask_changes_the_weights_of_overlong_trajectories_alone(objective: Po
 
 def test_what_counts_as_overlong():
     """A limit of the environment is part of the task, as is a response that was cut before the last turn."""
-    ended = trajectory_of([(2, 0.0)], truncated=True)
+    ended = trajectory_of([(2, 0.0)], ended=Ended.TURN_LIMIT)
     cut_early = trajectory_of([turn_of(2, 0.0, finished=False), turn_of(1, 0.0)])
     cut_last = trajectory_of([turn_of(1, 0.0), turn_of(2, 0.0, finished=False)])
-    no_room = trajectory_of([(2, 0.0)], out_of_tokens=True)
+    no_room = trajectory_of([(2, 0.0)], ended=Ended.TOKEN_LIMIT)
     assert [t.overlong for t in (ended, cut_early, cut_last, no_room)] == [False, False, True, True]
     assert not any(GRPO().masks(t) for t in (ended, cut_early, cut_last, no_room))
 
@@ -175,7 +175,9 @@ def test_a_format_penalty_by_hand():
 
 
 def test_an_imitated_trajectory_is_penalised_too():
-    searched = trajectory_of([turn_of(1, 0.0, valid=False), turn_of(1, 1.0)], origin=Origin.SEARCHED, succeeded=True)
+    searched = trajectory_of(
+        [turn_of(1, 0.0, valid=False), turn_of(1, 1.0)], origin=Origin.SEARCHED, ended=Ended.SUCCEEDED
+    )
     ((own,),) = credit_of(GRPO(searched=ImitateSuccesses(), format_penalty=0.25), [group_of(searched)])
     assert own.advantages.tolist() == [0.75, 1.0]
 

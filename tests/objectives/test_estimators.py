@@ -47,7 +47,7 @@ from tsr_lightning.objectives import (
     Unchanged,
 )
 from tsr_lightning.objectives.advantages import bilevel_gae, token_gae
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 SEEDS = range(6)
 BETA = 0.3
@@ -66,8 +66,7 @@ def random_trajectory(random: Random, searched: float, succeeded: bool, reward: 
     trajectory = trajectory_of(
         list(zip(lengths, rewards, strict=True)),
         origin=Origin.SEARCHED if random.random() < searched else Origin.SAMPLED,
-        succeeded=succeeded,
-        truncated=not succeeded and random.random() < 0.5,
+        ended=Ended.SUCCEEDED if succeeded else random.choice([Ended.FAILED, Ended.TURN_LIMIT]),
     )
     return replace(trajectory, state_keys=tuple(random.choice("abcdef") for _ in lengths))
 

@@ -25,7 +25,7 @@ from tsr_lightning.objectives import (
     TurnGAE,
     UnbiasedK3,
 )
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 GENERATOR = torch.Generator().manual_seed(11)
 LOGITS, REFERENCE = torch.randn(2, 5, generator=GENERATOR, dtype=torch.float64)
@@ -151,7 +151,7 @@ def targets(estimates: Estimates, credit: Credit) -> Targets:
 
 
 def trajectory(lengths: Sequence[int], rewards: Sequence[float], origin: Origin = Origin.SAMPLED) -> Trajectory:
-    return trajectory_of(list(zip(lengths, rewards, strict=True)), origin=origin, succeeded=True)
+    return trajectory_of(list(zip(lengths, rewards, strict=True)), origin=origin, ended=Ended.SUCCEEDED)
 
 
 # (lengths, rewards): one-token turns, turns without reward or tokens, returns that are equal before the penalty

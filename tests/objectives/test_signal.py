@@ -23,7 +23,7 @@ from tsr_lightning.objectives import (
     Supervised,
 )
 from tsr_lightning.objectives.signal import Compared, compared_returns, has_signal
-from tsr_lightning.trajectory import Origin, Trajectory
+from tsr_lightning.trajectory import Ended, Origin, Trajectory
 
 OBJECTIVES = [
     GRPO(),
@@ -64,9 +64,9 @@ def test_returns_are_compared_after_shaping():
 
 
 def test_a_group_of_which_all_are_masked_has_no_signal():
-    whole, cut = trajectory_of([(1, 1.0)]), trajectory_of([(1, 0.0)], out_of_tokens=True)
+    whole, cut = trajectory_of([(1, 1.0)]), trajectory_of([(1, 0.0)], ended=Ended.TOKEN_LIMIT)
     assert has_signal(group_of(whole, cut), DAPO())
-    other = trajectory_of([(1, 1.0)], out_of_tokens=True)
+    other = trajectory_of([(1, 1.0)], ended=Ended.TOKEN_LIMIT)
     assert not has_signal(group_of(other, cut), DAPO())
     assert has_signal(group_of(other, cut), GRPO())
     (credits,) = DAPO().credit([group_of(other, cut)], [[zero_estimates(other), zero_estimates(cut)]])
@@ -79,7 +79,7 @@ def test_a_lone_trajectory_has_signal_where_the_baseline_is_not_the_group(object
     assert has_signal(lone, objective)
     assert not has_signal(lone, GRPO())
     assert not has_signal(
-        group_of(trajectory_of([(2, 0.0)], out_of_tokens=True)), replace(objective, mask_truncated=True)
+        group_of(trajectory_of([(2, 0.0)], ended=Ended.TOKEN_LIMIT)), replace(objective, mask_truncated=True)
     )
 
 
@@ -94,7 +94,7 @@ def test_a_demonstration_has_signal_while_its_term_has_a_coefficient():
 def test_one_failure_and_three_are_treated_alike_where_the_baseline_is_not_the_group(objective: Objective):
     """Beside a group with a success the advantages of failures are below 0 in a group of three as in one of one."""
     failures = [trajectory_of([(2, 0.0)]) for _ in range(3)]
-    success = trajectory_of([(2, 1.0)], succeeded=True)
+    success = trajectory_of([(2, 1.0)], ended=Ended.SUCCEEDED)
     for group in (group_of(failures[0]), group_of(*failures)):
         assert has_signal(group, objective)
         assert not has_signal(group, GRPO())
@@ -111,5 +111,5 @@ def valued(trajectory: Trajectory) -> Estimates:
 
 @pytest.mark.parametrize("objective", [PPO(), ReinforcePlusPlus()], ids=str)
 def test_all_of_a_masked_group_has_no_signal_under_any_baseline(objective: Objective):
-    cut = [trajectory_of([(2, 0.0)], out_of_tokens=True) for _ in range(3)]
+    cut = [trajectory_of([(2, 0.0)], ended=Ended.TOKEN_LIMIT) for _ in range(3)]
     assert not has_signal(group_of(*cut), replace(objective, mask_truncated=True))

@@ -30,7 +30,7 @@ from tsr_lightning.objectives import (
     TokenMean,
 )
 from tsr_lightning.rng import Key
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory, Turn
 
 AGGREGATIONS = [TokenMean(), SequenceMean(), Constant(7)]
 
@@ -43,7 +43,9 @@ def trajectory(origin: Origin, lengths: Sequence[int], rewards: Sequence[float],
         logprobs = (-1.0,) * length
         first += length
         turns.append(Turn((1, 2), response, logprobs, True, (), "", reward, valid=True, effective=True))
-    return Trajectory(0, 0, "Sample", origin, tuple(turns), succeeded=rewards[-1] > 0, truncated=False, **NO_END)
+    return Trajectory(
+        0, 0, "Sample", origin, tuple(turns), Ended.SUCCEEDED if rewards[-1] > 0 else Ended.FAILED, **NO_END
+    )
 
 
 NO_END = {"final_prompt": (), "final_messages": ()}

@@ -32,7 +32,7 @@ from tsr_lightning.objectives import (
     TreeCredit,
 )
 from tsr_lightning.objectives.signal import Compared, has_signal
-from tsr_lightning.trajectory import Candidate, Comparison, Group, Origin, Trajectory
+from tsr_lightning.trajectory import Candidate, Comparison, Ended, Group, Origin, Trajectory
 
 Tree = tuple[Candidate, ...]
 SEEDS = range(12)
@@ -183,7 +183,7 @@ def test_the_trajectory_of_a_strategy_that_branches_is_compared_by_its_states_al
 
 def test_successes_of_searches_are_imitated_beside_where_asked_for():
     tree = (candidate_of("a", done=True), candidate_of("b", succeeded=True))
-    won, lost = searched(tree, succeeded=True), searched(tree)
+    won, lost = searched(tree, ended=Ended.SUCCEEDED), searched(tree)
     group = Group(7, (won, lost))
     assert [type(each) for each in GRPO(searched=TreeCredit()).comparisons(group)] == [Comparison]
     [(whole, [credit]), (state, _)] = credit_of(GRPO(searched=TreeCredit(imitation=0.5)), group)
@@ -201,7 +201,7 @@ def test_a_group_has_signal_where_responses_of_a_state_differ_in_value():
     assert not has_signal(group_of(uniform), objective)
     assert (Compared.of(group_of(varied), objective).std, Compared.of(group_of(uniform), objective).std) == (0.5, 0.0)
     assert has_signal(group_of(uniform), PPO(searched=TreeCredit()))  # whose baseline is the critic's
-    cut = tuple(replace(candidate, out_of_tokens=True) for candidate in varied)
+    cut = tuple(replace(candidate, ended=Ended.TOKEN_LIMIT) for candidate in varied)
     assert not has_signal(group_of(cut), DAPO(searched=TreeCredit()))
 
 
@@ -213,7 +213,7 @@ def test_a_critic_learns_from_states_of_equal_values_too():
 
 @pytest.mark.parametrize("searched", [TreeCredit(), ImitateSuccesses()], ids=repr)
 def test_a_mask_of_truncated_samples_leaves_the_critic_alone(searched: SearchedCredit):
-    cut = [trajectory_of([(2, 0.0)], out_of_tokens=number == 0) for number in range(2)]
+    cut = [trajectory_of([(2, 0.0)], ended=ended) for ended in (Ended.TOKEN_LIMIT, Ended.FAILED)]
     groups, estimates = [Group(7, tuple(cut))], [[zero_estimates(each) for each in cut]]
     [credits] = PPO(searched=searched, mask_truncated=True).credit(groups, estimates)
     assert [credit.weights.tolist() for credit in credits] == [[0, 0], [1, 1]]

@@ -6,7 +6,7 @@ responses with different outcomes; committed turns.
 
 import random
 
-from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Candidate, Ended, Origin, Trajectory, Turn
 
 DEPTH = 3
 TEXTS = "abc"
@@ -23,7 +23,6 @@ def candidate_of(
     done: bool = False,
     succeeded: bool = False,
     drawn: bool = True,
-    out_of_tokens: bool = False,
     prompt: tuple[int, ...] = (1,),
 ) -> Candidate:
     turn = Turn(
@@ -44,9 +43,7 @@ def candidate_of(
         remaining=remaining,
         env_score=score,
         score=0.0 if score is None else score,
-        done=done or succeeded,
-        succeeded=succeeded,
-        out_of_tokens=out_of_tokens,
+        ended=Ended.SUCCEEDED if succeeded else Ended.FAILED if done else None,
         drawn=drawn,
     )
 
@@ -90,8 +87,7 @@ def searched(tree: tuple[Candidate, ...], **arguments: object) -> Trajectory:
         "strategy": "Beam",
         "origin": Origin.SEARCHED,
         "turns": (tree[0].turn,),
-        "succeeded": False,
-        "truncated": False,
+        "ended": Ended.FAILED,
         "final_prompt": (),
         "final_messages": (),
         "tree": tree,

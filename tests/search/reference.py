@@ -16,7 +16,7 @@ from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
-from tsr_lightning.trajectory import Candidate, Message, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Candidate, Ended, Message, Origin, Trajectory, Turn
 
 SCORERS: list[Scorer] = [
     EnvironmentScore(),
@@ -94,13 +94,18 @@ class Point:
     parent: "Point | None" = None
     turn: Turn | None = None  # that led here; None at the root
     episode_return: float = 0.0
-    done: bool = False
-    succeeded: bool = False
-    truncated: bool = False
-    out_of_tokens: bool = False
+    ended: Ended | None = None
     proposals: list["Point"] = field(default_factory=list)  # and real turns
     children: int = 0  # proposals, and turns of the oracle
     simulated: "Point | None" = None  # whose response a real turn played
+
+    @property
+    def done(self) -> bool:
+        return self.ended is not None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ended is Ended.SUCCEEDED
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -140,9 +145,7 @@ class Point:
                 point.remaining,
                 point.env_score if scored(point) else None,
                 value(scorer, point) if scorer and scored(point) else None,
-                point.done,
-                point.succeeded,
-                point.out_of_tokens,
+                point.ended,
                 point.simulated is None,
             )
             for point in queue
@@ -163,7 +166,12 @@ class Reference:
         messages = (Message("system", "walk"), Message("user", observation))
         self.root = Point(env.get_state(), messages, self.task.key, env.state_key(), env.remaining(), env.score())
         end = self.end()
-        final = end.ids if end.truncated and len(end.ids) <= (self.limits.model or self.limits.context) else ()
+        final = (
+            end.ids
+            if end.ended in (Ended.TURN_LIMIT, Ended.TOKEN_LIMIT)
+            and len(end.ids) <= (self.limits.model or self.limits.context)
+            else ()
+        )
         strategy = self.task.strategy
         return Trajectory(
             self.task.instance,
@@ -171,12 +179,10 @@ class Reference:
             type(strategy).__name__,
             Origin.SAMPLED if strategy in SINGLE_CANDIDATE else ORIGINS[type(strategy)],
             end.turns,
-            end.succeeded,
-            end.truncated,
+            end.ended,
             final,
             end.messages,
             end.tree(strategy, self.root) if strategy.traits.branches else (),
-            out_of_tokens=end.out_of_tokens,
         )
 
     def end(self) -> Point:
@@ -310,12 +316,15 @@ class Reference:
             parent=point,
             turn=Turn(*sampled, point.messages, text, reward, valid, effective),
             episode_return=point.episode_return + reward,
-            done=terminated or truncated,
-            succeeded=info["success"],
-            truncated=truncated,
         )
-        if not child.done and self.room(child) < 1:
-            child.done = child.truncated = child.out_of_tokens = True
+        if info["success"]:
+            child.ended = Ended.SUCCEEDED
+        elif terminated:
+            child.ended = Ended.FAILED
+        elif truncated:
+            child.ended = Ended.TURN_LIMIT
+        elif self.room(child) < 1:
+            child.ended = Ended.TOKEN_LIMIT
         return child
 
     def room(self, point: Point) -> int:
@@ -350,7 +359,7 @@ def pruned(points: list[Point]) -> list[Point]:
     """One point per place: the highest return, then the most turns left, then room for a response, then the first."""
 
     def rank(point: Point) -> tuple[float, int, bool]:
-        return point.episode_return, point.remaining, not point.out_of_tokens
+        return point.episode_return, point.remaining, point.ended is not Ended.TOKEN_LIMIT
 
     kept: list[Point] = []
     for point in points:

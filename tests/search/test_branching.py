@@ -27,7 +27,7 @@ from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.tree import Node
-from tsr_lightning.trajectory import Origin
+from tsr_lightning.trajectory import Ended, Origin
 
 
 def recorded(runner: Driver, searches: Sequence[SearchTask]) -> list[tuple[Node, list[Node]]]:
@@ -47,7 +47,7 @@ def seen(node: Node, scorer: Scorer | None) -> dict[str, Any]:
         "turns": node.turns,
         "score": node.score if scorer else None,
         "return": node.episode_return,
-        "ended": (node.done, node.succeeded, node.snapshot.truncated),
+        "ended": (node.done, node.succeeded, node.snapshot.ended),
     }
 
 
@@ -57,7 +57,7 @@ def expected(point: Point, scorer: Scorer | None) -> dict[str, Any]:
         "turns": point.turns,
         "score": value(scorer, point) if scorer else None,
         "return": point.episode_return,
-        "ended": (point.done, point.succeeded, point.truncated),
+        "ended": (point.done, point.succeeded, point.ended),
     }
 
 
@@ -92,7 +92,7 @@ def test_a_search_draws_what_the_reference_draws_and_no_more(strategy: Strategy)
 @pytest.mark.parametrize("strategy", ONE_OF_EACH, ids=repr)
 def test_token_limits_cut_where_the_reference_cuts(strategy: Strategy, limits: TokenLimits) -> None:
     leaves = assert_as_the_reference(strategy, limits, 2)
-    assert any(leaf.snapshot.out_of_tokens for leaf in leaves)
+    assert any(leaf.snapshot.ended is Ended.TOKEN_LIMIT for leaf in leaves)
 
 
 @pytest.mark.parametrize("strategy", ONE_OF_EACH, ids=repr)

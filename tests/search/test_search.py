@@ -23,7 +23,7 @@ from tsr_lightning.search.scorers import CriticValue, ReturnSoFar
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
 from tsr_lightning.search.tree import DriverState, Node, Snapshot, best, distinct
-from tsr_lightning.trajectory import Message, Origin
+from tsr_lightning.trajectory import Ended, Message, Origin
 
 UNLIMITED = TokenLimits(1000)
 
@@ -50,7 +50,7 @@ def test_a_token_limit_cuts_where_the_reference_cuts(strategy: Strategy, limits:
     assert played == [Reference(task, limits, 2).trajectory() for task in searches]
     cut = [t for t in played if t.truncated and len(t.turns) < TURNS]
     assert cut, "no limit was reached"
-    assert cut == [t for t in played if t.out_of_tokens]  # and those that the turns ended are not
+    assert cut == [t for t in played if t.ended is Ended.TOKEN_LIMIT]  # and those that the turns ended are not
     if not isinstance(strategy, Expert | RandomActions):
         assert all(len(turn.response) <= 2 for t in played for turn in t.turns)
         assert any(not turn.finished for t in played for turn in t.turns)
@@ -171,7 +171,7 @@ def test_of_equal_situations_the_higher_return_wins_then_the_larger_budget_then_
 
 def test_of_equal_situations_one_that_a_token_limit_ended_goes() -> None:
     going, cut, first = node(place=2, remaining=3), node(place=2, remaining=3), node(place=2, remaining=2)
-    cut.snapshot = replace(cut.snapshot, done=True, truncated=True, out_of_tokens=True)
+    cut.snapshot = replace(cut.snapshot, ended=Ended.TOKEN_LIMIT)
     assert distinct([cut, going]) == distinct([going, cut]) == [going]
     assert distinct([first, cut]) == [cut]  # the larger budget of the environment counts for more
 

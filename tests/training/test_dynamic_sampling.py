@@ -21,7 +21,7 @@ from tsr_lightning.search.strategies import Beam, Expert, Sample
 from tsr_lightning.training.collect import Rollout, epoch_tasks, roll_out
 from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Ended, Group
 
 PLENTY = 10**9
 MEMBERS = 12
@@ -107,7 +107,12 @@ def test_masked_groups_do_not_count():
     def overlong(number: int) -> Rollout:
         rollout = lottery(6)(number)
         cut = [
-            replace(group, trajectories=tuple(replace(t, out_of_tokens=number == 0) for t in group.trajectories))
+            replace(
+                group,
+                trajectories=tuple(
+                    replace(t, ended=Ended.FAILED if number else Ended.TOKEN_LIMIT) for t in group.trajectories
+                ),
+            )
             for group in rollout.groups
         ]
         return replace(rollout, groups=cut)

@@ -38,7 +38,7 @@ from tsr_lightning.training.mismatch import (
     mismatch_metrics,
     tolerance_of,
 )
-from tsr_lightning.trajectory import Group, Origin, Trajectory
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 
 def sampled(member: int, logprobs: list[list[float]], reward: float = 0.0, **given: Any) -> Trajectory:
@@ -115,7 +115,7 @@ def test_a_correction_weights_the_advantages_of_what_is_compared(correction: Any
 
 
 def test_what_is_imitated_is_not_corrected() -> None:
-    searched = [replace(each, origin=Origin.SEARCHED, succeeded=True) for each in (FIRST, SECOND)]
+    searched = [replace(each, origin=Origin.SEARCHED, ended=Ended.SUCCEEDED) for each in (FIRST, SECOND)]
     objective = GRPO(searched=ImitateSuccesses())
     plain = advantages(objective, Updates(), *searched)
     assert plain == [[1.0, 1.0], [1.0], [1.0], [1.0, 1.0]]

@@ -32,7 +32,7 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.instances import HeldOut
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.training.trainer import Trainer
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Ended, Group
 
 OBJECTIVES: dict[str, Objective] = {kind.__name__: kind() for kind in (*PRESETS, PolicyGradient) if kind is not SFT}
 VARIANTS: dict[str, Objective] = {
@@ -65,7 +65,11 @@ class Outcomes(Callback):
     def _given(self, member: int, trajectory: Any) -> Any:
         last = self.returns[member % len(self.returns)]
         *first, end = (replace(turn, reward=0.0, valid=True) for turn in trajectory.turns)
-        return replace(trajectory, turns=(*first, replace(end, reward=last)), succeeded=last > 0)
+        return replace(
+            trajectory,
+            turns=(*first, replace(end, reward=last)),
+            ended=Ended.SUCCEEDED if last > 0 else Ended.TURN_LIMIT,
+        )
 
 
 def fitted(

@@ -12,7 +12,7 @@ from torch import Tensor
 from tsr_lightning.batching.tensors import Estimates, Outputs, Targets
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.estimators import ShapedTrajectory
-from tsr_lightning.trajectory import Candidate, Group, Member, Message, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Candidate, Ended, Group, Member, Message, Origin, Trajectory, Turn
 
 GROUPS, TOKENS = 3, 3  # groups, and tokens of a response
 _MESSAGES = (Message("user", "observation"),)
@@ -35,8 +35,7 @@ def _trajectory(group: int, member: int, needs: Needs) -> Trajectory:
         strategy="Sample",
         origin=Origin.SAMPLED,
         turns=turns,
-        succeeded=succeeded,
-        truncated=not succeeded,
+        ended=Ended.SUCCEEDED if succeeded else Ended.TURN_LIMIT,
         final_prompt=() if succeeded else (1,),
         final_messages=_MESSAGES,
         state_keys=("first", f"second {member}") if needs.state_keys else (),
@@ -56,14 +55,14 @@ def _tree(turns: Sequence[Turn], succeeded: bool) -> tuple[Candidate, ...]:
     others = [_turn(2, 0.0), replace(_turn(3, 0.0), prompt=second.prompt)]
     others[0] = replace(others[0], prompt=first.prompt)
 
-    def candidate(turn: Turn, parent: int | None, key: str, done: bool, succeeded: bool = False) -> Candidate:
-        return Candidate(turn, parent, key, 1, 0.5, 0.5, done, succeeded, out_of_tokens=False, drawn=True)
+    def candidate(turn: Turn, parent: int | None, key: str, ended: Ended | None) -> Candidate:
+        return Candidate(turn, parent, key, 1, 0.5, 0.5, ended, drawn=True)
 
     return (
-        candidate(first, None, "on", done=False),
-        candidate(others[0], None, "lost", done=True),
-        candidate(second, 0, "end", done=True, succeeded=succeeded),
-        candidate(others[1], 0, "lost", done=True),
+        candidate(first, None, "on", None),
+        candidate(others[0], None, "lost", Ended.FAILED),
+        candidate(second, 0, "end", Ended.SUCCEEDED if succeeded else Ended.FAILED),
+        candidate(others[1], 0, "lost", Ended.FAILED),
     )
 
 

@@ -92,9 +92,8 @@ class TreeCredit(SearchedCredit):
         values, successes = self.backup(trees), found_success(trees)
 
         def response(state: State, i: int, j: int) -> TreePath:
-            turn = trees[i][j].turn
-            overlong = trees[i][j].out_of_tokens or not turn.finished
-            return TreePath((turn,), (state,), values[i][j], successes[i][j], overlong)
+            candidate = trees[i][j]
+            return TreePath((candidate.turn,), (state,), values[i][j], successes[i][j], candidate.overlong)
 
         return [(each, tuple(response(each.state, *place) for place in each.drawn)) for each in expanded_states(trees)]
 

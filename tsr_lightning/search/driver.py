@@ -200,13 +200,11 @@ class Driver:
             strategy=type(task.strategy).__name__,
             origin=task.strategy.traits.origin,
             turns=leaf.turns,
-            succeeded=leaf.succeeded,
-            truncated=leaf.snapshot.truncated,
+            ended=leaf.snapshot.ended,
             final_prompt=self._simulator.final_prompt(leaf),
             final_messages=leaf.snapshot.messages,
             tree=_tree(leaf) if self.keep_tree and task.strategy.traits.branches else (),
             env=task.env,
-            out_of_tokens=leaf.snapshot.out_of_tokens,
             state_keys=tuple(map(_state_key, leaf.path[:-1])) if self.keep_state_keys else (),
             policy_epochs=None if task.strategy.traits.origin is Origin.DEMONSTRATED else self.policy_epochs,
         )
@@ -392,9 +390,7 @@ def _candidate(node: Node, turn: Turn, parent: int | None) -> Candidate:
         remaining=node.snapshot.remaining,
         env_score=node.snapshot.env_score,
         score=node.known_score,
-        done=node.done,
-        succeeded=node.succeeded,
-        out_of_tokens=node.snapshot.out_of_tokens,
+        ended=node.snapshot.ended,
         drawn=node.driver.committed is None,
     )
 

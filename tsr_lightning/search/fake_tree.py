@@ -7,7 +7,7 @@ from typing import Any
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Snapshot, flat
-from tsr_lightning.trajectory import Message, Turn
+from tsr_lightning.trajectory import Ended, Message, Turn
 
 # A node's place: the numbers of the children from the root on; a turn that was committed has a negative one.
 Path = tuple[int, ...]
@@ -105,9 +105,7 @@ def drive(
             messages=_MESSAGES,
             state_key=path,
             remaining=turns - depth,
-            done=done,
-            succeeded=result.succeeded,
-            truncated=done and not result.succeeded,
+            ended=(Ended.SUCCEEDED if result.succeeded else Ended.TURN_LIMIT) if done else None,
             env_score=env_score(result.score, wanted),
         )
         turn = Turn(

@@ -12,13 +12,13 @@ from typing import Protocol, TypeVar
 from tsr_lightning.engines.base import Response, Sampling
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.boundary import Call, bounded, name_of
-from tsr_lightning.envs.outcome import play, reset
+from tsr_lightning.envs.outcome import Outcome, play, reset
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
 from tsr_lightning.search.faults import Guard, Unguarded
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
-from tsr_lightning.trajectory import Message, Turn
+from tsr_lightning.trajectory import Ended, Message, Turn
 
 ResultT = TypeVar("ResultT")
 
@@ -128,9 +128,9 @@ class TurnSimulator:
         return self._step(node, Response(ids, (0.0,) * len(ids), True), played, key, key.fold_in(Stream.BRANCH))
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
-        """The context after a truncated episode, even where no response would fit behind it; empty where the episode
-        ended by itself or the context exceeds the model's own limit."""
-        if not leaf.snapshot.truncated:
+        """The context after an episode that a budget ended, even where no response would fit behind it; empty where the
+        task ended it or the context exceeds the model's own limit."""
+        if leaf.snapshot.ended not in (Ended.TURN_LIMIT, Ended.TOKEN_LIMIT):
             return ()
         prompt = self.prompt(leaf)
         return prompt if len(prompt) <= (self.limits.model or self.limits.context) else ()
@@ -157,9 +157,7 @@ class TurnSimulator:
             messages=after.messages,
             state_key=after.state_key,
             remaining=after.remaining,
-            done=after.terminated or after.truncated,
-            succeeded=after.succeeded,
-            truncated=after.truncated and not after.terminated,
+            ended=_ended(after),
             env_score=after.score,
         )
         child: Node = Node(
@@ -177,7 +175,7 @@ class TurnSimulator:
             tie=key.fold_in(Stream.TIES).uniform(),
         )
         if not child.done and not self._has_room(node, turn, child):
-            child.snapshot = replace(snapshot, done=True, truncated=True, out_of_tokens=True)
+            child.snapshot = replace(snapshot, ended=Ended.TOKEN_LIMIT)
         return child
 
     def _called(self, call: Call, act: Callable[[], ResultT]) -> ResultT:
@@ -196,3 +194,12 @@ class TurnSimulator:
         if bound < self.limits.context and self.limits.episode is None:
             return True
         return self.token_budget(child) >= 1
+
+
+def _ended(outcome: Outcome) -> Ended | None:
+    """Why the environment ended an episode; None where it goes on."""
+    if not (outcome.terminated or outcome.truncated):
+        return None
+    if outcome.succeeded:
+        return Ended.SUCCEEDED
+    return Ended.FAILED if outcome.terminated else Ended.TURN_LIMIT

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from tsr_lightning.engines.base import Response
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
-from tsr_lightning.trajectory import Message, Turn
+from tsr_lightning.trajectory import Ended, Message, Turn
 
 DataT = TypeVar("DataT")  # of the data that a strategy keeps on its nodes
 
@@ -32,10 +32,7 @@ class Snapshot:
     messages: tuple[Message, ...]  # that the next response answers
     state_key: Hashable  # equal for equal situations
     remaining: int  # the environment's own budget
-    done: bool = False
-    succeeded: bool = False
-    truncated: bool = False  # ended by a budget: the environment's, or that of tokens
-    out_of_tokens: bool = False  # by that of tokens
+    ended: Ended | None = None  # None where the episode goes on
     env_score: float | None = None  # the environment's score; None where the strategy has no scorer
 
 
@@ -72,11 +69,11 @@ class Node(Generic[DataT]):
 
     @property
     def done(self) -> bool:
-        return self.snapshot.done
+        return self.snapshot.ended is not None
 
     @property
     def succeeded(self) -> bool:
-        return self.snapshot.succeeded
+        return self.snapshot.ended is Ended.SUCCEEDED
 
     @property
     def score(self) -> float:
@@ -188,7 +185,7 @@ def distinct(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
     room for a response, then the first."""
 
     def rank(node: Node[DataT]) -> tuple[float, int, bool]:
-        return node.episode_return, node.snapshot.remaining, not node.snapshot.out_of_tokens
+        return node.episode_return, node.snapshot.remaining, node.snapshot.ended is not Ended.TOKEN_LIMIT
 
     kept: dict[Hashable, Node[DataT]] = {}
     for node in nodes:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tsr_lightning.errors import RunError
-from tsr_lightning.trajectory import Group, Origin
+from tsr_lightning.trajectory import Ended, Group, Origin
 
 FEW_VALID = 0.05  # of the responses: a policy that knows the answer format is far above it, however well it plays
 _EXCERPT = 400  # characters of a response
@@ -102,7 +102,7 @@ def ended_by_tokens(groups: Sequence[Group], context_tokens: int, episode_tokens
         episode_tokens: the most response tokens of an episode; None for no limit.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    ended = sum(trajectory.out_of_tokens for trajectory in trajectories)
+    ended = sum(trajectory.ended is Ended.TOKEN_LIMIT for trajectory in trajectories)
     if not ended:
         return None
     limits = f"data.context_tokens = {context_tokens:,}"

@@ -14,7 +14,7 @@ from typing import NoReturn
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 from tsr_lightning.search.simulator import ChatFormat
-from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Ended, Group, Message, Origin, Trajectory, Turn
 
 _KEY = "data.demonstrations.path"
 
@@ -134,8 +134,7 @@ class Demonstrations:
             strategy=type(self).__name__,
             origin=Origin.DEMONSTRATED,
             turns=tuple(turns),
-            succeeded=True,
-            truncated=False,
+            ended=Ended.SUCCEEDED,
             final_prompt=(),
             final_messages=(),
         )
