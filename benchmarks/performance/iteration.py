@@ -16,7 +16,7 @@ from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
-from tsr_lightning.objectives.grpo import GRPO
+from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.surrogates import Clipped
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.training.agent import Agent

@@ -5,8 +5,6 @@ from tsr_lightning.objectives.aggregation import Aggregation, Constant, Sequence
 from tsr_lightning.objectives.anchors import GroupInGroup
 from tsr_lightning.objectives.backups import Backup, MaxBackup, MeanBackup
 from tsr_lightning.objectives.base import Loss, Needs, Objective
-from tsr_lightning.objectives.cispo import CISPO
-from tsr_lightning.objectives.dapo import DAPO
 from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
     GroupNormalised,
@@ -16,20 +14,27 @@ from tsr_lightning.objectives.estimators import (
     outcome_advantages,
 )
 from tsr_lightning.objectives.gae import BilevelGAE, TokenGAE, TurnGAE
-from tsr_lightning.objectives.gigpo import GiGPO
-from tsr_lightning.objectives.grpo import GRPO, DrGRPO
-from tsr_lightning.objectives.gspo import GSPO
 from tsr_lightning.objectives.kl import K2, K3, KL, K1Reward, UnbiasedK3
 from tsr_lightning.objectives.losses import ValueLoss
-from tsr_lightning.objectives.maxrl import MaxRL
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
-from tsr_lightning.objectives.ppo import PPO
-from tsr_lightning.objectives.raft import RAFT
-from tsr_lightning.objectives.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline, ReinforceRej
-from tsr_lightning.objectives.rloo import RLOO
+from tsr_lightning.objectives.presets import (
+    CISPO,
+    DAPO,
+    GRPO,
+    GSPO,
+    PPO,
+    RAFT,
+    RLOO,
+    DrGRPO,
+    GiGPO,
+    MaxRL,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReinforceRej,
+)
 from tsr_lightning.objectives.rollout_scaled import RolloutScaled
 from tsr_lightning.objectives.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, Schedule
-from tsr_lightning.objectives.searched import ImitateSuccesses, SearchedCredit, Unchanged
+from tsr_lightning.objectives.searched import ImitateEverySuccess, ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.sft import SFT
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
 from tsr_lightning.objectives.successes import SuccessRelative, SuccessSign
@@ -65,6 +70,7 @@ __all__ = [
     "GiGPO",
     "GroupInGroup",
     "GroupNormalised",
+    "ImitateEverySuccess",
     "ImitateSuccesses",
     "K1Reward",
     "LeaveOneOut",

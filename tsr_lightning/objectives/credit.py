@@ -1,27 +1,15 @@
 """Credit composed of its parts: advantages, an aggregation, and overrides for some trajectories."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from tsr_lightning.batching.tensors import Credit
-from tsr_lightning.objectives.advantages import Advantages, uniform, whiten
+from tsr_lightning.objectives.advantages import Advantages, whiten
 from tsr_lightning.objectives.aggregation import Aggregation
-from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride
+from tsr_lightning.objectives.searched import CreditOverride
 from tsr_lightning.trajectory import Comparison, Group, Member
-
-
-def imitation_credit(
-    groups: Sequence[Group | Comparison], imitates: Callable[[Member], bool], aggregation: Aggregation
-) -> list[list[Credit]]:
-    """Advantage 1 for every token of the members that are imitated; the others are left out."""
-
-    def credit(member: Member) -> Credit:
-        imitated = without_critic(weighted(uniform(member.trained_tokens, 1.0), aggregation))
-        return apply_override(imitated, None if imitates(member) else LEFT_OUT)
-
-    return [[credit(member) for member in group.members] for group in groups]
 
 
 def without_critic(credit: Credit) -> Credit:

@@ -73,15 +73,18 @@ class PolicyGradient(Objective):
         estimator = type(self.advantage).__name__
         remedy = f"use ValueLoss, since {estimator} needs one" if needed else f"use null, since {estimator} needs none"
         require(needed == given, f"{name}.critic", self.critic, remedy)
-        if not self.advantage.uses_rewards:
-            self._require_nothing_in_the_rewards()
+        if not any(map(self.compares, Origin)):
+            self._require_nothing_in_the_rewards(f"{name} compares nothing")
+        elif not self.advantage.uses_rewards:
+            self._require_nothing_in_the_rewards(f"{estimator} looks at success alone")
         if self.needs.tree:
             self._require_values_alone()
 
-    def _require_nothing_in_the_rewards(self) -> None:
-        name, reason = type(self).__name__, f"{type(self.advantage).__name__} looks at success alone, and no"
-        require(not self.shaping, f"{name}.shaping", self.shaping, f"{reason} shaping of rewards reaches it; use []")
-        remedy = f"{reason} penalty on rewards reaches it; use UnbiasedK3, K3 or K2 in the loss, or null"
+    def _require_nothing_in_the_rewards(self, reason: str) -> None:
+        name = type(self).__name__
+        remedy = f"{reason}, and no shaping of rewards reaches it; use []"
+        require(not self.shaping, f"{name}.shaping", self.shaping, remedy)
+        remedy = f"{reason}, and no penalty on rewards reaches it; use UnbiasedK3, K3 or K2 in the loss, or null"
         require(self.kl is None or not self.kl.in_rewards, f"{name}.kl", self.kl, remedy)
 
     def _require_values_alone(self) -> None:

@@ -70,7 +70,7 @@ class ImitateSuccesses(SearchedCredit):
 
     Departs from the paper, which leaves the objective as it is. Related: self-imitation learning,
     https://arxiv.org/abs/1806.05635 (which weights by how far the return exceeds the value; here every success counts
-    the same). `RAFT` does the same with plain samples.
+    the same). `ImitateEverySuccess` does the same with plain samples.
 
     Args:
         advantage: The advantage of every token of a searched success.
@@ -90,3 +90,14 @@ class ImitateSuccesses(SearchedCredit):
             return None
         succeeded = member.origin is Origin.SEARCHED and member.succeeded
         return CreditOverride(self.advantage, 1.0) if succeeded else LEFT_OUT
+
+
+@dataclass(frozen=True)
+class ImitateEverySuccess(SearchedCredit):
+    """Successes of any origin are imitated, plain samples and demonstrations too; nothing is compared (`RAFT`)."""
+
+    def compares(self, origin: Origin) -> bool:
+        return False
+
+    def override(self, member: Member) -> CreditOverride | None:
+        return CreditOverride(advantage=1.0, weight=1.0) if member.succeeded else LEFT_OUT

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
+from tsr_lightning.objectives.advantages import uniform
 from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
-from tsr_lightning.objectives.credit import imitation_credit
+from tsr_lightning.objectives.credit import weighted, without_critic
 from tsr_lightning.trajectory import Comparison, Group, Member, Origin
 
 
@@ -34,7 +35,10 @@ class SFT(Objective):
     def credit(
         self, groups: Sequence[Group | Comparison], estimates: Sequence[Sequence[Estimates]]
     ) -> list[list[Credit]]:
-        return imitation_credit(groups, self.imitates, self.aggregation)
+        def credit(member: Member) -> Credit:
+            return without_critic(weighted(uniform(member.trained_tokens, 1.0), self.aggregation))
+
+        return [[credit(member) for member in group.members] for group in groups]
 
     def loss(self, targets: Targets, outputs: Outputs) -> Loss:
         """-sum weight * log pi."""
