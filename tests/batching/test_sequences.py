@@ -11,7 +11,7 @@ from tsr_lightning.batching.sequences import TrainingSequence, training_sequence
 from tsr_lightning.batching.tensors import Credit, Estimates, Targets, columns
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
-from tsr_lightning.trajectory import Origin, Trajectory, Turn, to_messages
+from tsr_lightning.trajectory import Ended, Origin, Trajectory, Turn, to_messages
 
 # drops the thoughts of earlier turns
 REWRITES = CHATML.replace("message['content'] +", "message['content'].split('</think>')[-1] +")
@@ -50,7 +50,7 @@ def episode(chat: Chat, exchanges: Exchanges) -> Trajectory:
         prompt = chat.prompt(turns, messages)
         text = chat.read(response)
         turns.append(Turn(prompt, response, (-1.0,) * len(response), finished, messages, text, 0.0, True, True))
-    return Trajectory(0, 0, "Sample", Origin.SAMPLED, tuple(turns), False, False, (), ())
+    return Trajectory(0, 0, "Sample", Origin.SAMPLED, tuple(turns), Ended.FAILED, (), ())
 
 
 def contexts(sequence: TrainingSequence) -> list[tuple[int, ...]]:

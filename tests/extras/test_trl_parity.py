@@ -44,7 +44,7 @@ from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory, Turn
 
 trl = pytest.importorskip("trl", reason="TRL is not installed; make test-extras does that")
 datasets = pytest.importorskip("datasets", reason="TRL's data sets are not installed")
@@ -134,7 +134,7 @@ def ragged_groups(turns: int) -> list[Group]:
             reward = float(torch.rand((), generator=draws))
             played.append(Turn(prompt, response, (0.0,) * len(response), True, (), "", reward, True, True))
             prompt = (*prompt, *response, *ids(1, 3))
-        return Trajectory(0, place, "Sample", Origin.SAMPLED, tuple(played), False, False, prompt, ())
+        return Trajectory(0, place, "Sample", Origin.SAMPLED, tuple(played), Ended.FAILED, prompt, ())
 
     firsts = [ids(2, 6) for _ in range(GROUPS)]
     return [Group(i, tuple(member(first, place) for place in range(MEMBERS))) for i, first in enumerate(firsts)]
@@ -218,7 +218,7 @@ def estimates_of(rollout: Rollout, asked: Sequence[Any]) -> list[Estimates]:
         old, reference = rollout.old[place][sampled], rollout.reference[place][sampled]
         return Estimates(old, torch.zeros_like(old), reference, 0.0)
 
-    return [of(one.trajectory) for one in asked]
+    return [of(one.piece) for one in asked]
 
 
 def our_side(folder: Path, ours: Objective, rollout: Rollout, micro_batch_tokens: int) -> Side:

@@ -14,6 +14,8 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
     GRPO,
     PPO,
+    RAFT,
+    SFT,
     ImitateSuccesses,
     K1Reward,
     Objective,
@@ -23,10 +25,11 @@ from tsr_lightning.objectives import (
     UnbiasedK3,
 )
 from tsr_lightning.search.plan import Mixed, Plan, PlanEntry, SearchFailedGroups, Uniform
-from tsr_lightning.search.strategies import Beam, Sample
-from tsr_lightning.training.void_settings import check_void
-from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+from tsr_lightning.search.strategies import Beam, Expert, Sample
+from tsr_lightning.training.void_settings import check_void, says_nothing_is_compared
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory, Turn
 
+ENDED = (Ended.TURN_LIMIT, Ended.SUCCEEDED)
 SEARCHES, SAMPLES = Uniform(Beam(2, 2), 2), Uniform(Sample(), 4)
 BOTH = Mixed([PlanEntry(Sample(), 2), PlanEntry(Beam(2, 2), 1)])
 
@@ -53,7 +56,7 @@ def test_what_reaches_no_advantage_is_refused(objective: Objective, words: str) 
 @pytest.mark.parametrize("objective", [objective for objective, _ in VOID], ids=["shaping", "whiten", "kl"])
 def test_what_is_refused_changes_no_credit(objective: GRPO) -> None:
     turns = (Turn((1,), (2, 3), (-1.0, -1.0), True, (), "", 1.0, True, True),)
-    members = [Trajectory(0, i, "Beam", Origin.SEARCHED, turns, bool(i), False, (1,), ()) for i in range(2)]
+    members = [Trajectory(0, i, "Beam", Origin.SEARCHED, turns, ENDED[i], (1,), ()) for i in range(2)]
     own = [Estimates(torch.rand(2), torch.zeros(2), torch.rand(2), 0.0) for _ in members]
     (plain,), (with_it,) = (each.credit([Group(0, tuple(members))], [own]) for each in (imitating(), objective))
     for one, two in zip(plain, with_it, strict=True):
@@ -87,3 +90,29 @@ def test_a_run_is_refused_before_its_model_loads(empty_folder: Path) -> None:
     beam = ("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml")
     with pytest.raises(ConfigError, match=r"GRPO\.whiten is True"):
         tsr(*beam, "--model.objective.init_args.whiten", "true")
+
+
+@pytest.mark.parametrize(
+    ("objective", "plan", "line"),
+    [
+        (
+            imitating(),
+            SEARCHES,
+            "GRPO compares nothing here: all trajectories are of searches (Beam), whose successes are imitated and "
+            "whose failures are left out (expert iteration)",
+        ),
+        (SFT(), Uniform(Expert(), 1), "SFT compares nothing here: demonstrations are imitated (supervised learning)"),
+        (
+            RAFT(),
+            SAMPLES,
+            "RAFT compares nothing: the trajectories that it imitates become more likely, others are left out",
+        ),
+        (imitating(), SAMPLES, None),
+        (imitating(), BOTH, None),
+        (GRPO(), SEARCHES, None),
+        (GRPO(searched=TreeCredit()), SEARCHES, None),
+    ],
+    ids=str,
+)
+def test_a_run_that_compares_nothing_says_so(objective: Objective, plan: Plan, line: str | None) -> None:
+    assert says_nothing_is_compared(objective, plan) == line

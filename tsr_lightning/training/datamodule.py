@@ -61,7 +61,7 @@ from tsr_lightning.training.monitor import RolloutMonitor, timed
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.training.sampler import Sampler
 from tsr_lightning.training.staleness import check_staleness
-from tsr_lightning.training.void_settings import check_void
+from tsr_lightning.training.void_settings import check_void, says_nothing_is_compared
 from tsr_lightning.trajectory import Comparison, Group
 
 
@@ -194,6 +194,8 @@ class RolloutDataModule(LightningDataModule):
         check_plan(self.agent.objective, self.plan, self.demonstrations)
         check_updates(self.agent.objective, self.updates)
         check_void(self.agent.objective, self.plan, self.updates)
+        if line := says_nothing_is_compared(self.agent.objective, self.plan):
+            rank_zero_info(line)
         check_staleness(self.staleness, self.updates, Ranks.of(self._trainer), self._trainer.precision)
         self._collector, self._beside = Collector(self._collect_beside), None
         if self.dynamic_sampling is not None:
