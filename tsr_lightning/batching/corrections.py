@@ -21,7 +21,7 @@ _LIMIT = 20.0  # of the log of a ratio, as in verl: its exponential is finite
 
 
 class Correction(ABC):
-    """From ratios to weights."""
+    """Turns importance ratios into weights of the policy loss."""
 
     @abstractmethod
     def __call__(self, log_ratios: Tensor, turn_lengths: Sequence[int]) -> Tensor:

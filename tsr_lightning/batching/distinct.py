@@ -1,4 +1,4 @@
-"""What is estimated and trained once: each trajectory, and each distinct turn of an instance's search trees."""
+"""Finds what is estimated and trained once: each trajectory, and each distinct turn of an instance's search trees."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise

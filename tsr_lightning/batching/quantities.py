@@ -17,5 +17,5 @@ OF_TURNS: Mapping[str, Callable[[Piece], Tensor]] = {"behaviour_logprobs": sampl
 
 
 def quantities_of(piece: Piece, names: Sequence[str]) -> dict[str, Tensor]:
-    """Those of the named quantities that turns have; an objective's credit gives the others."""
+    """Makes the named quantities that turns have; an objective's credit gives the others."""
     return {name: OF_TURNS[name](piece) for name in names if name in OF_TURNS}

@@ -20,7 +20,7 @@ MICRO_BATCH_TOKENS = 16384
 
 @dataclass(frozen=True)
 class Updates:
-    """How a rollout is trained on.
+    """Settings of the updates on a rollout.
 
     Args:
         epochs: passes over the rollout.
@@ -179,7 +179,7 @@ def _part(units: Sequence[list[int]], part: int, parts: int) -> Sequence[list[in
 
 
 def _sources(sequences: Sequence[TrainingSequence]) -> int:
-    """How many trajectories, or search trees, the sequences with signal are of."""
+    """Counts the trajectories, or search trees, that the sequences with signal belong to."""
     own = [(each.tree, each.piece if each.tree is None else None) for each in sequences if each.has_signal]
     return len({source for source in own if source != (None, None)}) + own.count((None, None))
 
@@ -233,7 +233,7 @@ def _batches(packs: Sequence[Sequence[TrainingSequence]]) -> list[Batch]:
 
 
 def _dummy(sequence: TrainingSequence) -> TrainingSequence:
-    """The same sequence without weight: it is computed and trains nothing."""
+    """Copies a sequence without weight: it is computed and trains nothing."""
     zeros = torch.zeros_like(_targets(sequence).weights)
     return _reweighted(sequence, zeros, zeros, zeros)
 

@@ -1,4 +1,4 @@
-"""From trajectories to training sequences, without and with credit.
+"""Makes training sequences from trajectories and turns of trees, without and with credit.
 
 Consecutive turns become one sequence while each prompt extends the previous prompt and response; the mask is true at
 the sampled ids alone. A turn whose context was cut starts a new sequence. Credit is assigned to whole trajectories
@@ -92,7 +92,7 @@ def with_credit(
         quantities: further ones of its tokens by name, beside those of the credit.
         tree: number of the search trees that it belongs to, if it does.
         piece: its number in the rollout.
-        teaches: whether its outcome may move the policy; see `objectives/step_signal.py`.
+        teaches: True if its outcome may move the policy; see `objectives/step_signal.py`.
     """
     targets = Targets(
         old_logprobs=estimates.logprobs,

@@ -17,8 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What policy, critic and reference estimate of one trajectory before the updates, fixed for all of them. All
-    float32."""
+    """Estimates of one member by policy, critic and reference, made before the updates and fixed. All float32."""
 
     logprobs: Tensor  # [N]; zeros where not needed
     values: Tensor  # [N] V of the context that each token was sampled in; zeros without a critic
@@ -55,7 +54,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What the loss compares the model's outputs with. All [N], float32.
+    """Targets that the loss compares the model's outputs with. All [N], float32.
 
     In a micro-batch, the three weights are already divided: each sums to (at most) 1 over the optimizer step,
     micro-batches and ranks included.

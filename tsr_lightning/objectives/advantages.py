@@ -24,7 +24,7 @@ class Advantages(NamedTuple):
 
 
 def uniform(tokens: int, advantage: float) -> Advantages:
-    """The same advantage for each of N tokens, and no value targets."""
+    """Gives each of N tokens the same advantage, and no value targets."""
     zeros = torch.zeros(tokens)
     return Advantages(torch.full_like(zeros, advantage), zeros)
 
@@ -194,7 +194,7 @@ def group_normalised(returns: Tensor, *, divide_by_std: bool, epsilon: float = 1
 
     Args:
         returns: [G].
-        divide_by_std: Whether to divide by the standard deviation.
+        divide_by_std: divide by the standard deviation.
         epsilon: Keeps a group of equal returns finite.
     """
     if returns.numel() < 2:
@@ -245,7 +245,7 @@ def state_relative(returns: Sequence[float], states: Sequence[str], *, divide_by
     Args:
         returns: [M], from each turn on.
         states: [M], equal where the states are.
-        divide_by_std: Whether to divide by the standard deviation among equal states.
+        divide_by_std: divide by the standard deviation among equal states.
 
     Returns [M].
     """

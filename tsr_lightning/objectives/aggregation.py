@@ -1,4 +1,4 @@
-"""How the tokens of an optimizer step are averaged: a weight per token.
+"""Averages over the tokens of an optimizer step: a weight per token.
 
 The policy loss of a step is sum(weight * loss) / sum(normalizer) over its tokens. Dr. GRPO
 (https://arxiv.org/abs/2503.20783) compares the three aggregations.
@@ -12,14 +12,14 @@ from tsr_lightning.errors import require
 
 
 class Weighting(NamedTuple):
-    """The same for every token of a trajectory."""
+    """Weight and normalizer of every token of a trajectory."""
 
     weight: float  # factor of a token's loss
     normalizer: float  # what a token adds to the step's divisor
 
 
 class Aggregation(ABC):
-    """How the tokens of an optimizer step are averaged."""
+    """Weighs the tokens of an optimizer step."""
 
     @abstractmethod
     def weighting(self, tokens: int) -> Weighting:

@@ -30,17 +30,17 @@ class Backup(ABC):
 
     @property
     def takes_best(self) -> bool:
-        """Whether the best outcome below a response stands for all of them."""
+        """True if the best outcome below a response stands for all of them."""
         return False
 
     @property
     def takes_scores_for_returns(self) -> bool:
-        """Whether the score of a state stands for the return that is still to come there."""
+        """True if the score of a state stands for the return that is still to come there."""
         return False
 
     @abstractmethod
     def __call__(self, trees: Sequence[Sequence[Candidate]]) -> list[list[float]]:
-        """Of every candidate, indexed as `trees[i][j]`; equal responses in equal states have equal values.
+        """Values of the candidates, indexed as `trees[i][j]`; equal responses in equal states have equal values.
 
         Args:
             trees: `Trajectory.tree` of searches of one instance.
@@ -123,7 +123,7 @@ class MeanBackup(Backup):
 
 
 def found_success(trees: Sequence[Sequence[Candidate]]) -> list[list[bool]]:
-    """Whether any outcome at or below a candidate is a success, indexed as `trees[i][j]`."""
+    """Marks the candidates at or below which an outcome is a success, indexed as `trees[i][j]`."""
 
     def outcome(candidate: Candidate, below: float | None) -> float:
         return float(candidate.succeeded) or (below or 0.0)

@@ -14,7 +14,7 @@ from tsr_lightning.trajectory import Comparison, Group, Member, Origin, Turn
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is computed for an objective before the updates.
+    """Declares what an objective needs computed before the updates.
 
     Args:
         logprobs: log-probabilities of the policy that sampled, for importance ratios.
@@ -71,13 +71,13 @@ class Objective(ABC):
 
     @property
     def takes_demonstrations(self) -> bool:
-        """Whether it can train on trajectories that the policy did not sample. A policy gradient alone cannot: the
+        """True if it can train on trajectories that the policy did not sample. A policy gradient alone cannot: the
         importance ratio is not 1 there, and a baseline would make the weaker demonstrations less likely."""
         return False
 
     @property
     def needs_demonstrations(self) -> bool:
-        """Whether a part of it does nothing without demonstrations."""
+        """True if a part of it does nothing without demonstrations."""
         return False
 
     @property
@@ -92,11 +92,11 @@ class Objective(ABC):
         return self
 
     def compares(self, origin: Origin) -> bool:
-        """Whether the return of a trajectory of this origin is compared with a baseline."""
+        """True if the return of a trajectory of this origin is compared with a baseline."""
         return origin is not Origin.DEMONSTRATED
 
     def imitates(self, member: Member) -> bool:
-        """Whether a member that is not compared is made more likely."""
+        """True if a member that is not compared is made more likely."""
         return False
 
     def return_of(self, member: Member) -> float:
@@ -105,23 +105,23 @@ class Objective(ABC):
         return sum(member.rewards)
 
     def masks(self, member: Member) -> bool:
-        """Whether a compared member stays out of the policy loss, though its return counts in the baseline."""
+        """True if a compared member stays out of the policy loss, though its return counts in the baseline."""
         return False
 
     @property
     def has_advantages_without_outcomes(self) -> bool:
-        """Whether advantages can differ from 0 where all returns are equal: by a critic's errors, by a KL penalty in
+        """True if advantages can differ from 0 where all returns are equal: by a critic's errors, by a KL penalty in
         the rewards, or by rounding that whitening magnifies. Such advantages alone make no optimizer step
         (`step_signal.py`)."""
         return self.needs.values
 
     def penalises(self, turn: Turn) -> bool:
-        """Whether a turn's advantage is lowered whatever the outcome, as for text that could not be read."""
+        """True if a turn's advantage is lowered whatever the outcome, as for text that could not be read."""
         return False
 
     def comparisons(self, group: Group) -> list[Group | Comparison]:
-        """What is credited of a group that was rolled out: the group itself, or comparisons within its search trees;
-        nothing where nothing is learned from it."""
+        """Splits a group that was rolled out into what is credited: the group itself, or comparisons within its search
+        trees; empty where nothing is learned from it."""
         return [group]
 
     @abstractmethod

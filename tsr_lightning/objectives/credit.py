@@ -58,8 +58,8 @@ def whitened(credits: Sequence[Credit], included: Sequence[bool]) -> list[Credit
     """Advantages whitened over the tokens of all trajectories together, as the loss weights them.
 
     Args:
-        credits: One per trajectory.
-        included: Whether each trajectory counts towards mean and variance: False where its credit is overridden.
+        credits: one per member.
+        included: True where a member counts towards mean and variance; False where its credit is overridden.
     """
     if not credits:
         return []

@@ -52,7 +52,7 @@ class ShapedTrajectory:
 
 
 class AdvantageEstimator(ABC):
-    """From the trajectories of a rollout to the advantages of their tokens."""
+    """Computes the advantages of a rollout's tokens from the rewards of its members."""
 
     @property
     def needs(self) -> Needs:

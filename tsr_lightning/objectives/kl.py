@@ -33,7 +33,7 @@ class KL(ABC):
         """Per token, without the coefficient, to be differentiated; zeros where the term is in the rewards."""
 
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-        """What is taken off the reward of each sampled token, the coefficient included."""
+        """Penalties [N] taken off the rewards of the sampled tokens, the coefficient included."""
         return torch.zeros_like(old_logprobs)
 
 

@@ -61,7 +61,7 @@ def rehearse(objective: Objective) -> None:
 
 
 def _comparisons(objective: Objective) -> list[Group | Comparison]:
-    """What is credited of made-up groups, with search trees where the objective needs them.
+    """Splits made-up groups into what is credited, with search trees where the objective needs them.
 
     Raises:
         ConfigError: there is nothing, or a comparison that no run could train on.

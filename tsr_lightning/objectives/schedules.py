@@ -21,7 +21,7 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class ConstantSchedule(Schedule):
-    """The same weight in every epoch.
+    """Keeps the same weight in every epoch.
 
     Args:
         value: the weight.

@@ -1,4 +1,4 @@
-"""What the policy learns from trajectories that search selected. The credit of plain samples without a tree stays."""
+"""Credits trajectories that search selected; the credit of plain samples without a tree stays."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ LEFT_OUT = CreditOverride(advantage=0.0, weight=0.0)
 
 
 class SearchedCredit(ABC):
-    """How trajectories that search selected are credited."""
+    """Credits the trajectories that search selected."""
 
     @abstractmethod
     def compares(self, origin: Origin) -> bool:
-        """Whether trajectories of this origin keep the objective's own credit. Baselines and whitening are computed
+        """True if trajectories of this origin keep the objective's own credit. Baselines and whitening are computed
         among those alone, and the critic trains on those alone where a rollout has any."""
 
     @abstractmethod
@@ -32,7 +32,7 @@ class SearchedCredit(ABC):
         """None where `compares` holds for the member's origin."""
 
     def needs_with(self, needs: Needs) -> Needs:
-        """What an objective needs that credits searched trajectories so.
+        """Adds what this credit needs to what an objective needs.
 
         Args:
             needs: what it needs for all else.
@@ -40,11 +40,11 @@ class SearchedCredit(ABC):
         return needs
 
     def comparisons(self, group: Group, minimum_compared: int) -> list[Group | Comparison]:
-        """See `Objective.comparisons` and `Objective.minimum_compared`."""
+        """Splits a group into what is credited: see `Objective.comparisons` and `Objective.minimum_compared`."""
         return [group]
 
     def imitates(self, member: Member) -> bool:
-        """Whether the override makes the member more likely."""
+        """True if the override makes the member more likely."""
         override = self.override(member)
         return override is not None and override.advantage * override.weight > 0
 

@@ -1,4 +1,4 @@
-"""Which groups an objective can learn from: one definition for the instance filter and for dynamic sampling."""
+"""Finds the groups that an objective can learn from: one definition for the instance filter and dynamic sampling."""
 
 from statistics import pstdev
 from typing import NamedTuple
@@ -10,7 +10,7 @@ MINIMUM_STD = 1e-6  # up to this standard deviation returns count as equal, sinc
 
 
 def compared_returns(group: Group | Comparison, objective: Objective) -> list[float]:
-    """The returns that the objective compares with one another: after reward shaping, without a KL penalty."""
+    """Returns that the objective compares with one another: after reward shaping, without a KL penalty."""
     return [objective.return_of(member) for member in group.members if objective.compares(member.origin)]
 
 
@@ -27,12 +27,12 @@ class Compared(NamedTuple):
 
     @property
     def is_compared(self) -> bool:
-        """Whether anything in it is compared: trajectories, or under tree credit the responses in a state."""
+        """True if anything in it is compared: trajectories, or under tree credit the responses in a state."""
         return any(compared_returns(part, self.objective) for part in self.parts)
 
     @property
     def is_imitated(self) -> bool:
-        """Whether a member is imitated."""
+        """True if a member is imitated."""
         return any(self.objective.imitates(member) for part in self.parts for member in part.members)
 
     @property
@@ -42,7 +42,7 @@ class Compared(NamedTuple):
         return max((_std(part, self.objective) for part in self.parts), default=0.0)
 
     def has_signal(self, minimum_std: float = MINIMUM_STD) -> bool:
-        """Whether the policy's terms can learn something from a group: a member is imitated, or one is compared and
+        """True if the policy's terms can learn something from a group: a member is imitated, or one is compared and
         not masked, and the compared returns differ. They need not differ where the baseline lies outside the group (a
         critic's value, the mean of the rollout): three failures then have an advantage as one has, and leaving them
         out would bias baseline and critic by the groups that are kept.
@@ -56,14 +56,14 @@ class Compared(NamedTuple):
         return self.is_imitated or any(_has_compared_signal(part, self.objective, minimum_std) for part in self.parts)
 
     def is_uniform(self, minimum_std: float = MINIMUM_STD) -> bool:
-        """Whether a filter by spread has no reason to keep a group: it has no signal, or none of it is imitated and
+        """True if a filter by spread has no reason to keep a group: it has no signal, or none of it is imitated and
         several returns are compared, which are all equal. Under a critic such a group has signal all the same."""
         several = any(len(compared_returns(part, self.objective)) > 1 for part in self.parts)
         return not self.has_signal(minimum_std) or (several and not self.is_imitated and self.std <= minimum_std)
 
 
 def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_STD) -> bool:
-    """See `Compared.has_signal`."""
+    """True if a group has signal: see `Compared.has_signal`."""
     return Compared.of(group, objective).has_signal(minimum_std)
 
 

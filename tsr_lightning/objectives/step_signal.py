@@ -1,4 +1,4 @@
-"""Which comparisons may move the policy at all: regularisers and the errors of a baseline alone must not.
+"""Finds the comparisons that may move the policy at all: regularisers and a baseline's errors alone must not.
 
 AdamW takes a full step of whatever gradient there is, however small. Where all outcomes are equal, what is left is the
 entropy bonus, the KL term and a critic's errors; so an optimizer step needs a token whose outcome says something.
@@ -30,8 +30,8 @@ def outcomes_teach(comparisons: Sequence[Group | Comparison], objective: Objecti
     else:
         differ = [_differ(own) for own in returns]
     return [
-        (bool(own) and is_told) or any(_teaches_itself(member, objective) for member in group.members)
-        for group, own, is_told in zip(comparisons, returns, differ, strict=True)
+        (bool(own) and differs) or any(_teaches_itself(member, objective) for member in group.members)
+        for group, own, differs in zip(comparisons, returns, differ, strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ from tsr_lightning.objectives.terms import SurrogateLoss, clipped_surrogate, cli
 
 
 class Surrogate(ABC):
-    """What is minimised in place of the expected return."""
+    """A policy loss per token, minimised in place of maximising the expected return."""
 
     @property
     def quantities(self) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class ExpandedState(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Of a response, where every expansion weighs 1."""
+        """Weight of one response, where every expansion weighs 1."""
         return self.expansions / len(self.drawn)
 
 

@@ -27,7 +27,7 @@ EstimateFn = Callable[[Sequence[ToEstimate]], list[Estimates]]
 
 
 class Credited(NamedTuple):
-    """What the updates of an epoch are made from, of all ranks."""
+    """Training sequences and credit of an epoch, of all ranks."""
 
     sequences: list[TrainingSequence]  # those with any weight, with their part of the credit
     credits: list[list[Credit]]  # of each group: one per member of its comparisons

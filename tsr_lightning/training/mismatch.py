@@ -1,4 +1,4 @@
-"""How far the engine's log-probabilities are from the trainer's, and what follows from it for a rollout's updates."""
+"""Compares the engine's log-probabilities with the trainer's, corrects for their distance, and bounds it."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -78,7 +78,7 @@ def corrected(credit: Credit, piece: Piece, estimates: Estimates, updates: Updat
 def mismatch_metrics(
     pieces: Sequence[Piece], estimates: Sequence[Estimates], compared: Container[int]
 ) -> dict[str, float]:
-    """Of the tokens that the engine sampled and the trainer computed, all ranks together; nothing where there are none.
+    """Metrics of the tokens that the engine sampled and the trainer computed, all ranks together; empty without any.
 
     Args:
         pieces: trajectories and turns of trees, of all ranks.
