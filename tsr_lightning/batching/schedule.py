@@ -33,7 +33,8 @@ class Updates:
             minibatch is split into as many micro-batches as that takes. A longer sequence is a micro-batch by itself.
             null: `tsr` chooses by model and memory; without it, 16,384.
         target_kl: an optimizer step is taken only while the KL of the policy to that of the rollout, over the step's
-            own tokens, is at most this, in nats a token; the first above it ends the epoch's updates. null never does.
+            own tokens (`objectives.terms.binary_kl`), is at most this, in nats a token; the first above it ends the
+            epoch's updates. null never does.
         correction: weights for where engine and trainer give a sample different probabilities; null is off.
         reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass.
             For engines that agree with the trainer to rounding, such as ours in float32; the run stops where any token

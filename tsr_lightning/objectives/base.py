@@ -47,7 +47,7 @@ class Loss(NamedTuple):
 
     total: Tensor  # [] to be minimised
     policy_weight: Tensor  # [] sum of `Targets.weights`; a statistic divided by it is a mean over tokens
-    stats: dict[str, Tensor]  # name -> [], detached; `approx_kl` is the one that data.updates.target_kl limits
+    stats: dict[str, Tensor]  # name -> [], detached; `binary_kl` is the one that data.updates.target_kl limits
     maxima: Mapping[str, Tensor] = MappingProxyType({})  # name -> [], detached; the largest of a step is its figure
 
 

@@ -10,7 +10,7 @@ from tsr_lightning.objectives.base import Loss
 from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.surrogates import Surrogate
-from tsr_lightning.objectives.terms import clipped_value_loss, k3, log_ratio
+from tsr_lightning.objectives.terms import binary_kl, clipped_value_loss, k3, log_ratio
 
 
 def policy_loss(
@@ -29,6 +29,7 @@ def policy_loss(
         "policy_loss": surrogate_loss.detach(),
         "entropy": entropy.detach(),
         "approx_kl": (weights * k3(log_ratios.detach())).sum(),
+        "binary_kl": (weights * binary_kl(outputs.logprobs.detach(), targets.old_logprobs)).sum(),
         "clip_fraction": (weights * policy.is_clipped).sum(),
         "clip_fraction_low": (weights * policy.clipped_low).sum(),
         "clip_fraction_high": (weights * policy.clipped_high).sum(),

@@ -8,6 +8,8 @@ from torch import Tensor
 # e^20 is finite in float32, and far outside any clip. A token beyond it has no gradient through the ratio.
 LOG_RATIO_LIMIT = 20.0
 
+_LEAST_NATS = 1e-7  # a probability of 1 is rounded: the logarithm of the others' has to be finite
+
 
 class ClippedLoss(NamedTuple):
     """A clipped loss per token."""
@@ -51,6 +53,23 @@ def k3(log_ratios: Tensor) -> Tensor:
     float32 near r = 1.
     """
     return torch.expm1(log_ratios) - log_ratios
+
+
+def binary_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """KL(pi_old || pi) of the token against all others, section 4 of https://arxiv.org/abs/2602.04879 (DPPO):
+    p log(p / q) + (1 - p) log((1 - p) / (1 - q)) with p = pi_old(token) and q = pi(token).
+
+    A lower bound of the KL in the token's state, whoever chose the token. k3 is an estimate for tokens that pi_old
+    sampled; over tokens that a search chose, those that gained most are too many, and it may be nats too large.
+
+    Args:
+        logprobs: [N] log pi.
+        old_logprobs: [N] log pi_old.
+    """
+    new, old = (x.double().clamp(max=-_LEAST_NATS) for x in (logprobs, old_logprobs))
+    chosen, others = old.exp(), -torch.expm1(old)
+    kl = chosen * (old - new) + others * (others.log() - torch.log(-torch.expm1(new)))
+    return kl.clamp(min=0).to(logprobs.dtype)
 
 
 def clipped_surrogate(

@@ -230,7 +230,7 @@ class Agent(LightningModule):
 
     def _report(self) -> None:
         sums, maxima = self._reduced(self._stats, "sum"), self._reduced(self._maxima, "max")
-        kl = sums.get("approx_kl", 0.0) / (sums["policy_weight"] or 1.0)
+        kl = sums.get("binary_kl", 0.0) / (sums["policy_weight"] or 1.0)
         if self._target_kl is not None and kl > self._target_kl and not self._has_moved_past:
             self._has_moved_past = True
             rank_zero_info(
