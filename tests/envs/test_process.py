@@ -14,10 +14,10 @@ from tsr_lightning.envs.make import make_env, missing_methods
 from tsr_lightning.envs.process import ProcessEnv, process_env
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key
+from tsr_lightning.rollout.mixture import MixtureEntry
 from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Expert, Sample
-from tsr_lightning.training.mixture import MixtureEntry
 
 MISBEHAVING = "tests.misbehaving:Misbehaving-v0"
 SHIPPED = ["tsr/FrozenLake-v0", "tsr/Sokoban-v0", "tsr/WebShop-v0"]

@@ -118,9 +118,7 @@ def test_a_rollout_is_given_up_once_too_much_is_lost() -> None:
     env = misbehaving(raises=1.0)
     runner = driver(env, guard=Retrying(0), concurrency=4)
     reported = []
-    found = runner.survivors(
-        tasks(Sample(), 40), lambda done, total, costs, spent: reported.append((done, costs)), max_lost=2
-    )
+    found = runner.survivors(tasks(Sample(), 40), reported.append, max_lost=2)
     assert found == [None] * 40
     assert env.calls == 4  # one wave
     assert runner.costs.trajectories_lost == 40
@@ -129,26 +127,26 @@ def test_a_rollout_is_given_up_once_too_much_is_lost() -> None:
 def test_progress_counts_lost_searches_as_ended() -> None:
     reported = []
     runner = driver(misbehaving(raises=0.1), guard=Retrying(0), concurrency=8)
-    found = runner.survivors(tasks(Sample(), 40), lambda *wave: reported.append(wave))
-    done, total, costs, spent = reported[-1]
-    assert done == total == 40
-    assert spent == 1
-    assert costs.trajectories_lost == found.count(None) > 0
-    assert costs == runner.costs - Costs(tokens_kept=runner.costs.tokens_kept)  # what is kept is known afterwards
+    found = runner.survivors(tasks(Sample(), 40), reported.append)
+    last = reported[-1]
+    assert last.done == last.total == 40
+    assert last.spent == 1
+    assert last.costs.trajectories_lost == found.count(None) > 0
+    assert last.costs == runner.costs - Costs(tokens_kept=runner.costs.tokens_kept)  # what is kept is known afterwards
 
 
 def test_progress_says_how_much_of_the_budgets_is_spent() -> None:
     """A walk has six turns; one that has ended counts whole, one that has not begun counts nothing."""
     reported = []
-    leaves = driver(concurrency=30).leaves(tasks(Sample(), 40), lambda *wave: reported.append(wave))
+    leaves = driver(concurrency=30).leaves(tasks(Sample(), 40), reported.append)
     lengths = [leaf.depth for leaf in leaves]
-    first, second = [wave[3] for wave in reported[:2]]
+    first, second = [wave.spent for wave in reported[:2]]
     ended = [sum(length == turns for length in lengths[:30]) for turns in (1, 2)]
     assert ended[0] == 0  # no walk begins next to the goal: 30 have played a turn
     assert first == pytest.approx(30 / 6 / 40)
     assert second == pytest.approx((ended[1] + (30 - ended[1]) * 2 / 6) / 40)
-    assert [wave[3] for wave in reported] == sorted(wave[3] for wave in reported)
-    assert reported[-1][3] == 1
+    assert [wave.spent for wave in reported] == sorted(wave.spent for wave in reported)
+    assert reported[-1].spent == 1
 
 
 def test_a_mistake_in_the_configuration_is_not_repeated() -> None:

@@ -26,8 +26,8 @@ from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.rng import Key
-from tsr_lightning.training.collect import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.credit import credited_sequences
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import (
     CHECKED,
     LOW_PRECISION_TOLERANCE,
@@ -89,7 +89,7 @@ def advantages(objective: GRPO, updates: Updates, *members: Trajectory) -> list[
     def estimate(pairs: Any) -> list[Estimates]:
         return [estimates_of(trajectory, gaps[id(trajectory)]) for trajectory, *_ in pairs]
 
-    sequences = credited_sequences([[Group(0, members)]], objective, estimate, Ranks(), updates).sequences
+    sequences = credited_sequences([[Group(0, members)]], objective, estimate, ProcessGroup(), updates).sequences
     return [sequence.targets.advantages.tolist() for sequence in sequences]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRSchedulerConfig
 from torch import Tensor, nn
@@ -17,20 +17,19 @@ from transformers import PreTrainedTokenizerFast
 from tsr_lightning.batching.schedule import Batch, micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence
 from tsr_lightning.batching.tensors import Estimates, Outputs
-from tsr_lightning.engines.base import Engine, EngineSpec
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Objective
-from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.model import Policy, Reference
 from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.sharding import Weights, weights_of, whole
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.peak_memory import PeakMemory
 from tsr_lightning.training import lightning_compat as compat
-from tsr_lightning.training.evaluation import EvalBatch, EvalResult
 from tsr_lightning.training.fsdp2 import check_strategy
-from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
+from tsr_lightning.training.heap import HeapTrimmer
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.mismatch import sampled_logprobs
 from tsr_lightning.training.optimizer import Optimizer
@@ -43,6 +42,12 @@ class HasVocabularyText(Protocol):
     """A data module that has text of its task, from which the vocabulary of a new model is made."""
 
     def texts(self) -> Iterable[str]: ...
+
+
+class ValidationBatch(Protocol):
+    """Held-out instances, which play themselves with the policy as it is now."""
+
+    def run(self, trainer: Trainer) -> EvalResult: ...
 
 
 class Agent(LightningModule):
@@ -74,8 +79,6 @@ class Agent(LightningModule):
         self._policy: Policy | None = None
         self._weights: Weights | None = None
         self._tokenizer: PreTrainedTokenizerFast | None = None
-        self._chats: dict[Context, Chat] = {}
-        self._engines: dict[Context, Engine] = {}
         self._stats: dict[str, Tensor] = {}  # of the micro-batches of an optimizer step: sums
         self._maxima: dict[str, Tensor] = {}
         self._target_kl: float | None = None
@@ -126,29 +129,8 @@ class Agent(LightningModule):
             raise RuntimeError("the tokenizer is not loaded yet: Lightning's configure_model does it")
         return self._tokenizer
 
-    def chat(self, context: Context) -> Chat:
-        if context not in self._chats:  # reading a template and a large vocabulary takes a second
-            self._chats[context] = Chat.of(self.spec, self.tokenizer, context)
-        return self._chats[context]
-
-    def engine(self, spec: EngineSpec, context: Context, context_tokens: int) -> Engine:
-        """Kept for the whole run, because its memory is allocated once."""
-        if context not in self._engines:
-            end_ids = self.chat(context).end_ids
-            self._engines[context] = spec.build(self.policy, end_ids, context_tokens)
-        return self._engines[context]
-
-    def begin_rollout(self) -> None:
-        """Before a rollout or an evaluation: the engines take over the weights as they are now."""
-        self.weights.gather()
-        for engine in self._engines.values():
-            engine.sync()
-
     def teardown(self, stage: str) -> None:
         self._update_memory = None
-        for engine in self._engines.values():
-            engine.close()
-        self._engines = {}
 
     # -- before the updates -----------------------------------------------------------------------------------------
 
@@ -200,8 +182,6 @@ class Agent(LightningModule):
             epoch: of the rollout.
             target_kl: no optimizer step is taken at a KL to the rollout's policy above it; None for any KL.
         """
-        for engine in self._engines.values():
-            engine.release()
         self._heap.trim()
         self._epoch = epoch
         self._update_memory = PeakMemory(self.device)
@@ -250,7 +230,6 @@ class Agent(LightningModule):
 
     def on_validation_start(self) -> None:
         self._end_updates()
-        self.begin_rollout()
 
     def on_validation_end(self) -> None:
         self._heap.trim()
@@ -343,7 +322,7 @@ class Agent(LightningModule):
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     def validation_step(  # type: ignore[override]  # Lightning passes any output on to the callbacks
-        self, batch: EvalBatch, batch_idx: int, dataloader_idx: int = 0
+        self, batch: ValidationBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> EvalResult:
         return batch.run(self.trainer)
 

@@ -20,9 +20,9 @@ from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.rollout.drawn_states import DrawnStates, State, shortened
+from tsr_lightning.rollout.mixture import choose
 from tsr_lightning.search.faults import Guard, Lost, Unguarded
-from tsr_lightning.training.drawn_states import DrawnStates, State, shortened
-from tsr_lightning.training.mixture import choose
 
 Instance = tuple[int, int]  # (index of the environment, seed of the initial state)
 
