@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -14,13 +15,13 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.batching.schedule import Batch, micro_batches
-from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence
-from tsr_lightning.batching.tensors import Estimates, Outputs
+from tsr_lightning.batching.schedule import Batch
+from tsr_lightning.batching.sequences import ToEstimate
+from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Objective
-from tsr_lightning.policy.model import Policy, Reference
+from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.sharding import Weights, weights_of, whole
 from tsr_lightning.policy.spec import PolicySpec, model_identity
@@ -28,13 +29,12 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.rollout.peak_memory import PeakMemory
 from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.estimates import estimates
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.heap import HeapTrimmer
 from tsr_lightning.training.metrics import step_metrics
-from tsr_lightning.training.mismatch import sampled_logprobs
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.training.precision import check_precision
-from tsr_lightning.trajectory import Trajectory
 
 
 @runtime_checkable
@@ -135,43 +135,12 @@ class Agent(LightningModule):
     # -- before the updates -----------------------------------------------------------------------------------------
 
     def estimates(self, asked: Sequence[ToEstimate], micro_batch_tokens: int) -> list[Estimates]:
-        """Old log-probabilities, values and the reference's log-probabilities of trajectories. Computed in training
-        mode and before any update, so that the first update's ratio is 1. Those that are not to be computed keep the
-        engine's log-probabilities, and have no values."""
-        needs = self.objective.needs
-        sequences = [sequence for one in asked if one.computed for sequence in one.sequences]
-        truncated = [i for i, one in enumerate(asked) if needs.final_values and one.trajectory.final_prompt]
-        inputs = [*sequences, *(_final_context(asked[i].trajectory) for i in truncated)]
-        outputs = iter(self._outputs(self.policy, inputs, micro_batch_tokens))
-        logprobs, values = [], []
-        for trajectory, own, is_computed in asked:
-            of_own = [next(outputs) for _ in own] if is_computed else []
-            zeros = torch.zeros(trajectory.trained_tokens)
-            logprobs.append(torch.cat([one.logprobs for one in of_own]) if of_own else sampled_logprobs(trajectory))
-            values.append(torch.cat([one.values for one in of_own]) if of_own else zeros)
-        final = {i: float(one.values) for i, one in zip(truncated, outputs, strict=True)}
-        reference = [torch.zeros(one.trajectory.trained_tokens) for one in asked]
-        if needs.reference:
-            every = [sequence for one in asked for sequence in one.sequences]
-            of_reference = iter(self._outputs(self.policy.reference, every, micro_batch_tokens))
-            reference = [torch.cat([next(of_reference).logprobs for _ in one.sequences]) for one in asked]
-        return [
-            Estimates(*columns, final.get(i, 0.0))
-            for i, columns in enumerate(zip(logprobs, values, reference, strict=True))
-        ]
-
-    def _outputs(
-        self, model: Policy | Reference, sequences: Sequence[TrainingSequence], micro_batch_tokens: int
-    ) -> list[Outputs]:
-        """Of each sequence, on the CPU; without gradients, and otherwise as in `training_step`."""
-        found: dict[int, Outputs] = {}
-        with torch.no_grad(), compat.training_precision(self.trainer):
-            for indices, batch in micro_batches(sequences, micro_batch_tokens):
-                outputs = model.outputs(batch.packed.to(self.device), self.temperature)
-                sizes = [sequences[i].trained_tokens for i in indices]
-                parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
-                found.update(zip(indices, map(Outputs, *parts), strict=True))
-        return [found[i] for i in range(len(sequences))]
+        """Old log-probabilities, values and the reference's log-probabilities of trajectories, in the precision of the
+        updates (`training.estimates`)."""
+        precision = partial(compat.training_precision, self.trainer)
+        return estimates(
+            self.policy, asked, self.objective.needs, self.temperature, micro_batch_tokens, precision=precision
+        )
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
@@ -373,12 +342,6 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
         f"ckpt_path holds another model (different: {differing}), so give the model and adapter that it was trained "
         "with",
     )
-
-
-def _final_context(trajectory: Trajectory) -> TrainingSequence:
-    """A sequence whose one value is the critic's after the last turn: where the next id would have been sampled."""
-    ids = torch.tensor([*trajectory.final_prompt, 0])
-    return TrainingSequence(ids, torch.arange(len(ids)) == len(ids) - 1, torch.ones(1))
 
 
 def _digest(tokenizer: PreTrainedTokenizerFast) -> str:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Trainer
 from torch import Tensor
+
+if TYPE_CHECKING:  # credit needs no Lightning
+    from lightning.pytorch import Trainer
 
 ItemT = TypeVar("ItemT")
 
@@ -19,7 +21,7 @@ class ProcessGroup(NamedTuple):
     world_size: int = 1
 
     @classmethod
-    def of(cls, trainer: Trainer) -> "ProcessGroup":
+    def of(cls, trainer: "Trainer") -> "ProcessGroup":
         return cls(trainer.global_rank, trainer.world_size)
 
     def shard(self, items: Sequence[ItemT]) -> list[ItemT]:
