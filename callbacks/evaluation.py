@@ -178,7 +178,7 @@ class Evaluation(Callback):
             episodes = self._episodes[name].gather()
             if isinstance(data, RolloutDataModule):
                 total = len(episodes.episodes) + episodes.lost
-                data.faults.check(episodes.lost, total, f"evaluation {name!r}", data.guard.last)
+                data.faults.check(episodes.lost, total, f"evaluation {name!r}", data.retry.last)
             measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
             if measurement is not None:
                 measured[name] = measurement

@@ -21,9 +21,9 @@ from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.rollout.mixture import mixture_of
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.rollout.ranks import SingleProcess
-from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.progress import Progress, unreported
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.strategies import Sample
 
 MODEL = Scratch(

@@ -15,7 +15,7 @@ from tsr_lightning.policy.chat import Chat, Context, SingleTurn
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.rollout.environments import Environments
 from tsr_lightning.search.driver import Driver
-from tsr_lightning.search.faults import Retrying
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.simulator import TokenLimits
 
 
@@ -49,7 +49,7 @@ class Actor:
         tokenizer: the policy's.
         spec: how it generates.
         environments: in which it plays.
-        guard: retries calls of environments that fail, and counts them.
+        retry: repeats calls of environments that fail, and counts the failures.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Actor:
         tokenizer: PreTrainedTokenizerFast,
         spec: ActorSpec,
         environments: Environments,
-        guard: Retrying,
+        retry: Retrying,
     ) -> None:
         self.policy = policy
         self.tokenizer = tokenizer
         self.spec = spec
         self.environments = environments
-        self.guard = guard
+        self.retry = retry
         self._engine: Engine | None = None
 
     @cached_property
@@ -118,18 +118,18 @@ class Actor:
             workers=self.environments.workers,
             keep_tree=keep_tree,
             keep_state_keys=keep_state_keys,
-            guard=self.guard,
+            retry=self.retry,
             policy_epochs=policy_epochs,
         )
 
-    def copy(self, guard: Retrying) -> "Actor":
+    def copy(self, retry: Retrying) -> "Actor":
         """A thread-safe copy with its own weights, tokenizer, engine and environments; frozen base weights are shared.
 
         Args:
-            guard: the copy's.
+            retry: the copy's.
         """
         tokenizer = copy.deepcopy(self.tokenizer)  # its settings are no thread's own
-        copied = Actor(self.policy.frozen_copy(), tokenizer, self.spec, self.environments.another(), guard)
+        copied = Actor(self.policy.frozen_copy(), tokenizer, self.spec, self.environments.another(), retry)
         _ = copied.engine, copied.environments.envs, copied.environments.workers  # built here, in no other thread
         return copied
 

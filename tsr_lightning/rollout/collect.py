@@ -99,5 +99,5 @@ def _round(
     max_lost = spec.faults.max_lost
     rollout = roll_out(driver, tasks, report, ranks, max_lost, fallback if any(fallback) else ())
     costs, wanted = rollout.costs + Costs(trajectories_lost=without_root), rollout.searches + without_root
-    spec.faults.check(costs.trajectories_lost, wanted, f"epoch {epoch}", actor.guard.last)
+    spec.faults.check(costs.trajectories_lost, wanted, f"epoch {epoch}", actor.retry.last)
     return replace(rollout, costs=costs, skipped=instances.skipped)

@@ -20,8 +20,8 @@ from tsr_lightning.envs.waiting import Waiting
 from tsr_lightning.errors import RunError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
-from tsr_lightning.search.faults import Guard, Lost, Unguarded
 from tsr_lightning.search.progress import Progress, Report, unreported
+from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
@@ -76,7 +76,7 @@ class Driver:
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
         policy_epochs: that the engine's policy has been trained for, recorded in the trajectories; None if unknown.
-        guard: what becomes of an environment that fails; by default its error ends the run. A candidate whose step
+        retry: repeats calls of an environment that fail; by default the error ends the run. A candidate whose step
             failed for good is left out of the answer to `Expand`; where a node has none left, or the turn of a `Commit`
             or `Demonstrate` failed, the search is lost.
     """
@@ -92,7 +92,7 @@ class Driver:
         keep_tree: bool = False,
         keep_state_keys: bool = False,
         workers: Sequence[Sequence[Branchable]] = (),
-        guard: Guard | None = None,
+        retry: Retry | None = None,
         policy_epochs: int | None = None,
     ) -> None:
         self.engine = engine
@@ -102,8 +102,8 @@ class Driver:
         self.keep_state_keys = keep_state_keys
         self.policy_epochs = policy_epochs
         self.costs = Costs()
-        self._guard = Unguarded() if guard is None else guard
-        self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._guard)
+        self._retry = NoRetry() if retry is None else retry
+        self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._retry)
         self._workers = [replace(self._simulator, envs=worker) for worker in workers]
         # an instance, and whether it is scored, and its root, which a group shares; None where its reset failed
         self._first: tuple[tuple[int, int, bool], Node | None] | None = None
@@ -155,7 +155,7 @@ class Driver:
                         count = min(len(waiting), size - len(cohort.searches))
                         for search in self._begin([waiting.popleft() for _ in range(count)]):
                             _advance(search, None, cohort, chosen)
-                    self.costs += self._guard.take_costs()
+                    self.costs += self._retry.take_costs()
                     running = sum(len(each.searches) for each in cohorts)
                     ended = len(tasks) - len(waiting) - running
                     if ended - len(chosen) > max_lost:
@@ -193,7 +193,7 @@ class Driver:
     def _initial(self, task: SearchTask) -> Node | None:
         try:
             return self._simulator.root(task.instance, task.key, task.env, task.strategy.traits.scores_every_node)
-        except Lost:
+        except RetriesExhausted:
             return None
 
     def trajectory(self, task: SearchTask, leaf: Node) -> Trajectory:

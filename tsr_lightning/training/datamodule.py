@@ -31,8 +31,8 @@ from tsr_lightning.rollout.faults import Faults
 from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
 from tsr_lightning.rollout.protocol import EvalProtocol
-from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.plan import Plan, Uniform
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.notices import ResponseNotices
@@ -123,8 +123,8 @@ class RolloutDataModule(LightningDataModule):
         self.min_valid = min_valid
         self.seed = seed
         self.key = Key(0).fold_in("run", seed)
-        self.guard = Retrying(faults.retries)
-        self._rollout_guard = Retrying(faults.retries) if staleness else self.guard  # each counts what it is asked
+        self.retry = Retrying(faults.retries)
+        self._rollout_retry = Retrying(faults.retries) if staleness else self.retry  # each counts what it is asked
         self._actor: Actor | None = None
         self._rollouts: Rollouts | None = None  # of a fit
         self._notices = ResponseNotices()
@@ -144,7 +144,7 @@ class RolloutDataModule(LightningDataModule):
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)
         check_schedule(trainer, self.evaluations)
         check_temperature(agent.temperature, self.sampling)
-        self._rollouts = Rollouts(trainer, agent, self.rollout_spec, self.staleness, self._rollout_guard)
+        self._rollouts = Rollouts(trainer, agent, self.rollout_spec, self.staleness, self._rollout_retry)
         self._micro_batches = trainer.accumulate_grad_batches
 
     def on_exception(self, exception: BaseException) -> None:
@@ -188,7 +188,7 @@ class RolloutDataModule(LightningDataModule):
 
     @cached_property
     def instances(self) -> Instances:
-        return Instances(self._instance_envs.envs, self.key, self.held_out, self._env_weights, self._rollout_guard)
+        return Instances(self._instance_envs.envs, self.key, self.held_out, self._env_weights, self._rollout_retry)
 
     def _env_weights(self, epoch: int) -> list[float]:
         return [entry.weight_in(epoch) for entry in self.mixture]
@@ -204,7 +204,7 @@ class RolloutDataModule(LightningDataModule):
             spec = ActorSpec(
                 self.engine, self.context, self.sampling, self.context_tokens, self.episode_tokens, self.concurrency
             )
-            self._actor = Actor(self.agent.policy, self.agent.tokenizer, spec, self.environments, self.guard)
+            self._actor = Actor(self.agent.policy, self.agent.tokenizer, spec, self.environments, self.retry)
         return self._actor
 
     @property

@@ -10,8 +10,8 @@ from lightning.pytorch import Trainer
 from tsr_lightning.rollout.actor import Actor
 from tsr_lightning.rollout.ahead import Ahead, Snapshot
 from tsr_lightning.rollout.collect import Collected, RolloutSpec, collect
-from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.progress import Report
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.distributed import ProcessGroup
@@ -26,15 +26,15 @@ class Rollouts:
         agent: whose policy is trained.
         spec: what is rolled out.
         staleness: epochs that the policy of a rollout may lag behind; 0 collects before the updates.
-        guard: of the copy that collects ahead.
+        retry: of the copy that collects ahead.
     """
 
-    def __init__(self, trainer: Trainer, agent: Agent, spec: RolloutSpec, staleness: int, guard: Retrying) -> None:
+    def __init__(self, trainer: Trainer, agent: Agent, spec: RolloutSpec, staleness: int, retry: Retrying) -> None:
         self._trainer = trainer
         self._agent = agent
         self._spec = spec
         self._staleness = staleness
-        self._guard = guard
+        self._retry = retry
         self._ahead = Ahead(self._collect_ahead)
         self._copy: Actor | None = None  # collects ahead
 
@@ -81,7 +81,7 @@ class Rollouts:
         """Begins those that may be collected with the policy as it is now, or could have been earlier."""
         _ = self._spec.instances.held_out  # drawn here, since evaluation may need it at any time
         if self._copy is None:
-            self._copy = actor.copy(self._guard)
+            self._copy = actor.copy(self._retry)
         ahead = [e for e in range(epoch, epoch + self._staleness + 1) if self._spec.plan.group_size(e)]
         limit = compat.epoch_limit(self._trainer)
         self._ahead.begin(epoch, ahead, lambda: Snapshot(epoch, self._agent.policy.snapshot()), limit)
