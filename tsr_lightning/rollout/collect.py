@@ -81,14 +81,14 @@ def collect(
         driver = actor.driver(
             policy_epochs=policy_epochs, keep_tree=objective.needs.tree, keep_state_keys=objective.needs.state_keys
         )
-        draw = partial(_round, driver, spec, epoch, ranks, report, actor)
+        draw = partial(_round, actor, driver, spec, epoch, ranks, report)
         rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)
     seconds = time.perf_counter() - started
     return Collected(rollout, policy_epochs, seconds, memory.highest_mib, waited=seconds)
 
 
 def _round(
-    driver: Driver, spec: RolloutSpec, epoch: int, ranks: Ranks, report: Report, actor: Actor, number: int
+    actor: Actor, driver: Driver, spec: RolloutSpec, epoch: int, ranks: Ranks, report: Report, number: int
 ) -> Rollout:
     """The rollout of one round of an epoch's instances, of all ranks."""
     first, size = number * spec.count, spec.plan.group_size(epoch)
