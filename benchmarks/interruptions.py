@@ -32,8 +32,9 @@ import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
+from tsr_lightning.search.progress import Progress
 from tsr_lightning.training import checkpoints
-from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
 
 ROOT = Path(__file__).resolve().parent.parent
 SIGNALS = {"kill": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "Ctrl-C": signal.SIGINT}
@@ -85,7 +86,7 @@ class Phase(Callback):
     def _write(self, phase: str) -> None:
         Path(PHASE).write_text(phase, encoding="utf-8")
 
-    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
+    def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None:
         self._write("rollout" if progress.phase == TRAINING_ROLLOUT else "validation")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -19,6 +19,7 @@ from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rng import Key
+from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.search import (
     Beam,
     BestOfN,
@@ -33,7 +34,6 @@ from tsr_lightning.search import (
 )
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
-from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.trajectory import Candidate
 
 BARE: dict[str, Any] = {"prompt_style": "bare"}  # as the task's configuration has it

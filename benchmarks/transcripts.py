@@ -26,7 +26,7 @@ from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.spec import Scratch
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
-from tsr_lightning.training.instances import HeldOut, Instances
+from tsr_lightning.rollout.instances import HeldOut, Instances
 
 Message = dict[str, str]
 Batch = tuple[list[list[int]], int]  # rows of token ids, and how many of each row's are read and not learnt

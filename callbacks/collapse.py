@@ -17,11 +17,11 @@ from callbacks.levels import History, Level, Pairs
 from callbacks.on_collapse import BestPolicy, OnCollapse, Warn
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.instances import Instance
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.training.evaluation import EvalResult
-from tsr_lightning.training.instances import Instance
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ROLLOUT = "rollout/sampled"
@@ -207,7 +207,7 @@ class CollapseGuard(Callback):
         if not compat.is_fitting(trainer) or (trainer.sanity_checking and epochs > 0):  # resumed: the policy is known
             return
         evaluations: dict[str, dict[Instance, list[int]]] = {}
-        for counts in Ranks.of(trainer).gather([self._counts]):
+        for counts in ProcessGroup.of(trainer).gather([self._counts]):
             for name, instances in counts.items():
                 evaluations.setdefault(name, {}).update(instances)
         for name, instances in evaluations.items():

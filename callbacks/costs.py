@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
+from tsr_lightning.search.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class RolloutCostMeter:
     def __init__(self) -> None:
         self._ended = Costs()
         self._running = Costs()
-        self._number: int | None = None  # of the running rollout
+        self._began: float | None = None  # the running rollout
 
-    def update(self, progress: RolloutProgress) -> None:
+    def update(self, progress: Progress) -> None:
         if progress.phase != TRAINING_ROLLOUT:
             return
-        if progress.number != self._number:
+        if progress.began != self._began:
             self._ended += self._running
-            self._number = progress.number
+            self._began = progress.began
         self._running = progress.costs
 
     @property

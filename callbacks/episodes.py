@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from tsr_lightning.training.evaluation import EvalResult
+from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.trajectory import Trajectory
 
 

@@ -17,11 +17,12 @@ from callbacks.history import History
 from callbacks.measurement import GAPS, Measurement, figure_names, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.files import write_whole
+from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.protocol import EvalProtocol
+from tsr_lightning.search.progress import Progress
 from tsr_lightning.statistics import Difference
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
-from tsr_lightning.training.hooks import RolloutProgress
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.lightning_compat import (
     Position,
     datamodule,
@@ -122,7 +123,7 @@ class Evaluation(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._reset()  # a second `fit` of one process is a run of its own; a checkpoint is loaded after this
 
-    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
+    def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None:
         self._rollouts.update(progress)
 
     def on_rollout_metrics(self, trainer: Trainer, metrics: Mapping[str, float], epochs: int) -> None:
@@ -171,13 +172,13 @@ class Evaluation(Callback):
         envs = [entry.label for entry in data.mixture] if isinstance(data, RolloutDataModule) else []
         measured: dict[str, Measurement] = {}
         # a rank without a batch of some protocol takes part in gathering it too, and in the same order
-        for name, protocol in _merged(Ranks.of(trainer).gather([self._protocols])).items():
+        for name, protocol in _merged(ProcessGroup.of(trainer).gather([self._protocols])).items():
             if name not in self._episodes:
                 self._episodes[name] = _empty_metric(trainer, pl_module)
             episodes = self._episodes[name].gather()
             if isinstance(data, RolloutDataModule):
                 total = len(episodes.episodes) + episodes.lost
-                data.faults.check(episodes.lost, total, f"evaluation {name!r}", data.guard.last)
+                data.faults.check(episodes.lost, total, f"evaluation {name!r}", data.retry.last)
             measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
             if measurement is not None:
                 measured[name] = measurement

@@ -7,7 +7,7 @@ from typing import Any
 
 from callbacks.costs import RunCosts
 from callbacks.measurement import Measurement
-from tsr_lightning.training.instances import Instance
+from tsr_lightning.rollout.instances import Instance
 
 
 class History:

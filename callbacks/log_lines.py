@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from callbacks.table import duration
-from tsr_lightning.training.hooks import RolloutProgress
+from tsr_lightning.search.progress import Progress
 
 INTERVAL = 30.0  # seconds between lines of a rollout or an evaluation that is under way
 
@@ -13,12 +13,12 @@ INTERVAL = 30.0  # seconds between lines of a rollout or an evaluation that is u
 class Interval:
     """Says when the next line of a rollout under way is due."""
 
-    number: int | None = None  # of the rollout
+    began: float | None = None  # the rollout or evaluation
     next: float = INTERVAL  # its seconds
 
-    def is_due(self, progress: RolloutProgress) -> bool:
-        if progress.number != self.number:
-            self.number, self.next = progress.number, INTERVAL
+    def is_due(self, progress: Progress) -> bool:
+        if progress.began != self.began:
+            self.began, self.next = progress.began, INTERVAL
         if progress.seconds < self.next:
             return False
         self.next = progress.seconds + INTERVAL
@@ -38,7 +38,7 @@ class Rate:
         return f"{rate} ({self.episodes} episodes in {duration(self.seconds)})"
 
 
-def under_way(progress: RolloutProgress) -> str:
+def under_way(progress: Progress) -> str:
     """How far a rollout or an evaluation is, with its rate and the time left."""
     tokens = progress.costs.tokens_generated
     left = progress.seconds * (1 / progress.spent - 1) if progress.spent else None

@@ -6,9 +6,9 @@ from typing import Any
 
 from callbacks.episodes import Episode, GatheredEpisodes
 from tsr_lightning import statistics
+from tsr_lightning.rollout.instances import Instance
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.statistics import Estimate
-from tsr_lightning.training.evaluation import EvalProtocol
-from tsr_lightning.training.instances import Instance
 from tsr_lightning.training.lightning_compat import Position
 
 GAPS = ("success_rate", "return")  # the figures in which search is compared with plain sampling

@@ -119,7 +119,7 @@ def restore(trainer: Trainer, agent: LightningModule, path: str, learning_rate_f
     agent.load_state_dict(checkpoint["state_dict"])
     data = datamodule(trainer)
     if isinstance(data, RolloutDataModule):
-        data.forget_rollouts()  # those of the collapsed policy
+        data.discard_pending()  # those of the collapsed policy
     rates = [
         [_rates(group, learning_rate_factor) for group in optimizer.param_groups] for optimizer in trainer.optimizers
     ]

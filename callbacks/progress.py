@@ -9,11 +9,12 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
-from rich.progress import Progress
+from rich.progress import Progress as RichDisplay
 
 from callbacks.log_lines import INTERVAL, Interval, Rate, epoch_ended, evaluation_ended, under_way
-from tsr_lightning.training.evaluation import EvalResult
-from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
+from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
+from tsr_lightning.search.progress import Progress
 from tsr_lightning.training.lightning_compat import (
     epoch_limit,
     epochs_at_rollout,
@@ -39,7 +40,7 @@ class RolloutProgressBar(Callback):
         self._began = 0.0  # the epoch
         self._said = -INTERVAL  # when an epoch's line was written last
 
-    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
+    def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None:
         if not trainer.is_global_zero:
             return
         ended = progress.done >= progress.total
@@ -113,13 +114,13 @@ class RolloutProgressBar(Callback):
             self._line = None
 
 
-def describe(progress: RolloutProgress) -> str:
-    beside = f" ({progress.hidden_seconds:.1f} s beside updates)" if progress.hidden_seconds > 0 else ""
+def describe(progress: Progress) -> str:
+    beside = f" ({progress.overlapped_seconds:.1f} s beside updates)" if progress.overlapped_seconds > 0 else ""
     seconds = f"{progress.seconds:.1f} s{beside}"
     return f"{progress.phase} of {progress.total} searches in {seconds}: {describe_costs(progress)}"
 
 
-def describe_costs(progress: RolloutProgress) -> str:
+def describe_costs(progress: Progress) -> str:
     rate = progress.costs.tokens_generated / progress.seconds if progress.seconds > 0 else 0.0
     return f"{progress.costs.tokens_generated:,} tokens ({rate:,.0f}/s), {progress.costs.env_steps:,} env steps"
 
@@ -134,7 +135,7 @@ def _write(line: str) -> None:
 
 class _Line(ABC):
     @abstractmethod
-    def show(self, progress: RolloutProgress) -> None: ...
+    def show(self, progress: Progress) -> None: ...
 
     @abstractmethod
     def hide(self) -> None: ...
@@ -155,7 +156,7 @@ class _TqdmLine(_Line):
     def __init__(self) -> None:
         self._tqdm: Tqdm | None = None
 
-    def show(self, progress: RolloutProgress) -> None:
+    def show(self, progress: Progress) -> None:
         if self._tqdm is None:
             self._tqdm = Tqdm(
                 desc=progress.phase,
@@ -179,11 +180,11 @@ class _TqdmLine(_Line):
 class _RichLine(_Line):
     """One task for all rollouts, hidden and never removed: Lightning finds its own tasks by position."""
 
-    def __init__(self, display: Progress) -> None:
+    def __init__(self, display: RichDisplay) -> None:
         self.display = display
         self._task = display.add_task("rollout", visible=False)
 
-    def show(self, progress: RolloutProgress) -> None:
+    def show(self, progress: Progress) -> None:
         self.display.update(
             self._task,
             total=progress.total,

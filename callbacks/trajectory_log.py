@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from tsr_lightning.errors import require
-from tsr_lightning.training.evaluation import EvalResult
+from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.training.lightning_compat import Position, epochs_at_rollout, position_at_validation
 from tsr_lightning.trajectory import Group, Message, Trajectory, Turn
 

@@ -11,9 +11,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives import PPO
+from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
+from tsr_lightning.rollout.protocol import EvalProtocol
+from tsr_lightning.search.progress import Progress
 from tsr_lightning.training import lightning_compat as compat
-from tsr_lightning.training.evaluation import EvalProtocol, EvalResult
-from tsr_lightning.training.hooks import TRAINING_ROLLOUT, OnRolloutEnd, OnRolloutWave, RolloutProgress
+from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutWave
 from tsr_lightning.trajectory import Ended, Group, Message, Origin, Trajectory, Turn
 
 SAMPLED = EvalProtocol("sampled", temperature=1.0, samples=1)
@@ -140,14 +143,14 @@ class Data(LightningDataModule):
         for done, costs in enumerate(self.waves, start=1):
             for callback in callbacks:
                 if isinstance(callback, OnRolloutWave):
-                    progress = RolloutProgress(
-                        len(self.kept),
+                    progress = Progress(
                         TRAINING_ROLLOUT,
-                        done,
-                        len(self.waves),
-                        costs,
-                        2.0 * done,
-                        done / len(self.waves),
+                        began=len(self.kept),
+                        done=done,
+                        total=len(self.waves),
+                        costs=costs,
+                        seconds=2.0 * done,
+                        spent=done / len(self.waves),
                     )
                     callback.on_rollout_wave(self.trainer, progress)
         groups = self.rollout(compat.epochs_at_rollout(self.trainer))

@@ -7,7 +7,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
-from tsr_lightning.search.faults import Guard
+from tsr_lightning.search.retry import Retry
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.trajectory import Message, Turn
@@ -159,13 +159,13 @@ def driver(
     keep_tree: bool = False,
     keep_state_keys: bool = False,
     workers: Sequence[Any] = (),
-    guard: Guard | None = None,
+    retry: Retry | None = None,
 ) -> Driver:
     sampling = Sampling(1.0, max_response_tokens)
     env = Walk() if env is None else env
     others = [[worker] for worker in workers]
     return Driver(
-        [env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_tree, keep_state_keys, others, guard
+        [env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_tree, keep_state_keys, others, retry
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tsr_lightning.training.hooks import TRAINING_ROLLOUT, RolloutProgress
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
+from tsr_lightning.search.progress import Progress
 from tsr_lightning.training.lightning_compat import epochs_at_rollout, position_at_validation
 from tsr_lightning.trajectory import Group
 
@@ -45,7 +46,7 @@ class Killer(Callback):
 
         os.replace = replace
 
-    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
+    def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None:
         if progress.phase == TRAINING_ROLLOUT:
             self.waves += 1
             if self.waves % 5 == 3:  # five turns, each a wave

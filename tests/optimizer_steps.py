@@ -18,11 +18,11 @@ from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import Objective
 from tsr_lightning.policy.spec import PolicySpec, Scratch
+from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.search.plan import Mixed, PlanEntry
 from tsr_lightning.search.strategies import Beam, Sample
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.instances import HeldOut
 from tsr_lightning.trajectory import Ended, Group, Origin, Turn
 
 SIZES = Scratch(

@@ -23,7 +23,7 @@ from benchmarks.performance.iteration import Stopwatch, agent_of, data_of, train
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.report import machine
 from benchmarks.performance.workload import LADDER, Workload, make_model, play, tokenizer_of
-from tsr_lightning.training.memory import PeakMemory
+from tsr_lightning.rollout.peak_memory import PeakMemory
 
 _CPU = torch.device("cpu")
 BASE = Workload(groups=4, members=4, turns=4, prompt_tokens=100, response_tokens=8)

@@ -18,11 +18,11 @@ from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.surrogates import Clipped
+from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.search.plan import Uniform
+from tsr_lightning.search.progress import Progress
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.hooks import RolloutProgress
-from tsr_lightning.training.instances import HeldOut
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.trajectory import Group
 
@@ -45,7 +45,7 @@ class Stopwatch(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = time.perf_counter()
 
-    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None:
+    def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None:
         self._costs = progress.costs
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:

@@ -26,19 +26,15 @@ from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, training_sequences
 from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.cli.app import CheckingCLI, run
-from tsr_lightning.costs import Costs
-from tsr_lightning.training.collect import epoch_tasks, run_groups
-from tsr_lightning.training.distributed import Ranks, shares_by_kind
+from tsr_lightning.rollout.groups import epoch_tasks, run_groups
+from tsr_lightning.rollout.ranks import shares_by_kind
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.lightning_compat import attach
 from tsr_lightning.trajectory import Group
 
 RANKS, REPEATS = 2, 5
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.callbacks", "null")
-Gather = Callable[[Ranks], object]
-
-
-def unwatched(done: int, total: int, costs: Costs, spent: float) -> None:
-    """The progress of a rollout that nobody watches."""
+Gather = Callable[[ProcessGroup], object]
 
 
 def processor_seconds(function: Callable[[], object]) -> float:
@@ -50,16 +46,17 @@ def processor_seconds(function: Callable[[], object]) -> float:
 def rolled_out(cli: CheckingCLI) -> list[list[Group]]:
     """The groups of each rank's share, and a line about each."""
     agent, data = cli.model, cli.datamodule
-    driver = data.driver(data.sampling.temperature)
+    driver = data.actor.driver()
     instances = data.instances.training(0, data.instances_per_epoch).instances
     tasks = epoch_tasks(instances, data.plan.entries(0), data.key, 0)
-    run_groups(driver, tasks[:1], unwatched)
+    run_groups(driver, tasks[:1])
     by_rank = []
     for rank, share in enumerate(shares_by_kind([members[0].env for members in tasks], RANKS)):
-        driver.engine.release()
-        agent.begin_rollout()
+        data.actor.release()
+        agent.weights.gather()
+        data.actor.sync()
         before, started = driver.costs, time.process_time()
-        by_rank.append(run_groups(driver, [tasks[i] for i in share], unwatched))
+        by_rank.append(run_groups(driver, [tasks[i] for i in share]))
         costs = driver.costs - before
         print(
             f"rollout, rank {rank}: {time.process_time() - started:.2f} s, {costs.tokens_computed:,} tokens computed, "
@@ -82,7 +79,7 @@ def estimated(cli: CheckingCLI, asked: Sequence[ToEstimate], shares: Sequence[Se
 def _receive(rank: int, port: int, gathers: Sequence[tuple[str, Gather]], results: Any) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
     for name, gather in gathers:
-        seconds = [processor_seconds(partial(gather, Ranks(rank, RANKS))) for _ in range(REPEATS)]
+        seconds = [processor_seconds(partial(gather, ProcessGroup(rank, RANKS))) for _ in range(REPEATS)]
         results.put(f"gathering {name}, rank {rank}: {1000 * median(seconds):.1f} ms")
     dist.destroy_process_group()
 
@@ -122,7 +119,7 @@ def main(flags: Sequence[str]) -> None:
     pickled = [cli.model.estimates([asked[i] for i in share], limit) for share in by_tokens]
     lengths = [sum(len(one.flat()) for one in own) for own in pickled]
 
-    def as_tensors(ranks: Ranks) -> list[Estimates]:
+    def as_tensors(ranks: ProcessGroup) -> list[Estimates]:
         parts = ranks.gather_tensors(torch.cat([one.flat() for one in pickled[ranks.rank]]), lengths)
         sizes = [[len(one.flat()) for one in own] for own in pickled]
         return [Estimates.from_flat(one) for part, of in zip(parts, sizes, strict=True) for one in part.split(of)]

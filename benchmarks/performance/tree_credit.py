@@ -34,7 +34,7 @@ from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Strategy
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Candidate, Group
 
 _COMMON = {"prompt_style": "bare", "max_turns": 5, "actions_per_turn": 2, "max_actions": 10, "observation": "both"}
@@ -156,7 +156,7 @@ def update(groups: Sequence[Group], objective: Objective, policy: Policy, update
     policy.zero_grad()
     started = time.process_time()
     sequences = credited_sequences(
-        [objective.comparisons(group) for group in groups], objective, estimate, Ranks()
+        [objective.comparisons(group) for group in groups], objective, estimate, ProcessGroup()
     ).sequences
     steps = schedule(sequences, updates, Key(0)) if sequences else []
     batches = list(chain.from_iterable(steps))

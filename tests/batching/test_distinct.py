@@ -31,7 +31,7 @@ from tsr_lightning.objectives import (
 from tsr_lightning.rng import Key
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Comparison, Ended, Group, Member, Piece, TreePath, TreeTurn
 
 TREE = TreeCredit()
@@ -144,7 +144,7 @@ GROUPS = searched()
 def test_loss_and_gradient_are_those_of_a_sequence_per_response(name: str) -> None:
     objective = OBJECTIVES[name]
     merged = learned(
-        credited_sequences(comparisons(GROUPS, objective), objective, estimate, Ranks()).sequences, objective
+        credited_sequences(comparisons(GROUPS, objective), objective, estimate, ProcessGroup()).sequences, objective
     )
     expected = learned(unmerged(GROUPS, objective), objective)
     assert merged.rows < 0.9 * expected.rows
@@ -165,7 +165,7 @@ def test_each_distinct_response_is_estimated_and_trained_once_and_counts_as_ofte
     for group in GROUPS:
         estimated.clear()
         states = objective.comparisons(group)
-        rows = credited_sequences([states], objective, counting, Ranks()).sequences
+        rows = credited_sequences([states], objective, counting, ProcessGroup()).sequences
         drawn = [[each.turns[0].prompt + each.turns[0].response for each in state.members] for state in states]
         assert estimated == [tuple(row.ids.tolist()) for row in rows]
         assert estimated == list(chain.from_iterable(map(dict.fromkeys, drawn)))
@@ -189,7 +189,7 @@ def test_a_baseline_counts_every_copy() -> None:
             return [Comparison((worth, nothing, nothing, worth, nothing, nothing), weight=1.0)]
 
     objective = PolicyGradient(searched=Given(), advantage=GroupNormalised(divide_by_std=False))
-    rows = credited_sequences(comparisons(GROUPS[:1], objective), objective, estimate, Ranks()).sequences
+    rows = credited_sequences(comparisons(GROUPS[:1], objective), objective, estimate, ProcessGroup()).sequences
     assert [float(row.targets.advantages[0]) for row in rows if row.targets] == pytest.approx([2 / 3, -1 / 3])
     assert [float(row.targets.weights.sum()) for row in rows if row.targets] == pytest.approx([2, 4])
 
@@ -215,6 +215,6 @@ def test_without_a_tree_equal_trajectories_stay() -> None:
     """A sequence per trajectory, as every plan without a search's tree had it."""
     trajectory = replace(GROUPS[0].trajectories[0], tree=())
     twins = [Group(0, (trajectory, trajectory))]
-    assert len(credited_sequences([twins], GRPO(), estimate, Ranks()).sequences) == 2 * len(
+    assert len(credited_sequences([twins], GRPO(), estimate, ProcessGroup()).sequences) == 2 * len(
         training_sequences(trajectory)
     )

@@ -12,7 +12,7 @@ from commands import QUICK, TINY, tsr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tsr_lightning.errors import RunError
-from tsr_lightning.training.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions
+from tsr_lightning.rollout.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions
 from tsr_lightning.trajectory import Ended, Group, Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")

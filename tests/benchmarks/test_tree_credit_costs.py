@@ -11,7 +11,7 @@ from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Group
 
 
@@ -23,7 +23,7 @@ def zeros(asked: Sequence[ToEstimate]) -> list[Estimates]:
 def test_a_response_that_is_drawn_again_is_compared_again_and_not_trained_again() -> None:
     groups = [Group(t.instance, (t,)) for t in driver(keep_tree=True).run(tasks(Beam(width=2, candidates=4), 8))]
     compared = ([TREE.comparisons(group) for group in own] for own in (groups, repeated(groups, 3)))
-    once, thrice = (credited_sequences(own, TREE, zeros, Ranks()).sequences for own in compared)
+    once, thrice = (credited_sequences(own, TREE, zeros, ProcessGroup()).sequences for own in compared)
     # A state with one candidate becomes one with three, which are worth the same and left out.
     assert [row.ids.tolist() for row in thrice] == [row.ids.tolist() for row in once]
     few, many = signal(groups, TREE), signal(repeated(groups, 3), TREE)

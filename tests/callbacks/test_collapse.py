@@ -19,8 +19,8 @@ from processes import run_as_ranks
 from callbacks import CollapseGuard, InstanceFilter
 from callbacks.on_collapse import OnCollapse, Restore, Stop
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.strategies import Beam
-from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.trajectory import Group, Origin
 
 INSTANCES = 16

@@ -29,9 +29,9 @@ from processes import CONTEXT
 from callbacks import Evaluation
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.strategies import BestOfN
 from tsr_lightning.statistics import paired_difference, wilson
-from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.trajectory import Group
 
 pytestmark = [

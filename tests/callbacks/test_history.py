@@ -12,8 +12,8 @@ from callbacks import Evaluation
 from callbacks.costs import RunCosts
 from callbacks.history import History
 from callbacks.measurement import Measurement
+from tsr_lightning.rollout.instances import Instance
 from tsr_lightning.signals import Terminated
-from tsr_lightning.training.instances import Instance
 
 
 def measurement(samples: int, outcomes: dict[Instance, tuple[int, int]]) -> Measurement:

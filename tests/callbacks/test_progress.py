@@ -13,7 +13,8 @@ from callbacks.costs import RolloutCostMeter
 from callbacks.log_lines import epoch_ended
 from callbacks.progress import describe_costs
 from tsr_lightning.costs import Costs
-from tsr_lightning.training.hooks import OnRolloutWave, RolloutProgress
+from tsr_lightning.search.progress import Progress
+from tsr_lightning.training.hooks import OnRolloutWave
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 
@@ -57,8 +58,8 @@ def test_what_takes_long_is_told_every_30_seconds(tmp_path, capsys):
     for seconds in range(10, 101, 10):
         done, spent = (0, 0.0) if seconds < 50 else (8, 0.25)
         costs = Costs(tokens_generated=1000 * seconds)
-        progress.on_rollout_wave(run, RolloutProgress(7, "sampled", done, 32, costs, float(seconds), spent))
-    progress.on_rollout_wave(run, RolloutProgress(8, "rollout", 1, 4, Costs(tokens_generated=50), 40.0, 0.25))
+        progress.on_rollout_wave(run, Progress("sampled", 7, done, 32, costs, float(seconds), spent))
+    progress.on_rollout_wave(run, Progress("rollout", 8, 1, 4, Costs(tokens_generated=50), 40.0, 0.25))
     assert capsys.readouterr().err.splitlines() == [
         "evaluation sampled: 0 of 32 searches after 30.0 s, 30,000 tokens (1,000/s)",
         # a quarter took a minute
@@ -99,14 +100,14 @@ def test_beside_the_rich_bar_the_line_is_a_task_of_its_display(tmp_path, monkeyp
 
 
 def test_a_rollout_of_zero_seconds_has_rate_zero():
-    assert describe_costs(RolloutProgress(1, "rollout", 0, 1, Costs(), 0.0, 0.0)) == "0 tokens (0/s), 0 env steps"
+    assert describe_costs(Progress("rollout", 1, 0, 1, Costs(), 0.0, 0.0)) == "0 tokens (0/s), 0 env steps"
 
 
 def test_the_costs_of_rollouts_add_up_and_evaluations_are_left_out():
     costs = RolloutCostMeter()
 
     def wave(number, phase, waves, steps):
-        costs.update(RolloutProgress(number, phase, 0, 1, Costs(waves=waves, env_steps=steps), 1.0, 0.0))
+        costs.update(Progress(phase, number, 0, 1, Costs(waves=waves, env_steps=steps), 1.0, 0.0))
 
     wave(1, "rollout", 1, 10)
     wave(1, "rollout", 1, 20)  # a commit or a demonstration: steps without an engine call

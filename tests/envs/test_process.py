@@ -14,10 +14,10 @@ from tsr_lightning.envs.make import make_env, missing_methods
 from tsr_lightning.envs.process import ProcessEnv, process_env
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key
-from tsr_lightning.search.faults import Retrying
+from tsr_lightning.rollout.mixture import MixtureEntry
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Expert, Sample
-from tsr_lightning.training.mixture import MixtureEntry
 
 MISBEHAVING = "tests.misbehaving:Misbehaving-v0"
 SHIPPED = ["tsr/FrozenLake-v0", "tsr/Sokoban-v0", "tsr/WebShop-v0"]
@@ -190,7 +190,7 @@ def test_repetition_bears_all_kinds_of_failure(misbehaving: Any, tmp_path: Path)
     searches = tasks(Sample(), 20)
     expected = driver(make_env("tests.corridor:Corridor-v0", slip=0.0)).run(searches)
     env = misbehaving(timeout=0.3, raises=0.05, hangs=0.05, dies=0.05, folder=str(tmp_path))
-    runner = driver(env, guard=Retrying(10))
+    runner = driver(env, retry=Retrying(10))
     assert runner.survivors(searches) == expected
     noted = [name.partition(".")[0] for name in os.listdir(tmp_path)]
     counts = {"raised": runner.costs.env_errors, "hung": runner.costs.env_timeouts, "died": runner.costs.env_deaths}

@@ -13,7 +13,7 @@ from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.replay import Replayed, ReplayError
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
-from tsr_lightning.training.instances import HeldOut, Instances
+from tsr_lightning.rollout.instances import HeldOut, Instances
 
 ANSWERS = ["red", "blue", "pass"]
 

@@ -14,7 +14,7 @@ from tsr_lightning.envs.process import process_env
 from tsr_lightning.envs.single_turn import SingleTurnEnv, SolvedSingleTurnEnv
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
-from tsr_lightning.training.instances import HeldOut, Instances
+from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.trajectory import Message
 
 SUMS = [{"prompt": f"{a} + {b} = ?", "solution": a + b, "id": 10 * a + b} for a in range(4) for b in range(4)]

@@ -43,7 +43,7 @@ from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory, Turn
 
 trl = pytest.importorskip("trl", reason="TRL is not installed; make test-extras does that")
@@ -227,7 +227,7 @@ def our_side(folder: Path, ours: Objective, rollout: Rollout, micro_batch_tokens
     updates = Updates(minibatches=1, micro_batch_tokens=micro_batch_tokens)
     estimate = partial(estimates_of, rollout)
     comparisons = [ours.comparisons(group) for group in rollout.groups]
-    sequences = credited_sequences(comparisons, ours, estimate, Ranks(), updates).sequences
+    sequences = credited_sequences(comparisons, ours, estimate, ProcessGroup(), updates).sequences
     [step] = schedule(sequences, updates, Key(0))
     assert len(step) > (micro_batch_tokens < 1000)
     total = 0.0

@@ -16,13 +16,13 @@ from tsr_lightning.batching.sequences import TrainingSequence, training_sequence
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import DAPO, GRPO, PPO, RLOO, SFT, Credit, Objective, ReinforceRej, TreeCredit
 from tsr_lightning.policy.spec import PolicySpec, Scratch
+from tsr_lightning.rollout.instances import HeldOut
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
-from tsr_lightning.training import collect
+from tsr_lightning.training import credit as credit_module
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.evaluation import EvalProtocol
-from tsr_lightning.training.instances import HeldOut
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.trajectory import Trajectory
 
@@ -112,7 +112,7 @@ def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None
             for each in training_sequences(trajectory)
         ]
 
-    monkeypatch.setattr(collect, "training_sequences", shifted)
+    monkeypatch.setattr(credit_module, "training_sequences", shifted)
 
 
 FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted mask": shifted_mask}

@@ -18,10 +18,10 @@ from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
+from tsr_lightning.rollout.demonstrations import Demonstrations
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
-from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.trajectory import Message, Trajectory
 
 CHATML, THINKING, R1 = (

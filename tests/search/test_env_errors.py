@@ -11,7 +11,7 @@ from tests.spoiled import Spoiled
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.process import ProcessEnv, process_env
 from tsr_lightning.errors import EnvFault, RunError
-from tsr_lightning.search.faults import Retrying
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
 
@@ -36,7 +36,7 @@ INVALID = [
 
 
 def search(env: Any, strategy: Strategy = Beam(), retries: int = 3, **settings: Any) -> Any:  # noqa: B008  (frozen)
-    runner = driver(env, guard=Retrying(retries), limits=TokenLimits(10**6), **settings)
+    runner = driver(env, retry=Retrying(retries), limits=TokenLimits(10**6), **settings)
     return runner.survivors(tasks(strategy, 4)), runner.costs
 
 
@@ -107,6 +107,6 @@ def test_a_fault_that_the_environment_names_is_tried_again(where: str, in_proces
     assert (costs.env_errors, costs.trajectories_lost) == (8, 4)
 
 
-def test_what_a_play_without_guard_raises_is_the_environments_own() -> None:
+def test_what_a_play_without_retries_raises_is_the_environments_own() -> None:
     with pytest.raises(EnvFault, match="no page"):
         driver(Spoiled("step faults"), limits=TokenLimits(10**6)).run(tasks(Sample(), 1))

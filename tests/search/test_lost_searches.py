@@ -14,8 +14,8 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.search.contrast_beam import ContrastBeam
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.failures import SearchFailures
-from tsr_lightning.search.faults import Retrying
 from tsr_lightning.search.restarts import SuffixRestarts
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Sample, Strategy
 from tsr_lightning.search.vine import Vine
 from tsr_lightning.trajectory import Trajectory
@@ -38,7 +38,7 @@ def misbehaving(**chances: Any) -> MisbehavingGuided:
 
 
 def outcomes(env: Any, searches: list[SearchTask], retries: int) -> tuple[list[Trajectory | None], Costs]:
-    runner = driver(env, guard=Retrying(retries), keep_tree=True)
+    runner = driver(env, retry=Retrying(retries), keep_tree=True)
     return runner.survivors(searches), runner.costs
 
 
@@ -108,7 +108,7 @@ def test_workers_lose_what_one_environment_would_lose() -> None:
 
     searches = tasks(BestOfN(3), 40)
     found, costs = outcomes(Pit(), searches, retries=1)
-    threaded = driver(Pit(), guard=Retrying(1), keep_tree=True, workers=[Pit(), Pit()])
+    threaded = driver(Pit(), retry=Retrying(1), keep_tree=True, workers=[Pit(), Pit()])
     assert threaded.survivors(searches) == found
     assert 0 < found.count(None) < 40
     assert (threaded.costs.env_errors, threaded.costs.trajectories_lost) == (costs.env_errors, found.count(None))
@@ -116,11 +116,9 @@ def test_workers_lose_what_one_environment_would_lose() -> None:
 
 def test_a_rollout_is_given_up_once_too_much_is_lost() -> None:
     env = misbehaving(raises=1.0)
-    runner = driver(env, guard=Retrying(0), concurrency=4)
+    runner = driver(env, retry=Retrying(0), concurrency=4)
     reported = []
-    found = runner.survivors(
-        tasks(Sample(), 40), lambda done, total, costs, spent: reported.append((done, costs)), max_lost=2
-    )
+    found = runner.survivors(tasks(Sample(), 40), reported.append, max_lost=2)
     assert found == [None] * 40
     assert env.calls == 4  # one wave
     assert runner.costs.trajectories_lost == 40
@@ -128,42 +126,42 @@ def test_a_rollout_is_given_up_once_too_much_is_lost() -> None:
 
 def test_progress_counts_lost_searches_as_ended() -> None:
     reported = []
-    runner = driver(misbehaving(raises=0.1), guard=Retrying(0), concurrency=8)
-    found = runner.survivors(tasks(Sample(), 40), lambda *wave: reported.append(wave))
-    done, total, costs, spent = reported[-1]
-    assert done == total == 40
-    assert spent == 1
-    assert costs.trajectories_lost == found.count(None) > 0
-    assert costs == runner.costs - Costs(tokens_kept=runner.costs.tokens_kept)  # what is kept is known afterwards
+    runner = driver(misbehaving(raises=0.1), retry=Retrying(0), concurrency=8)
+    found = runner.survivors(tasks(Sample(), 40), reported.append)
+    last = reported[-1]
+    assert last.done == last.total == 40
+    assert last.spent == 1
+    assert last.costs.trajectories_lost == found.count(None) > 0
+    assert last.costs == runner.costs - Costs(tokens_kept=runner.costs.tokens_kept)  # what is kept is known afterwards
 
 
 def test_progress_says_how_much_of_the_budgets_is_spent() -> None:
     """A walk has six turns; one that has ended counts whole, one that has not begun counts nothing."""
     reported = []
-    leaves = driver(concurrency=30).leaves(tasks(Sample(), 40), lambda *wave: reported.append(wave))
+    leaves = driver(concurrency=30).leaves(tasks(Sample(), 40), reported.append)
     lengths = [leaf.depth for leaf in leaves]
-    first, second = [wave[3] for wave in reported[:2]]
+    first, second = [wave.spent for wave in reported[:2]]
     ended = [sum(length == turns for length in lengths[:30]) for turns in (1, 2)]
     assert ended[0] == 0  # no walk begins next to the goal: 30 have played a turn
     assert first == pytest.approx(30 / 6 / 40)
     assert second == pytest.approx((ended[1] + (30 - ended[1]) * 2 / 6) / 40)
-    assert [wave[3] for wave in reported] == sorted(wave[3] for wave in reported)
-    assert reported[-1][3] == 1
+    assert [wave.spent for wave in reported] == sorted(wave.spent for wave in reported)
+    assert reported[-1].spent == 1
 
 
 def test_a_mistake_in_the_configuration_is_not_repeated() -> None:
     with pytest.raises(ConfigError, match="Expert, but Walk has no oracle: use RandomActions"):
-        driver(Walk(), guard=Retrying(3)).survivors(tasks(Expert(), 1))
+        driver(Walk(), retry=Retrying(3)).survivors(tasks(Expert(), 1))
 
 
 def test_each_kind_of_failure_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    guard = Retrying(0)
+    retry = Retrying(0)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            driver(misbehaving(raises=0.3, bad_resets=[2]), guard=guard).survivors(tasks(Sample(), 40))
+            driver(misbehaving(raises=0.3, bad_resets=[2]), retry=retry).survivors(tasks(Sample(), 40))
     assert len(caplog.records) == 2
     texts = [record.getMessage() for record in caplog.records]
     for message in ("the page is gone", "no such page"):
         [text] = [text for text in texts if f"ConnectionError: {message}" in text]
         assert "misbehaving.py" in text
-    assert re.fullmatch(r"ConnectionError: the page is gone at tests/misbehaving\.py:\d+", guard.last)
+    assert re.fullmatch(r"ConnectionError: the page is gone at tests/misbehaving\.py:\d+", retry.last)

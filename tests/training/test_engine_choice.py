@@ -71,7 +71,8 @@ def test_an_engine_is_built_once_synced_before_use_released_before_updates_and_c
         "--trainer.check_val_every_n_epoch",
         1,
     )
-    rollout, evaluation = ["sync", "generate", "release"], ["sync", "generate"]
+    rollout = ["sync", "generate", "release"]
+    evaluation = 2 * ["sync", "generate"]  # one batch of each protocol
     assert [call for call, _ in groupby(CALLS)] == [
         *("build with 7 sequences", *rollout, *evaluation, *rollout, *evaluation, "close")
     ]

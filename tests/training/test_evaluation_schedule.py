@@ -15,10 +15,9 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import PPO
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.rollout.protocol import EvalProtocol, ValidationSchedule
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.evaluation import EvalProtocol
-from tsr_lightning.training.lightning_compat import ValidationSchedule
 
 EVERY = [
     EvalProtocol("sampled"),

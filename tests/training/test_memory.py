@@ -12,8 +12,9 @@ from commands import QUICK, TINY, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from tsr_lightning.engines.transformers.trie import PAGE, ROOT, Trie
-from tsr_lightning.training import memory
-from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
+from tsr_lightning.rollout.peak_memory import PeakMemory
+from tsr_lightning.training import heap as heap_module
+from tsr_lightning.training.heap import HeapTrimmer
 from tsr_lightning.trajectory import Group
 
 MIB = 2**20
@@ -63,11 +64,11 @@ def test_free_memory_goes_back_after_the_interval(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(time, "monotonic", lambda: now)
     heap = HeapTrimmer()
     gc.collect()
-    now += memory.TRIM_INTERVAL
+    now += heap_module.TRIM_INTERVAL
     heap.trim()  # of earlier tests
     before = resident()
     kept = scattered()
-    now += memory.TRIM_INTERVAL - 1
+    now += heap_module.TRIM_INTERVAL - 1
     heap.trim()
     assert resident() - before > 150 * MIB
     now += 1
@@ -114,7 +115,7 @@ class Scattering(Callback):
 @glibc
 @pytest.mark.usefixtures("empty_folder")
 def test_a_run_gives_memory_back_between_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "TRIM_INTERVAL", 0.0)
+    monkeypatch.setattr(heap_module, "TRIM_INTERVAL", 0.0)
     config = ("--config", "warm_start/frozen_lake.yaml", "--model.policy.model", TINY, *QUICK)
     scattering = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Scattering"}}]')
     one = ("--trainer.max_epochs", "1", "--data.evaluations", "[]")

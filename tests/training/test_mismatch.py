@@ -18,7 +18,7 @@ from torch import Tensor
 from tsr_lightning.batching.corrections import MaskedImportance, TruncatedImportance
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.tensors import Estimates
-from tsr_lightning.engines.local_model import weights_version
+from tsr_lightning.engines.model import weights_version
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, RunError
@@ -27,7 +27,7 @@ from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.rng import Key
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import (
     CHECKED,
     LOW_PRECISION_TOLERANCE,
@@ -89,7 +89,7 @@ def advantages(objective: GRPO, updates: Updates, *members: Trajectory) -> list[
     def estimate(pairs: Any) -> list[Estimates]:
         return [estimates_of(trajectory, gaps[id(trajectory)]) for trajectory, *_ in pairs]
 
-    sequences = credited_sequences([[Group(0, members)]], objective, estimate, Ranks(), updates).sequences
+    sequences = credited_sequences([[Group(0, members)]], objective, estimate, ProcessGroup(), updates).sequences
     return [sequence.targets.advantages.tolist() for sequence in sequences]
 
 

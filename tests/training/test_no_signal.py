@@ -25,11 +25,11 @@ from tsr_lightning.objectives import (
     UnbiasedK3,
 )
 from tsr_lightning.policy.spec import LoRA, PolicySpec
+from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.strategies import Beam, Sample
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.instances import HeldOut
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.training.trainer import Trainer
 from tsr_lightning.trajectory import Ended, Group

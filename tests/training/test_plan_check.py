@@ -26,6 +26,7 @@ from tsr_lightning.objectives import (
     TreeCredit,
     Unchanged,
 )
+from tsr_lightning.rollout.demonstrations import Demonstrations
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, SearchFailedGroups, Uniform
@@ -33,7 +34,6 @@ from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
 from tsr_lightning.search.vine import Vine
-from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.training.plan_check import check_plan
 
 IMITATING = GRPO(searched=ImitateSuccesses())

@@ -15,8 +15,9 @@ from torch import Tensor
 from callbacks.on_collapse import restore
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.errors import ConfigError, RunError
-from tsr_lightning.training.collect import epoch_tasks, roll_out
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.rollout.groups import epoch_tasks, roll_out
+from tsr_lightning.rollout.ranks import SingleProcess
+from tsr_lightning.search.progress import unreported
 from tsr_lightning.training.lightning_compat import epochs_at_rollout
 from tsr_lightning.training.staleness import check_staleness
 from tsr_lightning.trajectory import Group
@@ -84,7 +85,7 @@ class Recorder(Callback):
         agent.policy.load_trainable_state(self.weights[policy])
         instances = [(group.env, group.instance) for group in groups]
         tasks = epoch_tasks(instances, data.plan.entries(epoch), data.key, epoch)
-        found = roll_out(data.driver(1.0, policy_epochs=policy), tasks, lambda *_: None, Ranks()).groups
+        found = roll_out(data.actor.driver(policy_epochs=policy), tasks, unreported, SingleProcess()).groups
         agent.policy.load_trainable_state(self.weights[epoch])
         return found
 
@@ -209,11 +210,17 @@ def test_an_error_in_the_thread_ends_the_run_as_it_is(fit) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1, Updates(), Ranks(), "32-true"), r"data\.staleness is -1: give 0 to collect"),
-        ((1, Updates(reuse_logprobs=True), Ranks(), "32-true"), r"data\.staleness is 1: data\.updates\.reuse_logprobs"),
-        ((1, Updates(mismatch_tolerance=0.1), Ranks(), "32-true"), r"data\.staleness is 1: data\.updates\.mismatch"),
-        ((2, Updates(), Ranks(0, 2), "32-true"), r"data\.staleness is 2: .* single process, and there are 2"),
-        ((1, Updates(), Ranks(), "bf16-true"), r"data\.staleness is 1: trainer\.precision bf16-true"),
+        ((-1, Updates(), 1, "32-true"), r"data\.staleness is -1: give 0 to collect"),
+        (
+            (1, Updates(reuse_logprobs=True), 1, "32-true"),
+            r"data\.staleness is 1: data\.updates\.reuse_logprobs",
+        ),
+        (
+            (1, Updates(mismatch_tolerance=0.1), 1, "32-true"),
+            r"data\.staleness is 1: data\.updates\.mismatch",
+        ),
+        ((2, Updates(), 2, "32-true"), r"data\.staleness is 2: .* single process, and there are 2"),
+        ((1, Updates(), 1, "bf16-true"), r"data\.staleness is 1: trainer\.precision bf16-true"),
     ],
 )
 def test_what_does_not_go_with_staleness_is_refused(arguments: Any, message: str) -> None:
@@ -222,5 +229,5 @@ def test_what_does_not_go_with_staleness_is_refused(arguments: Any, message: str
 
 
 def test_without_staleness_nothing_is_refused() -> None:
-    check_staleness(0, Updates(reuse_logprobs=True), Ranks(0, 2), "bf16-true")
-    check_staleness(1, Updates(), Ranks(), "bf16-mixed")
+    check_staleness(0, Updates(reuse_logprobs=True), 2, "bf16-true")
+    check_staleness(1, Updates(), 1, "bf16-mixed")

@@ -15,9 +15,9 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import SFT
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.rollout.demonstrations import Demonstrations
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.trajectory import Origin
 
 # the resumed run writes to a new folder on purpose
@@ -142,9 +142,9 @@ def test_a_file_gives_the_tokens_that_the_oracle_gave(empty_folder: Path, monkey
     count = ("--data.demonstrations.count", str(len(rolled_out)))
     file = ("--data.demonstrations.path", "all.jsonl", *count)
     cli = tsr(*RUN, *EXPERT, *file, "--data.context", "Full", "--trainer.max_epochs", "1")
-    data, agent = cli.datamodule, cli.model
+    data = cli.datamodule
     assert data.demonstrations is not None
-    read = data.demonstrations.groups(data.key, 0, agent.chat(data.context), 2048)
+    read = data.demonstrations.groups(data.key, 0, data.actor.chat, 2048)
     assert len(read) == len(rolled_out) == 8
     by_line = {group.instance: group.trajectories[0] for group in read}
     for line, theirs in enumerate(rolled_out, start=1):

@@ -15,7 +15,7 @@ from textworld_games import KINDS, game_cache, make
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError, EnvFault
 from tsr_lightning.rng import Key
-from tsr_lightning.training.instances import HeldOut, Instances
+from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.worlds.panels import make_panel
 from tsr_lightning.worlds.textworld import package
 from tsr_lightning.worlds.textworld import pool as pool_module

@@ -16,7 +16,7 @@ from tests.webshop_files import ATTRIBUTES, HUMAN, PRODUCTS, publish
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
-from tsr_lightning.training.instances import HeldOut, Instances
+from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.worlds.webshop.colours import colour_in
 from tsr_lightning.worlds.webshop.generated_shops import GeneratedShops, valid_goals
 from tsr_lightning.worlds.webshop.goals import Goals, GoalSource

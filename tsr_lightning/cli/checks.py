@@ -32,7 +32,7 @@ from tsr_lightning.training.void_settings import check_void
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
     """Raises the first ConfigError that the run would meet."""
     for entry in data.mixture:
-        check_first_reset(entry.env, partial(data.make_env, entry), data.faults.retries)
+        check_first_reset(entry.env, partial(data.env_factory.make, entry), data.faults.retries)
     _check_new_model(agent.spec.model)
     check_policy(agent.spec)
     if subcommand != "export":  # which generates nothing

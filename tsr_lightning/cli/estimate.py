@@ -20,11 +20,11 @@ from tsr_lightning.estimate.prompt_lengths import average, counter_of, longest, 
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
 from tsr_lightning.estimate.workload import Episode
 from tsr_lightning.policy.sharding import check_not_quantised
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import Sample
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.training.evaluation import EvalProtocol
 from tsr_lightning.training.fsdp2 import FSDP2
 from tsr_lightning.training.hooks import LimitsGroups
 

@@ -7,7 +7,7 @@ their order changes any of them.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -20,7 +20,8 @@ from tsr_lightning.envs.waiting import Waiting
 from tsr_lightning.errors import RunError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
-from tsr_lightning.search.faults import Guard, Lost, Unguarded
+from tsr_lightning.search.progress import Progress, Report, unreported
+from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
@@ -28,9 +29,6 @@ from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, 
 from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
 
 WAVE_SECONDS = 60.0  # that a wave's environment steps take before a line says what is waited for
-
-# (searches ended, searches in all, costs since the run began, share of the searches' budgets that is spent)
-ProgressFn = Callable[[int, int, Costs, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Driver:
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
         policy_epochs: that the engine's policy has been trained for, recorded in the trajectories; None if unknown.
-        guard: what becomes of an environment that fails; by default its error ends the run. A candidate whose step
+        retry: repeats calls of an environment that fail; by default the error ends the run. A candidate whose step
             failed for good is left out of the answer to `Expand`; where a node has none left, or the turn of a `Commit`
             or `Demonstrate` failed, the search is lost.
     """
@@ -94,7 +92,7 @@ class Driver:
         keep_tree: bool = False,
         keep_state_keys: bool = False,
         workers: Sequence[Sequence[Branchable]] = (),
-        guard: Guard | None = None,
+        retry: Retry | None = None,
         policy_epochs: int | None = None,
     ) -> None:
         self.engine = engine
@@ -104,35 +102,41 @@ class Driver:
         self.keep_state_keys = keep_state_keys
         self.policy_epochs = policy_epochs
         self.costs = Costs()
-        self._guard = Unguarded() if guard is None else guard
-        self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._guard)
+        self._retry = NoRetry() if retry is None else retry
+        self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._retry)
         self._workers = [replace(self._simulator, envs=worker) for worker in workers]
         # an instance, and whether it is scored, and its root, which a group shares; None where its reset failed
         self._first: tuple[tuple[int, int, bool], Node | None] | None = None
 
-    def run(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Trajectory]:
+    def run(self, tasks: Sequence[SearchTask], report: Report = unreported) -> list[Trajectory]:
         """One trajectory per task, in the order of the tasks. Adds to `costs`. No search may be lost."""
-        return [self.trajectory(task, leaf) for task, leaf in zip(tasks, self.leaves(tasks, progress), strict=True)]
+        return [self.trajectory(task, leaf) for task, leaf in zip(tasks, self.leaves(tasks, report), strict=True)]
 
-    def leaves(self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None) -> list[Node]:
+    def leaves(self, tasks: Sequence[SearchTask], report: Report = unreported) -> list[Node]:
         """The leaf that each search chose. No search may be lost."""
-        chosen = self._search(tasks, progress, max_lost=len(tasks))
+        chosen = self._search(tasks, report, Progress(), max_lost=len(tasks))
         return [chosen[index] for index in range(len(tasks))]
 
     def survivors(
-        self, tasks: Sequence[SearchTask], progress: ProgressFn | None = None, max_lost: int | None = None
+        self,
+        tasks: Sequence[SearchTask],
+        report: Report = unreported,
+        begun: Progress | None = None,
+        max_lost: int | None = None,
     ) -> list[Trajectory | None]:
         """As `run`, with None for searches that were lost to failures of the environment.
 
         Args:
             tasks: the searches.
-            progress: is told of every wave.
+            report: called after every wave.
+            begun: the phase's progress before these searches; None begins a phase without a name.
             max_lost: where more are lost, all that have not ended are given up and count as lost.
         """
-        chosen = self._search(tasks, progress, len(tasks) if max_lost is None else max_lost)
+        most = len(tasks) if max_lost is None else max_lost
+        chosen = self._search(tasks, report, Progress() if begun is None else begun, most)
         return [self.trajectory(task, chosen[i]) if i in chosen else None for i, task in enumerate(tasks)]
 
-    def _search(self, tasks: Sequence[SearchTask], progress: ProgressFn | None, max_lost: int) -> dict[int, Node]:
+    def _search(self, tasks: Sequence[SearchTask], report: Report, begun: Progress, max_lost: int) -> dict[int, Node]:
         """The leaf that each search chose, by index; none of those that were lost."""
         before = self.costs
         lost = 0
@@ -151,7 +155,7 @@ class Driver:
                         count = min(len(waiting), size - len(cohort.searches))
                         for search in self._begin([waiting.popleft() for _ in range(count)]):
                             _advance(search, None, cohort, chosen)
-                    self.costs += self._guard.take_costs()
+                    self.costs += self._retry.take_costs()
                     running = sum(len(each.searches) for each in cohorts)
                     ended = len(tasks) - len(waiting) - running
                     if ended - len(chosen) > max_lost:
@@ -160,9 +164,10 @@ class Driver:
                     lost = ended - len(chosen)
                     if lost > max_lost:
                         return chosen
-                    if finished_wave and progress is not None:
+                    if finished_wave:
                         open_ = sum(_spent(search) for each in cohorts for search in each.searches)
-                        progress(ended, len(tasks), self.costs - before, (ended + open_) / len(tasks))
+                        spent = (ended + open_) / len(tasks)
+                        report(begun.after(ended, len(tasks), self.costs - before, spent))
                     if cohort.searches:
                         self._start_wave(cohort, executor)
         return chosen
@@ -188,7 +193,7 @@ class Driver:
     def _initial(self, task: SearchTask) -> Node | None:
         try:
             return self._simulator.root(task.instance, task.key, task.env, task.strategy.traits.scores_every_node)
-        except Lost:
+        except RetriesExhausted:
             return None
 
     def trajectory(self, task: SearchTask, leaf: Node) -> Trajectory:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from tsr_lightning.search.faults import Lost
+from tsr_lightning.search.retry import RetriesExhausted
 from tsr_lightning.search.simulator import TurnSimulator
 from tsr_lightning.search.tree import Node
 
@@ -57,5 +57,5 @@ def threaded(simulators: Sequence[TurnSimulator]) -> Iterator[StepExecutor]:
 def _node(step: EnvStep, simulator: TurnSimulator) -> Node | None:
     try:
         return step(simulator)
-    except Lost:
+    except RetriesExhausted:
         return None

@@ -16,7 +16,7 @@ from tsr_lightning.envs.outcome import Outcome, play, reset
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
-from tsr_lightning.search.faults import Guard, Unguarded
+from tsr_lightning.search.retry import NoRetry, Retry
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
 from tsr_lightning.trajectory import Ended, Message, Turn
 
@@ -59,14 +59,14 @@ class TurnSimulator:
         chat_format: builds prompts.
         sampling: the token limit of a turn.
         limits: the other token limits.
-        guard: what becomes of an environment that fails.
+        retry: repeats calls of the environment that fail.
     """
 
     envs: Sequence[Branchable]
     chat_format: ChatFormat
     sampling: Sampling
     limits: TokenLimits
-    guard: Guard = field(default_factory=Unguarded)
+    retry: Retry = field(default_factory=NoRetry)
 
     def root(self, instance: int, key: Key, index: int = 0, scored: bool = False) -> Node:
         """The initial state of an instance of the environment with this index."""
@@ -179,8 +179,8 @@ class TurnSimulator:
         return child
 
     def _called(self, call: Call, act: Callable[[], ResultT]) -> ResultT:
-        """The result of a call, tried again where the guard does so."""
-        return self.guard(partial(bounded, call, act))
+        """The result of a call, tried again as `retry` says."""
+        return self.retry(partial(bounded, call, act))
 
     def _has_room(self, parent: Node, turn: Turn, child: Node) -> bool:
         """Whether another response fits.

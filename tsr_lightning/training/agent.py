@@ -3,10 +3,11 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRSchedulerConfig
 from torch import Tensor, nn
@@ -14,28 +15,26 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.batching.quantities import sampled_logprobs
-from tsr_lightning.batching.schedule import Batch, micro_batches
-from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence
-from tsr_lightning.batching.tensors import Estimates, Outputs
-from tsr_lightning.engines.base import Engine, EngineSpec
+from tsr_lightning.batching.schedule import Batch
+from tsr_lightning.batching.sequences import ToEstimate
+from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Objective
-from tsr_lightning.policy.chat import Chat, Context
-from tsr_lightning.policy.model import Policy, Reference
+from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.sharding import Weights, weights_of, whole
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.peak_memory import PeakMemory
 from tsr_lightning.training import lightning_compat as compat
-from tsr_lightning.training.evaluation import EvalBatch, EvalResult
+from tsr_lightning.training.estimates import estimates
 from tsr_lightning.training.fsdp2 import check_strategy
-from tsr_lightning.training.memory import HeapTrimmer, PeakMemory
+from tsr_lightning.training.heap import HeapTrimmer
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.training.precision import check_precision
-from tsr_lightning.trajectory import Piece
 
 
 @runtime_checkable
@@ -43,6 +42,12 @@ class HasVocabularyText(Protocol):
     """A data module that has text of its task, from which the vocabulary of a new model is made."""
 
     def texts(self) -> Iterable[str]: ...
+
+
+class ValidationBatch(Protocol):
+    """Held-out instances, which play themselves with the policy as it is now."""
+
+    def run(self, trainer: Trainer) -> EvalResult: ...
 
 
 class Agent(LightningModule):
@@ -74,8 +79,6 @@ class Agent(LightningModule):
         self._policy: Policy | None = None
         self._weights: Weights | None = None
         self._tokenizer: PreTrainedTokenizerFast | None = None
-        self._chats: dict[Context, Chat] = {}
-        self._engines: dict[Context, Engine] = {}
         self._stats: dict[str, Tensor] = {}  # of the micro-batches of an optimizer step: sums
         self._maxima: dict[str, Tensor] = {}
         self._target_kl: float | None = None
@@ -126,70 +129,18 @@ class Agent(LightningModule):
             raise RuntimeError("the tokenizer is not loaded yet: Lightning's configure_model does it")
         return self._tokenizer
 
-    def chat(self, context: Context) -> Chat:
-        if context not in self._chats:  # reading a template and a large vocabulary takes a second
-            self._chats[context] = Chat.of(self.spec, self.tokenizer, context)
-        return self._chats[context]
-
-    def engine(self, spec: EngineSpec, context: Context, context_tokens: int) -> Engine:
-        """Kept for the whole run, because its memory is allocated once."""
-        if context not in self._engines:
-            end_ids = self.chat(context).end_ids
-            self._engines[context] = spec.build(self.policy, end_ids, context_tokens)
-        return self._engines[context]
-
-    def begin_rollout(self) -> None:
-        """Before a rollout or an evaluation: the engines take over the weights as they are now."""
-        self.weights.gather()
-        for engine in self._engines.values():
-            engine.sync()
-
     def teardown(self, stage: str) -> None:
         self._update_memory = None
-        for engine in self._engines.values():
-            engine.close()
-        self._engines = {}
 
     # -- before the updates -----------------------------------------------------------------------------------------
 
     def estimates(self, asked: Sequence[ToEstimate], micro_batch_tokens: int) -> list[Estimates]:
-        """Old log-probabilities, values and the reference's log-probabilities of trajectories. Computed in training
-        mode and before any update, so that the first update's ratio is 1. Those that are not to be computed keep the
-        engine's log-probabilities, and have no values."""
-        needs = self.objective.needs
-        sequences = [sequence for one in asked if one.computed for sequence in one.sequences]
-        truncated = [i for i, one in enumerate(asked) if needs.final_values and one.piece.final_prompt]
-        inputs = [*sequences, *(_final_context(asked[i].piece) for i in truncated)]
-        outputs = iter(self._outputs(self.policy, inputs, micro_batch_tokens))
-        logprobs, values = [], []
-        for piece, own, is_computed in asked:
-            of_own = [next(outputs) for _ in own] if is_computed else []
-            zeros = torch.zeros(piece.trained_tokens)
-            logprobs.append(torch.cat([one.logprobs for one in of_own]) if of_own else sampled_logprobs(piece))
-            values.append(torch.cat([one.values for one in of_own]) if of_own else zeros)
-        final = {i: float(one.values) for i, one in zip(truncated, outputs, strict=True)}
-        reference = [torch.zeros(one.piece.trained_tokens) for one in asked]
-        if needs.reference:
-            every = [sequence for one in asked for sequence in one.sequences]
-            of_reference = iter(self._outputs(self.policy.reference, every, micro_batch_tokens))
-            reference = [torch.cat([next(of_reference).logprobs for _ in one.sequences]) for one in asked]
-        return [
-            Estimates(*columns, final.get(i, 0.0))
-            for i, columns in enumerate(zip(logprobs, values, reference, strict=True))
-        ]
-
-    def _outputs(
-        self, model: Policy | Reference, sequences: Sequence[TrainingSequence], micro_batch_tokens: int
-    ) -> list[Outputs]:
-        """Of each sequence, on the CPU; without gradients, and otherwise as in `training_step`."""
-        found: dict[int, Outputs] = {}
-        with torch.no_grad(), compat.training_precision(self.trainer):
-            for indices, batch in micro_batches(sequences, micro_batch_tokens):
-                outputs = model.outputs(batch.packed.to(self.device), self.temperature)
-                sizes = [sequences[i].trained_tokens for i in indices]
-                parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
-                found.update(zip(indices, map(Outputs, *parts), strict=True))
-        return [found[i] for i in range(len(sequences))]
+        """Old log-probabilities, values and the reference's log-probabilities of trajectories, in the precision of the
+        updates (`training.estimates`)."""
+        precision = partial(compat.training_precision, self.trainer)
+        return estimates(
+            self.policy, asked, self.objective.needs, self.temperature, micro_batch_tokens, precision=precision
+        )
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
@@ -200,8 +151,6 @@ class Agent(LightningModule):
             epoch: of the rollout.
             target_kl: no optimizer step is taken at a KL to the rollout's policy above it; None for any KL.
         """
-        for engine in self._engines.values():
-            engine.release()
         self._heap.trim()
         self._epoch = epoch
         self._update_memory = PeakMemory(self.device)
@@ -250,7 +199,6 @@ class Agent(LightningModule):
 
     def on_validation_start(self) -> None:
         self._end_updates()
-        self.begin_rollout()
 
     def on_validation_end(self) -> None:
         self._heap.trim()
@@ -343,7 +291,7 @@ class Agent(LightningModule):
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     def validation_step(  # type: ignore[override]  # Lightning passes any output on to the callbacks
-        self, batch: EvalBatch, batch_idx: int, dataloader_idx: int = 0
+        self, batch: ValidationBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> EvalResult:
         return batch.run(self.trainer)
 
@@ -394,12 +342,6 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
         f"ckpt_path holds another model (different: {differing}), so give the model and adapter that it was trained "
         "with",
     )
-
-
-def _final_context(piece: Piece) -> TrainingSequence:
-    """A sequence whose one value is the critic's after the last turn: where the next id would have been sampled."""
-    ids = torch.tensor([*piece.final_prompt, 0])
-    return TrainingSequence(ids, torch.arange(len(ids)) == len(ids) - 1, torch.ones(1))
 
 
 def _digest(tokenizer: PreTrainedTokenizerFast) -> str:

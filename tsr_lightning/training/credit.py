@@ -18,7 +18,7 @@ from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.objectives.base import Needs, Objective
 from tsr_lightning.objectives.step_signal import outcomes_teach
 from tsr_lightning.rng import Key
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import computed, corrected, mismatch_metrics
 from tsr_lightning.trajectory import Comparison, Group
 
@@ -38,7 +38,7 @@ def credited_sequences(
     comparisons: Sequence[Sequence[Group | Comparison]],
     objective: Objective,
     estimate: EstimateFn,
-    ranks: Ranks,
+    ranks: ProcessGroup,
     updates: Updates = Updates(),  # noqa: B008  (frozen)
     key: Key = Key(0),  # noqa: B008  (frozen)
 ) -> Credited:
@@ -111,7 +111,9 @@ def _trees(
     return [trees[i] for i in range(len(trees))]
 
 
-def shared_estimates(asked: Sequence[ToEstimate], estimate: EstimateFn, ranks: Ranks, needs: Needs) -> list[Estimates]:
+def shared_estimates(
+    asked: Sequence[ToEstimate], estimate: EstimateFn, ranks: ProcessGroup, needs: Needs
+) -> list[Estimates]:
     """Estimates of all pieces, in their order. Each rank computes a share of about as many tokens as the others'; a
     prefix that pieces share is computed on few of them."""
     if ranks.world_size == 1:

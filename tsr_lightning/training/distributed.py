@@ -1,31 +1,27 @@
-"""Sharing items out to the ranks of a run, and gathering them again."""
+"""Gathering items and tensors of the ranks of a run, by torch.distributed."""
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Trainer
 from torch import Tensor
+
+if TYPE_CHECKING:  # credit needs no Lightning
+    from lightning.pytorch import Trainer
 
 ItemT = TypeVar("ItemT")
 
 
-def shares_by_kind(kinds: Sequence[int], parts: int) -> list[list[int]]:
-    """Shares items out such that each part has about as many of each kind: their indices, in ascending order."""
-    order = sorted(range(len(kinds)), key=kinds.__getitem__)
-    return [sorted(order[part::parts]) for part in range(parts)]
-
-
-class Ranks(NamedTuple):
-    """This process among those of a run."""
+class ProcessGroup(NamedTuple):
+    """This process among those of a Trainer's run (`rollout.ranks.Ranks`)."""
 
     rank: int = 0
     world_size: int = 1
 
     @classmethod
-    def of(cls, trainer: Trainer) -> "Ranks":
+    def of(cls, trainer: "Trainer") -> "ProcessGroup":
         return cls(trainer.global_rank, trainer.world_size)
 
     def shard(self, items: Sequence[ItemT]) -> list[ItemT]:

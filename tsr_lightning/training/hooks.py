@@ -1,33 +1,15 @@
 """What a Lightning callback may implement to take part in a rollout. `tsr_lightning` knows callbacks by these alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from lightning.pytorch import Trainer
 
-from tsr_lightning.costs import Costs
+from tsr_lightning.rollout.protocol import EvalProtocol
+from tsr_lightning.search.progress import Progress
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.lightning_compat import callbacks
 from tsr_lightning.trajectory import Group
-
-if TYPE_CHECKING:
-    from tsr_lightning.training.agent import Agent  # which knows evaluations, and these report to the hooks
-    from tsr_lightning.training.evaluation import EvalProtocol
-
-TRAINING_ROLLOUT = "rollout"  # the phase of a rollout that is trained on; an evaluation's is the name of its protocol
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutProgress:
-    """How far a rollout is, on this rank."""
-
-    number: int  # of the rollout, counted from 1 in this process
-    phase: str  # TRAINING_ROLLOUT or the name of an evaluation protocol
-    done: int  # searches that have ended
-    total: int
-    costs: Costs  # of this rollout so far
-    seconds: float
-    spent: float  # share of the budgets of all searches, ended ones counted whole: what is left takes at most as long
-    hidden_seconds: float = 0.0  # of these, in which the updates did not wait for it
 
 
 @runtime_checkable
@@ -35,7 +17,7 @@ class OnRolloutEnd(Protocol):
     """Called between search and credit with the groups of all ranks; the groups that it returns are trained on; of
     these, dynamic sampling, if any, takes the first with signal."""
 
-    def on_rollout_end(self, trainer: Trainer, agent: "Agent", groups: list[Group]) -> list[Group]: ...
+    def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]: ...
 
 
 @runtime_checkable
@@ -50,7 +32,7 @@ class OnRolloutMetrics(Protocol):
 class OnRolloutWave(Protocol):
     """Called after every wave of every rollout, those of evaluations included."""
 
-    def on_rollout_wave(self, trainer: Trainer, progress: RolloutProgress) -> None: ...
+    def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None: ...
 
 
 @runtime_checkable
@@ -66,6 +48,13 @@ class LimitsGroups(Protocol):
 class NamesMetrics(Protocol):
     """Says beforehand which figures it adds to `trainer.callback_metrics`, for others that monitor one of them."""
 
-    def metric_names(self, evaluations: Sequence["EvalProtocol"], environments: Sequence[str]) -> frozenset[str]:
+    def metric_names(self, evaluations: Sequence[EvalProtocol], environments: Sequence[str]) -> frozenset[str]:
         """Of these protocols, on environments with these labels."""
         ...
+
+
+def report_wave(trainer: Trainer, progress: Progress) -> None:
+    """Reports the progress of a rollout or an evaluation to the callbacks."""
+    for callback in callbacks(trainer):
+        if isinstance(callback, OnRolloutWave):
+            callback.on_rollout_wave(trainer, progress)

@@ -2,9 +2,9 @@
 
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
+from tsr_lightning.rollout.demonstrations import Demonstrations
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.training.demonstrations import Demonstrations
 from tsr_lightning.trajectory import Origin
 
 _SUPERVISED = "give it a supervised term (--config warm_start/supervised.yaml)"

@@ -2,12 +2,11 @@
 
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.errors import require
-from tsr_lightning.training.distributed import Ranks
 
 _PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # which set nothing for the whole process
 
 
-def check_staleness(staleness: int, updates: Updates, ranks: Ranks, precision: str) -> None:
+def check_staleness(staleness: int, updates: Updates, world_size: int, precision: str) -> None:
     """Refuses a `data.staleness` that a run cannot have."""
     key, is_ahead = "data.staleness", staleness > 0
     require(staleness >= 0, key, staleness, "give 0 to collect before the updates, or the epochs that may lie between")
@@ -22,8 +21,8 @@ def check_staleness(staleness: int, updates: Updates, ranks: Ranks, precision: s
         "are not the trainer's; set that to auto or null, or use 0"
     )
     require(not is_ahead or tolerance in ("auto", None), key, staleness, remedy)
-    remedy = f"rollouts beside updates need a single process, and there are {ranks.world_size}; use 0, or one device"
-    require(not is_ahead or ranks.world_size == 1, key, staleness, remedy)
+    remedy = f"rollouts beside updates need a single process, and there are {world_size}; use 0, or one device"
+    require(not is_ahead or world_size == 1, key, staleness, remedy)
     remedy = (
         f"trainer.precision {precision} sets a default type for the whole process, which rollouts and updates share; "
         f"use 0, or one of {', '.join(_PRECISIONS)}"

@@ -14,7 +14,6 @@ from tsr_lightning.cli.ray.environment import with_environment
 from tsr_lightning.cli.ray.options import RayOptions, make_parser, parse
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.signals import one_sentence_signals
-from tsr_lightning.training.distributed import Ranks
 from tsr_lightning.training.staleness import check_staleness
 
 VERSION = "2.60"  # that was tested
@@ -75,7 +74,7 @@ def checked_settings(flags: Sequence[str], options: RayOptions) -> dict[str, Any
             plugins = with_environment(self.config_init["fit"]["trainer"], LightningEnvironment())
             trainer = super().instantiate_trainer(**ranks, plugins=plugins, **kwargs)
             data = self.datamodule
-            check_staleness(data.staleness, data.updates, Ranks(0, options.num_workers), str(trainer.precision))
+            check_staleness(data.staleness, data.updates, options.num_workers, str(trainer.precision))
             return trainer
 
     return resolved_settings(flags, RanksCLI)

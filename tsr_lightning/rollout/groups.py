@@ -1,6 +1,6 @@
-"""Collects an epoch's rollout.
+"""The searches of an epoch's instances, and the groups of trajectories that come of them.
 
-Plain functions, which know no Trainer and no data module. Under several ranks each runs its share of the groups.
+Under several ranks each runs its share of the groups, and gets those of all.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,11 +9,14 @@ from itertools import chain, islice
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.rng import Key
-from tsr_lightning.search.driver import Driver, ProgressFn, SearchTask
+from tsr_lightning.rollout.instances import Instance
+from tsr_lightning.rollout.ranks import Ranks, shares_by_kind
+from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.plan import PlanEntry
-from tsr_lightning.training.distributed import Ranks, shares_by_kind
-from tsr_lightning.training.instances import Instance
+from tsr_lightning.search.progress import Progress, Report, unreported
 from tsr_lightning.trajectory import Group
+
+TRAINING_ROLLOUT = "rollout"  # the phase of a rollout that is trained on; an evaluation's is the name of its protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def epoch_tasks(
 def roll_out(
     driver: Driver,
     tasks: Sequence[Sequence[SearchTask]],
-    progress: ProgressFn,
+    report: Report,
     ranks: Ranks,
     max_lost: Callable[[int], int] = int,  # of so many searches; all of them if not given
     fallback: Sequence[Sequence[SearchTask]] = (),
@@ -80,10 +83,10 @@ def roll_out(
     each environment, whose episodes may differ in length. A group of which all trajectories were lost is left out;
     where a rank loses more than `max_lost` of all searches, it gives up the rest of its share. A group that lost none
     and has no success gets the members by its list of `fallback`, where there are any."""
-    before, wanted = driver.costs, sum(map(len, tasks))
+    before, wanted, begun = driver.costs, sum(map(len, tasks)), Progress(TRAINING_ROLLOUT)
     shares = shares_by_kind([members[0].env for members in tasks], ranks.world_size)
     share = shares[ranks.rank]
-    own = run_groups(driver, [tasks[i] for i in share], progress, max_lost(wanted))
+    own = run_groups(driver, [tasks[i] for i in share], report, begun, max_lost(wanted))
     further: list[Sequence[SearchTask]] = []
     if fallback:
         failed = [
@@ -92,9 +95,10 @@ def roll_out(
             if len(group.trajectories) == len(tasks[i]) and not any(t.succeeded for t in group.trajectories)
         ]
         further = [fallback[share[place]] for place in failed]
-        report = continued(progress, sum(len(group.trajectories) for group in own), driver.costs - before)
-        bearable = max_lost(wanted + sum(map(len, further))) - (driver.costs - before).trajectories_lost
-        searched = run_groups(driver, further, report, max(0, bearable))
+        costs, ended = driver.costs - before, sum(len(group.trajectories) for group in own)
+        bearable = max_lost(wanted + sum(map(len, further))) - costs.trajectories_lost
+        goes_on = replace(begun, done=ended, total=ended, costs=costs)
+        searched = run_groups(driver, further, report, goes_on, max(0, bearable))
         for place, group in zip(failed, searched, strict=True):
             own[place] = replace(own[place], trajectories=own[place].trajectories + group.trajectories)
     groups = ranks.gather(own, shares)
@@ -103,20 +107,15 @@ def roll_out(
     return Rollout([group for group in groups if group.trajectories], costs, searches=searches)
 
 
-def continued(progress: ProgressFn, ended: int, costs: Costs) -> ProgressFn:
-    """The progress of further searches, after so many that have ended at these costs."""
-
-    def report(done: int, total: int, further: Costs, spent: float) -> None:
-        progress(ended + done, ended + total, costs + further, (ended + spent * total) / (ended + total))
-
-    return report
-
-
 def run_groups(
-    driver: Driver, tasks: Sequence[Sequence[SearchTask]], progress: ProgressFn, max_lost: int | None = None
+    driver: Driver,
+    tasks: Sequence[Sequence[SearchTask]],
+    report: Report = unreported,
+    begun: Progress | None = None,
+    max_lost: int | None = None,
 ) -> list[Group]:
     """One group per list of tasks, which are all of one instance; without the trajectories that were lost."""
-    survivors = iter(driver.survivors(list(chain.from_iterable(tasks)), progress, max_lost))
+    survivors = iter(driver.survivors(list(chain.from_iterable(tasks)), report, begun, max_lost))
     return [
         Group(members[0].instance, tuple(t for t in islice(survivors, len(members)) if t is not None), members[0].env)
         for members in tasks

@@ -1,4 +1,4 @@
-"""Collects rollouts ahead of the updates, in a background thread. Knows neither the Trainer nor a rollout's contents.
+"""Collects rollouts ahead of the updates, in a background thread. Knows nothing of a rollout's contents.
 
     epoch e:        begin rollout e + s with the weights of now -> wait for rollout e -> updates
     beside it:      rollouts e + 1 to e + s, one after the other
@@ -17,10 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tsr_lightning.costs import Costs
-from tsr_lightning.search.driver import ProgressFn
-from tsr_lightning.training.collect import Rollout
-from tsr_lightning.training.monitor import Wave, WaveFn, timed
+from tsr_lightning.rollout.collect import Collected
+from tsr_lightning.search.progress import Progress, Report
 
 _STOP_SECONDS = 60.0  # that a stopping run waits for the wave in progress; an environment may hang
 
@@ -33,19 +31,8 @@ class Snapshot:
     weights: Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """A rollout, and what collecting it took."""
-
-    rollout: Rollout
-    policy_epochs: int  # that the policy which sampled it had been trained for
-    seconds: float
-    peak_mib: float
-    waited: float  # seconds that the updates waited for it
-
-
-# Collects the rollout of an epoch with a snapshot's weights; calls its last argument at the start of each round
-CollectFn = Callable[[int, Snapshot, Callable[[], ProgressFn]], Collected]
+# Collects the rollout of an epoch with a snapshot's weights, and reports its waves
+CollectFn = Callable[[int, Snapshot, Report], Collected]
 
 
 class _Cancelled(Exception):
@@ -54,26 +41,20 @@ class _Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A rollout to collect, and what its collection says meanwhile: None at the start of a round, then its waves."""
+    """A rollout to collect, and what its collection says meanwhile: its progress, and last of all its result."""
 
     epoch: int
     snapshot: Snapshot
     cancelled: Event = field(default_factory=Event)
-    messages: "SimpleQueue[Wave | Future[Collected] | None]" = field(default_factory=SimpleQueue)
+    messages: "SimpleQueue[Progress | Future[Collected]]" = field(default_factory=SimpleQueue)
 
-    def start_round(self) -> ProgressFn:
-        self.messages.put(None)
-        report = timed(self.messages.put)
-
-        def progress(done: int, total: int, costs: Costs, spent: float) -> None:
-            if self.cancelled.is_set():
-                raise _Cancelled
-            report(done, total, costs, spent)
-
-        return progress
+    def report(self, progress: Progress) -> None:
+        if self.cancelled.is_set():
+            raise _Cancelled
+        self.messages.put(progress)
 
 
-class Collector:
+class Ahead:
     """Collects rollouts one after the other, in the order in which they were begun.
 
     Args:
@@ -110,21 +91,17 @@ class Collector:
             self._thread = Thread(target=self._run, name="rollouts", daemon=True)
             self._thread.start()
 
-    def take(self, epoch: int, start_round: Callable[[], WaveFn]) -> Collected:
+    def take(self, epoch: int, report: Report) -> Collected:
         """Waits for the rollout of an epoch. Reports its waves, those of the past too, in the caller's thread, and
         raises the error that collecting it raised."""
         job, began = self._jobs[epoch], time.perf_counter()
-        report: WaveFn | None = None  # of the round
         while not isinstance(message := job.messages.get(), Future):
-            if message is None:
-                report = start_round()
-            elif report is not None:
-                waited = time.perf_counter() - began
-                report(replace(message, hidden_seconds=max(0.0, message.seconds - waited)))
+            waited = time.perf_counter() - began
+            report(replace(message, overlapped_seconds=max(0.0, message.seconds - waited)))
         del self._jobs[epoch]  # not earlier: a run that is interrupted here stops it
         return replace(message.result(), waited=time.perf_counter() - began)
 
-    def forget(self) -> None:
+    def discard_pending(self) -> None:
         """Drops all rollouts that were begun: the next ones are collected with the weights of then."""
         for job in self._jobs.values():
             job.cancelled.set()
@@ -160,7 +137,7 @@ class Collector:
                 continue
             ended: Future[Collected] = Future()
             try:
-                ended.set_result(self._collect(job.epoch, job.snapshot, job.start_round))
+                ended.set_result(self._collect(job.epoch, job.snapshot, job.report))
             except _Cancelled:
                 continue
             except BaseException as error:  # whatever it is, it ends the run: `take` raises it

@@ -9,7 +9,7 @@ from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
-from tsr_lightning.training.instances import HeldOut, Instances
+from tsr_lightning.rollout.instances import HeldOut, Instances
 
 LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 4})
 SMALL_LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 3})

@@ -1,22 +1,27 @@
-"""What is evaluated, when, and what comes back: plain data between the data module, the agent and the callbacks."""
+"""Evaluation protocols: how a policy is evaluated on held-out instances, and at which validations of a fit."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning.pytorch import Trainer
-
-from tsr_lightning.costs import Costs
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
-from tsr_lightning.search.driver import Driver, SearchTask
+from tsr_lightning.rollout.instances import Instance
+from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.strategies import Sample, Strategy
-from tsr_lightning.training.collect import run_groups
-from tsr_lightning.training.instances import Instance
-from tsr_lightning.training.lightning_compat import ValidationSchedule
-from tsr_lightning.training.monitor import RolloutMonitor, timed
-from tsr_lightning.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationSchedule:
+    """When a fit validates: after every `interval` epochs."""
+
+    interval: int
+    max_epochs: int
+
+    @property
+    def last(self) -> int:
+        """The epochs trained at the last validation."""
+        return self.max_epochs // self.interval * self.interval
 
 
 @dataclass(frozen=True)
@@ -68,34 +73,3 @@ class EvalProtocol:
             tuple(SearchTask(seed, member, strategy, key.fold_in(place, member), env) for member in range(self.samples))
             for place, (env, seed) in instances
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class EvalResult:
-    """The episodes of some held-out instances, one group per instance."""
-
-    protocol: EvalProtocol
-    groups: tuple[Group, ...]
-    costs: Costs
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class EvalBatch:
-    """Some held-out instances under one protocol: what a validation step runs."""
-
-    protocol: EvalProtocol
-    tasks: tuple[tuple[SearchTask, ...], ...]  # [instances][samples]
-    driver: Driver
-    monitor: RolloutMonitor
-    max_lost: int | None = None  # past which the rest of the batch is given up
-
-    def run(self, trainer: Trainer) -> EvalResult:
-        """With the policy as it is now; episodes that were lost to failures of the environment are left out."""
-        started = time.perf_counter()
-        before = self.driver.costs
-        report = timed(self.monitor.start(trainer, self.protocol.name))
-        groups = [group for group in run_groups(self.driver, self.tasks, report, self.max_lost) if group.trajectories]
-        costs = self.driver.costs - before
-        self.monitor.finish(self.protocol.name, groups)
-        return EvalResult(self.protocol, tuple(groups), costs, time.perf_counter() - started)

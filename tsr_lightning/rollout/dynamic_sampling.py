@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import has_signal
+from tsr_lightning.rollout.groups import Rollout
 from tsr_lightning.search.plan import Plan
-from tsr_lightning.training.collect import Rollout
 from tsr_lightning.trajectory import Group, Origin
 
 
@@ -46,7 +46,7 @@ class DynamicSampling:
         require(least <= self.max_sampled_tokens, "data.dynamic_sampling.groups", self.groups, remedy)
 
     def figures(self, rollout: Rollout) -> dict[str, float]:
-        """Of an epoch's rollout."""
+        """Metrics: rounds drawn, groups with signal."""
         return {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": rollout.with_signal}
 
     def shortfall(self, rollout: Rollout) -> str:

@@ -17,8 +17,8 @@ from tsr_lightning.envs.frozen_lake import TextFrozenLake
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
-from tsr_lightning.training.instances import HeldOut, Instance, Instances
-from tsr_lightning.training.mixture import MixtureEntry, choose, mixture_of
+from tsr_lightning.rollout.instances import HeldOut, Instance, Instances
+from tsr_lightning.rollout.mixture import MixtureEntry, choose, mixture_of
 
 REST = {"name": None, "first_epoch": 0, "last_epoch": None}  # of an entry that says nothing of them
 LAKE, SOKOBAN = make_env("tsr/FrozenLake-v0", size=3), make_env("tsr/Sokoban-v0")

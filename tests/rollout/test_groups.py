@@ -7,24 +7,21 @@ import torch
 from fakes import driver
 
 from tsr_lightning.batching.sequences import ToEstimate
-from tsr_lightning.costs import Costs
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.base import Credit, Estimates
 from tsr_lightning.rng import Key
+from tsr_lightning.rollout.groups import epoch_tasks, roll_out, run_groups
+from tsr_lightning.rollout.protocol import EvalProtocol
+from tsr_lightning.rollout.ranks import shares_by_kind
 from tsr_lightning.search.plan import PlanEntry
+from tsr_lightning.search.progress import Progress, unreported
 from tsr_lightning.search.strategies import Beam, BestOfN, Sample
-from tsr_lightning.training.collect import epoch_tasks, roll_out, run_groups
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks, shares_by_kind
-from tsr_lightning.training.evaluation import EvalProtocol
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Group
 
 ENTRIES = [PlanEntry(Sample(), 3), PlanEntry(BestOfN(n=2), 1)]
 INSTANCES = ((0, 4), (0, 9), (0, 2))
-
-
-def ignore(done: int, total: int, costs: Costs, spent: float) -> None:
-    """The progress of a rollout that nobody watches."""
 
 
 def test_every_instance_gets_the_members_of_the_plan() -> None:
@@ -46,11 +43,11 @@ def test_draws_differ_by_epoch_position_and_member() -> None:
 
 def test_ranks_roll_out_the_groups_that_one_process_does() -> None:
     tasks = epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0)
-    rollout = roll_out(driver(), tasks, ignore, Ranks())
+    rollout = roll_out(driver(), tasks, unreported, ProcessGroup())
     assert [group.instance for group in rollout.groups] == [4, 9, 2]
     assert [len(group.trajectories) for group in rollout.groups] == [4, 4, 4]
     assert rollout.costs.tokens_generated > 0
-    first, second = (run_groups(driver(), Ranks(rank, 2).shard(tasks), ignore) for rank in range(2))
+    first, second = (run_groups(driver(), ProcessGroup(rank, 2).shard(tasks), unreported) for rank in range(2))
     assert [first[0], second[0], first[1]] == rollout.groups
 
 
@@ -62,13 +59,13 @@ def test_groups_without_a_success_get_further_members() -> None:
     seen: list[tuple[int, int, int]] = []
     with_fallback = driver()
 
-    def watched(done: int, total: int, costs: Costs, spent: float) -> None:
-        seen.append((done, total, costs.tokens_generated))
+    def watched(progress: Progress) -> None:
+        seen.append((progress.done, progress.total, progress.costs.tokens_generated))
 
-    rollout = roll_out(with_fallback, tasks, watched, Ranks(), fallback=fallback)
+    rollout = roll_out(with_fallback, tasks, watched, ProcessGroup(), fallback=fallback)
     groups = rollout.groups
-    plain = roll_out(driver(), tasks, ignore, Ranks()).groups
-    searched = run_groups(driver(), fallback, ignore)
+    plain = roll_out(driver(), tasks, unreported, ProcessGroup()).groups
+    searched = run_groups(driver(), fallback, unreported)
     failed = [not any(t.succeeded for t in group.trajectories) for group in plain]
     assert 0 < sum(failed) < len(failed)
     assert rollout.searches == 2 * 24 + sum(failed)
@@ -120,8 +117,8 @@ class Numbered(GRPO):
 
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
-    groups = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), ignore, Ranks()).groups
-    sequences, credits, _ = credited_sequences([[group] for group in groups], Numbered(), zeros, Ranks())
+    groups = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), unreported, ProcessGroup()).groups
+    sequences, credits, _ = credited_sequences([[group] for group in groups], Numbered(), zeros, ProcessGroup())
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(sequences) == len(trajectories) == 12
     assert [float(credit.advantages[0]) for group in credits for credit in group] == list(range(12))
@@ -132,7 +129,7 @@ def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
 
 
 def test_without_groups_nothing_is_estimated() -> None:
-    assert credited_sequences([], GRPO(), zeros, Ranks()) == ([], [], {})
+    assert credited_sequences([], GRPO(), zeros, ProcessGroup()) == ([], [], {})
 
 
 def test_evaluation_draws_depend_on_protocol_position_and_sample_alone() -> None:

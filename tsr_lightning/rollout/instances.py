@@ -20,9 +20,9 @@ from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key, Stream
-from tsr_lightning.search.faults import Guard, Lost, Unguarded
-from tsr_lightning.training.drawn_states import DrawnStates, State, shortened
-from tsr_lightning.training.mixture import choose
+from tsr_lightning.rollout.drawn_states import DrawnStates, State, shortened
+from tsr_lightning.rollout.mixture import choose
+from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
 
 Instance = tuple[int, int]  # (index of the environment, seed of the initial state)
 
@@ -59,7 +59,7 @@ class Instances:
         held_out: what is kept from training.
         weights: the environments' chances of a training instance in an epoch, up to a common factor; null for equal
             ones.
-        guard: what becomes of an environment that fails.
+        retry: repeats resets that fail.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Instances:
         key: Key,
         held_out: HeldOut,
         weights: Callable[[int], Sequence[float]] | None = None,
-        guard: Guard | None = None,
+        retry: Retry | None = None,
     ) -> None:
         self._envs = envs
-        self._guard = Unguarded() if guard is None else guard
+        self._retry = NoRetry() if retry is None else retry
         self._weights = weights
         self._key = key
         self._spec = held_out
@@ -114,7 +114,7 @@ class Instances:
                 seed, initial, attempts = self._draw(
                     env, self._is_held_out, problem, self._key, Stream.INSTANCE, epoch, place
                 )
-            except Lost:
+            except RetriesExhausted:
                 instances.append(None)
                 continue
             instances.append((env, seed))
@@ -161,7 +161,7 @@ class Instances:
             try:
                 with told(f"held-out instance {place} of {name_of(self._envs[env])}"):
                     seed, initial, _ = self._draw(env, seeds.__contains__, problem, key, place)
-            except Lost as error:
+            except RetriesExhausted as error:
                 cause = error.__cause__ or error
                 raise RunError(
                     f"reset of {name_of(self._envs[env])} failed for held-out instance {place}: {describe(cause)}; fix "
@@ -177,7 +177,7 @@ class Instances:
         for attempt in range(_ATTEMPTS):
             seed = _seed(key, *parts, attempt)
             call = Call(self._envs[env], "reset", seed)
-            initial = env, self._guard(partial(bounded, call, partial(_initial_state, self._envs[env], seed)))
+            initial = env, self._retry(partial(bounded, call, partial(_initial_state, self._envs[env], seed)))
             if not is_taken(initial):
                 return seed, initial, attempt
         raise ConfigError(

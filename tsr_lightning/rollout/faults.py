@@ -75,7 +75,7 @@ def describe_failures(costs: Costs) -> str:
     )
 
 
-def without_lone(groups: Sequence[Group], objective: Objective, size: int) -> list[Group]:
+def drop_single_members(groups: Sequence[Group], objective: Objective, size: int) -> list[Group]:
     """Groups without compared trajectories that lost the others which they would be compared with.
 
     Args:
@@ -83,10 +83,10 @@ def without_lone(groups: Sequence[Group], objective: Objective, size: int) -> li
         objective: says what is compared. What has a tree is compared in its states.
         size: of a group that lost nothing.
     """
-    return [kept for group in groups if (kept := _without_lone(group, objective, size)).trajectories]
+    return [kept for group in groups if (kept := _without_single_member(group, objective, size)).trajectories]
 
 
-def _without_lone(group: Group, objective: Objective, size: int) -> Group:
+def _without_single_member(group: Group, objective: Objective, size: int) -> Group:
     others = tuple(t for t in group.trajectories if t.tree or not objective.compares(t.origin))
     compared = len(group.trajectories) - len(others)
     if len(group.trajectories) == size or compared >= objective.minimum_compared:

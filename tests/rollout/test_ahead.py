@@ -3,7 +3,6 @@
 import io
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +10,10 @@ import torch
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.training.collect import Rollout
-from tsr_lightning.training.collector import Collected, Collector, Snapshot
-from tsr_lightning.training.monitor import Wave
+from tsr_lightning.rollout.ahead import Ahead, Snapshot
+from tsr_lightning.rollout.collect import Collected
+from tsr_lightning.rollout.groups import Rollout
+from tsr_lightning.search.progress import Progress, Report, unreported
 
 WAVES = 3
 
@@ -33,12 +33,12 @@ class Collecting:
         self.began: list[tuple[int, int, float]] = []  # epoch, its policy's epochs, its weight
         self.ended: list[int] = []
 
-    def __call__(self, epoch: int, snapshot: Snapshot, start_round: Callable[[], Any]) -> Collected:
+    def __call__(self, epoch: int, snapshot: Snapshot, report: Report) -> Collected:
         self.began.append((epoch, snapshot.epochs, float(snapshot.weights["w"])))
-        progress = start_round()
+        begun = Progress("rollout")
         for wave in range(1, WAVES + 1):
             time.sleep(self.seconds)
-            progress(wave, WAVES, Costs(waves=wave), wave / WAVES)
+            report(begun.after(wave, WAVES, Costs(waves=wave), wave / WAVES))
         if epoch == self.fails_at:
             raise self.error
         self.ended.append(epoch)
@@ -49,10 +49,10 @@ def snapshot(epochs: int) -> Snapshot:
     return Snapshot(epochs, {"w": torch.tensor(10.0 * epochs)})
 
 
-def taken(collector: Collector, epoch: int, staleness: int, last: int) -> Collected:
+def taken(ahead: Ahead, epoch: int, staleness: int, last: int) -> Collected:
     """What an epoch does before its updates."""
-    collector.begin(epoch, range(epoch, epoch + staleness + 1), lambda: snapshot(epoch), last + 1)
-    return collector.take(epoch, lambda: lambda wave: None)
+    ahead.begin(epoch, range(epoch, epoch + staleness + 1), lambda: snapshot(epoch), last + 1)
+    return ahead.take(epoch, unreported)
 
 
 def threads() -> list[str]:
@@ -63,11 +63,11 @@ def threads() -> list[str]:
 @pytest.mark.parametrize(("of_wave", "of_updates"), [(0.0, 0.01), (0.005, 0.0)], ids=["slow updates", "slow rollouts"])
 def test_a_rollout_has_the_weights_of_its_place(staleness: int, of_wave: float, of_updates: float) -> None:
     collecting, found = Collecting(of_wave), []
-    collector = Collector(collecting)
+    ahead = Ahead(collecting)
     for epoch in range(6):
-        found.append(taken(collector, epoch, staleness, last=5).policy_epochs)
+        found.append(taken(ahead, epoch, staleness, last=5).policy_epochs)
         time.sleep(of_updates)
-    collector.stop()
+    ahead.stop()
     expected = [max(0, epoch - staleness) for epoch in range(6)]
     assert found == expected
     assert collecting.began == [(epoch, of, 10.0 * of) for epoch, of in enumerate(expected)]
@@ -75,60 +75,59 @@ def test_a_rollout_has_the_weights_of_its_place(staleness: int, of_wave: float, 
 
 def test_the_next_rollout_is_collected_while_the_caller_does_something_else() -> None:
     collecting = Collecting()
-    collector = Collector(collecting)
-    taken(collector, 0, staleness=1, last=9)
+    ahead = Ahead(collecting)
+    taken(ahead, 0, staleness=1, last=9)
     deadline = time.monotonic() + 10
     while collecting.ended != [0, 1] and time.monotonic() < deadline:
         time.sleep(0.001)
     assert collecting.ended == [0, 1]
-    collector.stop()
+    ahead.stop()
 
 
 def test_waves_are_reported_in_order_in_the_thread_that_waits() -> None:
-    collector = Collector(Collecting())
+    ahead = Ahead(Collecting())
     found: list[Any] = []
 
-    def start_round() -> Callable[[Wave], None]:
-        found.append("round")
-        return lambda wave: found.append((threading.current_thread(), wave.done, wave.costs.waves))
+    def report(progress: Progress) -> None:
+        found.append((threading.current_thread(), progress.done, progress.costs.waves))
 
-    collector.begin(0, range(2), lambda: snapshot(0))
+    ahead.begin(0, range(2), lambda: snapshot(0))
     for epoch in range(2):
-        collector.take(epoch, start_round)
+        ahead.take(epoch, report)
     here = threading.current_thread()
-    assert found == 2 * ["round", *((here, wave, wave) for wave in range(1, WAVES + 1))]
-    collector.stop()
+    assert found == 2 * [(here, wave, wave) for wave in range(1, WAVES + 1)]
+    ahead.stop()
 
 
-def test_hidden_seconds_are_those_that_nobody_waited() -> None:
-    collector, found = Collector(Collecting(seconds=0.05)), []
-    collector.begin(0, [0], lambda: snapshot(0))
+def test_overlapped_seconds_are_those_that_nobody_waited() -> None:
+    ahead, found = Ahead(Collecting(seconds=0.05)), []
+    ahead.begin(0, [0], lambda: snapshot(0))
     time.sleep(0.08)  # updates, which end in the second wave
-    collected = collector.take(0, lambda: found.append)
+    collected = ahead.take(0, found.append)
     assert 0.03 < collected.waited < 0.15
     last = found[-1]
     assert last.seconds >= 3 * 0.05
-    assert last.hidden_seconds == pytest.approx(last.seconds - collected.waited, abs=0.02)
-    collector.stop()
+    assert last.overlapped_seconds == pytest.approx(last.seconds - collected.waited, abs=0.02)
+    ahead.stop()
 
 
 def test_an_error_reaches_the_thread_that_waits_as_it_is() -> None:
     collecting = Collecting(fails_at=1)
-    collector = Collector(collecting)
-    taken(collector, 0, staleness=1, last=2)
+    ahead = Ahead(collecting)
+    taken(ahead, 0, staleness=1, last=2)
     with pytest.raises(RuntimeError) as caught:
-        taken(collector, 1, staleness=1, last=2)
+        taken(ahead, 1, staleness=1, last=2)
     assert caught.value is collecting.error
-    collector.stop()
+    ahead.stop()
     assert threads() == []
 
 
 def test_stopping_ends_a_rollout_after_its_wave_and_begins_no_other() -> None:
     collecting = Collecting(seconds=0.02)
-    collector = Collector(collecting)
-    collector.begin(0, range(3), lambda: snapshot(0))
+    ahead = Ahead(collecting)
+    ahead.begin(0, range(3), lambda: snapshot(0))
     time.sleep(0.01)
-    collector.stop()
+    ahead.stop()
     assert threads() == []
     assert [epoch for epoch, *_ in collecting.began] == [0]
     assert collecting.ended == []
@@ -136,49 +135,49 @@ def test_stopping_ends_a_rollout_after_its_wave_and_begins_no_other() -> None:
 
 def test_stopping_ends_a_rollout_that_was_waited_for_when_the_run_was_interrupted() -> None:
     collecting = Collecting(seconds=0.02)
-    collector = Collector(collecting)
-    collector.begin(0, [0], lambda: snapshot(0))
+    ahead = Ahead(collecting)
+    ahead.begin(0, [0], lambda: snapshot(0))
 
-    def interrupted() -> Any:
+    def interrupted(progress: Progress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        collector.take(0, interrupted)
-    collector.stop()
+        ahead.take(0, interrupted)
+    ahead.stop()
     assert threads() == []
     assert collecting.ended == []
 
 
 def test_a_resumed_run_with_less_staleness_keeps_its_bound() -> None:
-    first = Collector(Collecting())
+    first = Ahead(Collecting())
     for epoch in range(4):
         taken(first, epoch, staleness=2, last=9)
     state = first.state_dict(4)
     first.stop()
     assert state["policy_of"] == {4: 2, 5: 3}
-    second = Collector(Collecting())
+    second = Ahead(Collecting())
     second.load_state_dict(state, staleness=1)
     assert [taken(second, epoch, staleness=1, last=9).policy_epochs for epoch in (4, 5, 6)] == [4, 4, 5]
     second.stop()
 
 
-def test_what_was_forgotten_is_collected_again_with_the_weights_of_then() -> None:
+def test_what_was_discarded_is_collected_again_with_the_weights_of_then() -> None:
     collecting = Collecting()
-    collector = Collector(collecting)
-    taken(collector, 0, staleness=1, last=2)
-    collector.forget()
-    assert taken(collector, 1, staleness=1, last=2).policy_epochs == 1
-    assert taken(collector, 2, staleness=1, last=2).policy_epochs == 1
-    collector.stop()
+    ahead = Ahead(collecting)
+    taken(ahead, 0, staleness=1, last=2)
+    ahead.discard_pending()
+    assert taken(ahead, 1, staleness=1, last=2).policy_epochs == 1
+    assert taken(ahead, 2, staleness=1, last=2).policy_epochs == 1
+    ahead.stop()
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 3])
 @pytest.mark.parametrize("saved_after", [0, 1, 4])
 @pytest.mark.parametrize("within", [False, True], ids=["at an epoch's end", "within the next"])
-def test_a_collector_that_goes_on_from_a_checkpoint_has_the_weights_of_the_first(
+def test_ahead_that_goes_on_from_a_checkpoint_has_the_weights_of_the_first(
     staleness: int, saved_after: int, within: bool
 ) -> None:
-    first = Collector(Collecting())
+    first = Ahead(Collecting())
     ends_after = saved_after + within - 1  # a run that was to end here goes on as one that was not
     for epoch in range(saved_after):
         taken(first, epoch, staleness, last=ends_after)
@@ -190,7 +189,7 @@ def test_a_collector_that_goes_on_from_a_checkpoint_has_the_weights_of_the_first
 
     file.seek(0)
     collecting = Collecting()
-    second = Collector(collecting)
+    second = Ahead(collecting)
     state = torch.load(file, weights_only=True)
     assert len(state["policies"]) <= staleness + within
     second.load_state_dict(state, staleness)
@@ -201,14 +200,14 @@ def test_a_collector_that_goes_on_from_a_checkpoint_has_the_weights_of_the_first
     assert collecting.began == expected[saved_after:]
 
 
-def test_a_collector_that_was_never_used_stops() -> None:
-    Collector(Collecting()).stop()
+def test_ahead_that_was_never_used_stops() -> None:
+    Ahead(Collecting()).stop()
 
 
 def test_an_error_of_the_configuration_stays_one() -> None:
     collecting = Collecting(fails_at=0)
     collecting.error = ConfigError("data.faults.max_share is 0.1: allow more")
-    collector = Collector(collecting)
+    ahead = Ahead(collecting)
     with pytest.raises(ConfigError, match="allow more"):
-        taken(collector, 0, staleness=1, last=2)
-    collector.stop()
+        taken(ahead, 0, staleness=1, last=2)
+    ahead.stop()

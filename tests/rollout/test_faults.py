@@ -20,13 +20,14 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.objectives import GRPO, PPO, ImitateSuccesses, TreeCredit
 from tsr_lightning.rng import Key
-from tsr_lightning.search.faults import Retrying
+from tsr_lightning.rollout.faults import Faults, describe_failures, drop_single_members
+from tsr_lightning.rollout.groups import epoch_tasks, run_groups
+from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.search.plan import Uniform
+from tsr_lightning.search.progress import unreported
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.strategies import Sample
 from tsr_lightning.search.vine import Vine
-from tsr_lightning.training.collect import epoch_tasks, run_groups
-from tsr_lightning.training.faults import Faults, describe_failures, without_lone
-from tsr_lightning.training.instances import HeldOut, Instances
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 
@@ -158,7 +159,7 @@ def test_a_held_out_instance_that_cannot_be_reset_is_named(fit) -> None:
 def test_a_training_instance_that_cannot_be_reset_leaves_its_place_out() -> None:
     def instances(bad: list[int]) -> list[Any]:
         env = misbehaving(bad_resets=bad)
-        return list(Instances([env], Key(1), HeldOut(0), guard=Retrying(0)).training(0, 200).instances)
+        return list(Instances([env], Key(1), HeldOut(0), retry=Retrying(0)).training(0, 200).instances)
 
     whole, left = instances([]), instances([7, 8])
     assert left == [None if seed % 100 in (7, 8) else (env, seed) for env, seed in whole]
@@ -197,7 +198,7 @@ def test_every_list_of_tasks_has_its_group_though_all_of_it_is_lost() -> None:
     """Or the groups of several ranks would be put together in another order than that of the tasks."""
     searches = tasks(Sample(), 12)
     lists = [searches[:4], searches[4:8], searches[8:]]
-    groups = run_groups(driver(misbehaving(bad_resets=[1]), guard=Retrying(0)), lists, lambda *_: None)
+    groups = run_groups(driver(misbehaving(bad_resets=[1]), retry=Retrying(0)), lists, unreported)
     assert [(group.instance, len(group.trajectories)) for group in groups] == [(0, 4), (1, 0), (2, 4)]
 
 
@@ -206,7 +207,7 @@ class TestWithoutLone:
     SEARCHED = replace(SAMPLED, origin=Origin.SEARCHED)
 
     def left(self, objective: Any, size: int, *members: Trajectory) -> list[tuple[Trajectory, ...]]:
-        return [group.trajectories for group in without_lone([Group(0, members)], objective, size)]
+        return [group.trajectories for group in drop_single_members([Group(0, members)], objective, size)]
 
     def test_a_whole_group_stays(self) -> None:
         assert self.left(GRPO(), 1, self.SAMPLED) == [(self.SAMPLED,)]

@@ -1,4 +1,4 @@
-"""What becomes of an environment that fails: its call is tried again, and counted."""
+"""Retries calls of environments that fail, and counts the failures."""
 
 import logging
 import traceback
@@ -15,25 +15,25 @@ ResultT = TypeVar("ResultT")
 log = logging.getLogger(__name__)
 
 
-class Lost(Exception):
+class RetriesExhausted(Exception):
     """A call of an environment failed, and so did its repetitions."""
 
 
-class Guard(Protocol):
-    """Stands between search and its environments."""
+class Retry(Protocol):
+    """Calls an environment, and decides what becomes of a call that fails."""
 
     def __call__(self, act: Callable[[], ResultT], /) -> ResultT:
         """The result of a call, or of a few together, that begins by restoring or resetting the environment.
 
         Raises:
-            Lost: where there is none.
+            RetriesExhausted: where there is none.
         """
 
     def take_costs(self) -> Costs:
         """The failures since it was last asked."""
 
 
-class Unguarded:
+class NoRetry:
     """Lets every error through."""
 
     def __call__(self, act: Callable[[], ResultT], /) -> ResultT:
@@ -67,7 +67,7 @@ class Retrying:
             except FAULTS as error:
                 self._record(error)
                 if retry == self._retries:
-                    raise Lost from error
+                    raise RetriesExhausted from error
         raise AssertionError("a call returns, or its last repetition raises")
 
     def take_costs(self) -> Costs:

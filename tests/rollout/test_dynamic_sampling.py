@@ -11,16 +11,16 @@ from commands import QUICK, tsr
 from fakes import Scripted, Walk, driver
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import DAPO, GRPO
 from tsr_lightning.objectives.signal import has_signal
 from tsr_lightning.rng import Key
+from tsr_lightning.rollout.dynamic_sampling import DynamicSampling, sample_dynamically
+from tsr_lightning.rollout.groups import Rollout, epoch_tasks, roll_out
 from tsr_lightning.search.plan import Annealed, Mixed, Phases, PlanEntry, Uniform
+from tsr_lightning.search.progress import unreported
 from tsr_lightning.search.strategies import Beam, Expert, Sample
-from tsr_lightning.training.collect import Rollout, epoch_tasks, roll_out
-from tsr_lightning.training.distributed import Ranks
-from tsr_lightning.training.dynamic_sampling import DynamicSampling, sample_dynamically
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Ended, Group
 
 PLENTY = 10**9
@@ -51,10 +51,6 @@ class Lottery(Walk):
         super().set_state(before)
 
 
-def ignore(done: int, total: int, costs: Costs, spent: float) -> None:
-    """The progress of a rollout that nobody watches."""
-
-
 def lottery(count: int, epoch: int = 0) -> Callable[[int], Rollout]:
     """Rounds of `count` instances with the seeds 0, 1, 2, ...; every group samples a token per member."""
     ours = driver(Lottery(), Scripted(["a", "b"]))
@@ -63,7 +59,7 @@ def lottery(count: int, epoch: int = 0) -> Callable[[int], Rollout]:
     def draw(number: int) -> Rollout:
         first = number * count
         tasks = epoch_tasks([(0, seed) for seed in range(first, first + count)], entries, Key(1), epoch, first=first)
-        return roll_out(ours, tasks, ignore, Ranks())
+        return roll_out(ours, tasks, unreported, ProcessGroup())
 
     return draw
 

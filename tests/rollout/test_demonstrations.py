@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import Letters
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
-from tsr_lightning.training.demonstrations import Demonstrations
+from tsr_lightning.rollout.demonstrations import Demonstrations
 from tsr_lightning.trajectory import Group, Message, Origin
 
 ROOM = 1000

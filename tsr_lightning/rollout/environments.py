@@ -1,0 +1,94 @@
+"""The environments of a run: how they are made, and the sets of them that one thread at a time uses."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.playing import valid_response
+from tsr_lightning.envs.process import ProcessEnv
+from tsr_lightning.envs.sample_texts import sample_texts
+from tsr_lightning.rollout.answer_notice import AnswerForm
+from tsr_lightning.rollout.mixture import MixtureEntry
+
+
+@dataclass(frozen=True)
+class EnvFactory:
+    """Makes the environments of a mixture.
+
+    Args:
+        mixture: the entries.
+        in_processes: make each in a process of its own.
+        step_timeout: seconds that a step or a reset in such a process may take; None for no limit.
+        retries: how often a failed reset is tried again.
+    """
+
+    mixture: Sequence[MixtureEntry]
+    in_processes: bool = False
+    step_timeout: float | None = None
+    retries: int = 1
+
+    def make(self, entry: MixtureEntry) -> Branchable:
+        """An environment of the mixture, in this process or in one of its own."""
+        return entry.make_process(self.step_timeout) if self.in_processes else entry.make()
+
+    def make_all(self) -> list[Branchable]:
+        return [self.make(entry) for entry in self.mixture]
+
+    def texts(self) -> Iterator[str]:
+        """Text of the tasks, for the vocabulary of a new model."""
+        for entry in self.mixture:
+            env = self.make(entry)
+            yield from sample_texts(env, self.retries)
+            close([env])
+
+    def answer_form(self, index: int) -> AnswerForm:
+        """The form in which the environment with an index of the mixture wants to be answered."""
+        entry = self.mixture[index]
+        env = self.make(entry)
+        style = entry.env_kwargs.get("prompt_style")
+        form = AnswerForm(entry.env, None if style is None else str(style), valid_response(env))
+        close([env])
+        return form
+
+
+class Environments:
+    """One environment of each entry of a mixture, and as many again for each worker; made on first use.
+
+    Args:
+        factory: makes them.
+        workers: threads that step environments while responses are generated.
+    """
+
+    def __init__(self, factory: EnvFactory, workers: int = 0) -> None:
+        self.factory = factory
+        self.worker_count = workers
+        self._made: list[Branchable] = []
+
+    @cached_property
+    def envs(self) -> list[Branchable]:
+        return self._make()
+
+    @cached_property
+    def workers(self) -> list[list[Branchable]]:
+        return [self._make() for _ in range(self.worker_count)]
+
+    def another(self) -> "Environments":
+        """Environments of the same kind, for another thread."""
+        return Environments(self.factory, self.worker_count)
+
+    def close(self) -> None:
+        """Ends the processes; a further call of an environment starts a new one."""
+        close(self._made)
+
+    def _make(self) -> list[Branchable]:
+        envs = self.factory.make_all()
+        self._made += envs
+        return envs
+
+
+def close(envs: Sequence[Branchable]) -> None:
+    """Ends the processes of environments that have one."""
+    for env in envs:
+        if isinstance(env, ProcessEnv):
+            env.close()

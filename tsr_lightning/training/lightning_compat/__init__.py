@@ -1,0 +1,36 @@
+"""Every use of Lightning's internals and of what it does in a way of its own: what to check when it is upgraded."""
+
+from tsr_lightning.training.lightning_compat.handlers import Signals as Signals
+from tsr_lightning.training.lightning_compat.loggers import folder_logger as folder_logger
+from tsr_lightning.training.lightning_compat.loggers import has_fixed_version as has_fixed_version
+from tsr_lightning.training.lightning_compat.loggers import make_next_version as make_next_version
+from tsr_lightning.training.lightning_compat.loggers import open_csv as open_csv
+from tsr_lightning.training.lightning_compat.loggers import send_loggers_to as send_loggers_to
+from tsr_lightning.training.lightning_compat.loggers import tensorboard_folder as tensorboard_folder
+from tsr_lightning.training.lightning_compat.position import Position as Position
+from tsr_lightning.training.lightning_compat.position import epoch_limit as epoch_limit
+from tsr_lightning.training.lightning_compat.position import epochs_at_rollout as epochs_at_rollout
+from tsr_lightning.training.lightning_compat.position import nothing_to_train as nothing_to_train
+from tsr_lightning.training.lightning_compat.position import position_at_validation as position_at_validation
+from tsr_lightning.training.lightning_compat.position import stopped_by as stopped_by
+from tsr_lightning.training.lightning_compat.position import validation_schedule as validation_schedule
+from tsr_lightning.training.lightning_compat.saving import BEST_POLICY as BEST_POLICY
+from tsr_lightning.training.lightning_compat.saving import CheckpointFiles as CheckpointFiles
+from tsr_lightning.training.lightning_compat.saving import CheckpointFolders as CheckpointFolders
+from tsr_lightning.training.lightning_compat.saving import OneStart as OneStart
+from tsr_lightning.training.lightning_compat.saving import checkpoint_folders as checkpoint_folders
+from tsr_lightning.training.lightning_compat.saving import moved as moved
+from tsr_lightning.training.lightning_compat.saving import save_at_ends_of_epochs as save_at_ends_of_epochs
+from tsr_lightning.training.lightning_compat.saving import use_run_folder as use_run_folder
+from tsr_lightning.training.lightning_compat.steps import prepare_empty_epoch as prepare_empty_epoch
+from tsr_lightning.training.lightning_compat.steps import summed_loss as summed_loss
+from tsr_lightning.training.lightning_compat.steps import training_precision as training_precision
+from tsr_lightning.training.lightning_compat.steps import uncount_step as uncount_step
+from tsr_lightning.training.lightning_compat.trainers import attach as attach
+from tsr_lightning.training.lightning_compat.trainers import callbacks as callbacks
+from tsr_lightning.training.lightning_compat.trainers import datamodule as datamodule
+from tsr_lightning.training.lightning_compat.trainers import is_fitting as is_fitting
+from tsr_lightning.training.lightning_compat.trainers import leave_buffers_alone as leave_buffers_alone
+from tsr_lightning.training.lightning_compat.trainers import log_figures as log_figures
+from tsr_lightning.training.lightning_compat.trainers import run_folder as run_folder
+from tsr_lightning.training.lightning_compat.trainers import sharding_mesh as sharding_mesh

@@ -1,0 +1,116 @@
+"""The training data of Lightning's loop: iterating over it once rolls out an epoch and yields its updates."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+from tsr_lightning.batching.schedule import Batch, Updates
+from tsr_lightning.rollout.actor import Actor
+from tsr_lightning.rollout.answer_notice import check_valid
+from tsr_lightning.rollout.collect import RolloutSpec
+from tsr_lightning.rollout.demonstrations import Demonstrations
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
+from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.epoch import Comparisons, select, updates_of
+from tsr_lightning.training.notices import ResponseNotices
+from tsr_lightning.training.rollouts import Rollouts
+
+
+@dataclass(frozen=True)
+class EpochSpec:
+    """How every epoch of a fit is rolled out and trained on. Arguments as of the RolloutDataModule.
+
+    Args:
+        micro_batches: the fewest of an optimizer step, as `trainer.accumulate_grad_batches` asks for.
+    """
+
+    rollout: RolloutSpec
+    updates: Updates
+    staleness: int
+    demonstrations: Demonstrations | None
+    min_valid: float
+    micro_batches: int
+
+
+class TrainLoader:
+    """Epochs, each a rollout and then the micro-batches of its updates.
+
+    Args:
+        trainer: of the fit.
+        agent: that is trained.
+        actor: plays its policy.
+        rollouts: collects.
+        spec: of the epochs.
+        notices: about the responses.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        agent: Agent,
+        actor: Actor,
+        rollouts: Rollouts,
+        spec: EpochSpec,
+        notices: ResponseNotices,
+    ) -> None:
+        self._trainer = trainer
+        self._agent = agent
+        self._actor = actor
+        self._rollouts = rollouts
+        self._spec = spec
+        self._notices = notices
+
+    def __iter__(self) -> Iterator[Batch | None]:
+        """The micro-batches of the current epoch; a single None where nothing is left to train on, and nothing where
+        the epoch will not be trained."""
+        trainer, agent, spec = self._trainer, self._agent, self._spec
+        if reason := compat.nothing_to_train(trainer):
+            rank_zero_info(reason)
+            return
+        epoch = compat.epochs_at_rollout(trainer)
+        drawn, rolled_out = self._rolled_out(epoch)
+        demonstrated = self._demonstrated(epoch)
+        self._actor.release()
+        agent.begin_updates(epoch, spec.updates.target_kl)
+        steps = updates_of(
+            trainer,
+            agent,
+            rolled_out,
+            demonstrated,
+            spec.updates,
+            spec.rollout.key.fold_in("epoch", epoch),
+            epoch=epoch,
+            drawn=drawn,
+            staleness=spec.staleness,
+            at_least=spec.micro_batches,
+        )
+        if not steps:
+            compat.prepare_empty_epoch(trainer)
+            yield None
+            return
+        trainer.accumulate_grad_batches = len(steps[0])
+        for step in steps:
+            if agent.has_moved_past:
+                return
+            yield from step
+
+    def _rolled_out(self, epoch: int) -> tuple[int, Comparisons]:
+        """How many groups were drawn in an epoch, by all ranks, and the comparisons of each that is trained on."""
+        collected = self._rollouts.take(epoch, self._actor)
+        if collected is None:
+            return 0, []
+        groups, form = collected.rollout.groups, self._actor.environments.factory.answer_form
+        check_valid(groups, self._spec.min_valid, self._actor.spec.sampling.max_response_tokens, form)
+        self._notices.log(TRAINING_ROLLOUT, groups, self._actor)
+        return len(groups), select(self._trainer, self._agent, collected, self._spec.rollout, epoch)
+
+    def _demonstrated(self, epoch: int) -> Comparisons:
+        """Those of the file's demonstrations in an epoch; neither callbacks nor the rollout's figures see them."""
+        if self._spec.demonstrations is None:
+            return []
+        objective, actor = self._agent.objective.at(epoch), self._actor
+        groups = self._spec.demonstrations.groups(self._spec.rollout.key, epoch, actor.chat, actor.context_tokens)
+        return [objective.comparisons(group) for group in groups]
