@@ -16,7 +16,7 @@ from tsr_lightning.objectives.rehearsal import rehearse
 from tsr_lightning.rng import Key
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Group
 
 GAP = 0.25  # trainer over engine, in nats
@@ -34,7 +34,7 @@ def batches(objective: Objective, strategy: Strategy, *, keep_tree: bool = False
     trajectories = driver(keep_tree=keep_tree).run(tasks(strategy, 8))
     groups = [Group(i, tuple(trajectories[2 * i : 2 * i + 2])) for i in range(4)]
     parts = [objective.comparisons(group) for group in groups]
-    sequences = credited_sequences(parts, objective, estimate, Ranks()).sequences
+    sequences = credited_sequences(parts, objective, estimate, ProcessGroup()).sequences
     return [batch for step in schedule(sequences, Updates(micro_batch_tokens=60), Key(1)) for batch in step]
 
 

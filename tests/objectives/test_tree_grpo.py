@@ -18,7 +18,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import CISPO, GRPO, RLOO, PolicyGradient, SequenceMean, TokenMean
 from tsr_lightning.objectives.rehearsal import rehearse
 from tsr_lightning.training.credit import credited_sequences
-from tsr_lightning.training.distributed import Ranks
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Candidate, Comparison, Group, Turn
 
 Key = tuple[tuple[int, ...], tuple[int, ...]]  # prompt and response
@@ -75,7 +75,7 @@ def brute_force(group: Group) -> dict[Key, Tensor]:
 def test_each_turn_is_trained_once_with_the_credit_of_all_leaves_below_it(seed: int) -> None:
     group = group_of(seed)
     objective = GRPO(searched=TreeGRPO(), aggregation=SequenceMean())
-    rows = credited_sequences([objective.comparisons(group)], objective, zeros, Ranks()).sequences
+    rows = credited_sequences([objective.comparisons(group)], objective, zeros, ProcessGroup()).sequences
     divisor = sum(float(row.normalizers.sum()) for row in rows if row.normalizers is not None)
     trained: dict[Key, Tensor] = {}
     states: dict[Key, int] = {}
@@ -123,7 +123,7 @@ def test_the_gradient_is_that_of_a_term_per_leaf_where_the_loss_is_linear_or_the
         )
         return torch.autograd.grad(total, policy)[0]
 
-    rows = credited_sequences([parts], objective, zeros, Ranks()).sequences
+    rows = credited_sequences([parts], objective, zeros, ProcessGroup()).sequences
     merged = [((tuple(r.ids[~r.mask].tolist()), tuple(r.ids[r.mask].tolist())), r.targets) for r in rows if r.targets]
     every = [((turn.prompt, turn.response), targets_of(credit, span)) for turn, credit, span in per_leaf]
     assert len(merged) < len(every)
