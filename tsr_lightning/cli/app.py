@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_checkpoint, check_run
+from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.cli.first_look import look
 from tsr_lightning.cli.memory_check import check_memory
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
@@ -29,6 +30,7 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.monitored import check_monitors
 from tsr_lightning.training.precision import check_precision
+from tsr_lightning.training.run_folder import task_name
 from tsr_lightning.training.trainer import Trainer
 
 
@@ -54,6 +56,7 @@ class TSRCLI(LightningCLI):
         return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.set_defaults(dict(DEFAULTS))
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("data.sampling.temperature", "model.temperature")
@@ -65,6 +68,14 @@ class TSRCLI(LightningCLI):
             keys = {action.dest for known in self._subcommand_parsers.values() for action in known._actions}
             sentence = config_error_sentence(error) or parser_error_sentence(str(error), keys)
             raise ConfigError(sentence) from error
+
+    def before_instantiate_classes(self) -> None:
+        """Names the folder of the logger's runs after the task, where nobody named it."""
+        config, name = self.config[self.subcommand], "trainer.logger.init_args.name"
+        if name in config and config[name] is None:
+            env = config["data.env"]
+            names = [env] if isinstance(env, str) else [entry["env"] for entry in env]
+            config[name] = "_".join(dict.fromkeys(map(task_name, names)))
 
     def _dump_config(self) -> None:
         """Dumps nothing: Lightning would take a fifth of the start for `save_hyperparameters`, which nobody calls."""

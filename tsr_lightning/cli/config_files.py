@@ -1,6 +1,7 @@
 """Reads what `--config` names: a file, a shipped one by its name, or YAML itself. Imports no PyTorch."""
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -10,6 +11,7 @@ from tsr_lightning.cli.shipped_configs import config_folder, config_path
 from tsr_lightning.cli.suggestions import closest
 from tsr_lightning.errors import ConfigError
 
+ENV_KWARGS, CALLBACKS = "data.env_kwargs", "trainer.callbacks"  # which later files change key by key
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -32,6 +34,14 @@ def read_config(name: str) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise ConfigError(f"--config is {name}, which is no mapping of keys: write them as tsr fit --print_config does")
     return loaded
+
+
+def named_classes(keys: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """The dotted keys whose class a configuration names, without those within another such class."""
+    for name, value in keys.items():
+        key = f"{above}{name}"
+        if isinstance(value, Mapping) and key not in (ENV_KWARGS, CALLBACKS):
+            yield from [key] if "class_path" in value else named_classes(value, f"{key}.")
 
 
 def _exists(name: str) -> bool:

@@ -1,12 +1,14 @@
 """Refuses files and flags in an order in which the later silently replaces the earlier, and keys within a list."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from tsr_lightning.cli.arguments import File, Flag, Word
-from tsr_lightning.cli.config_files import read_config
+from tsr_lightning.cli.config_files import CALLBACKS, named_classes, read_config
+from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.errors import ConfigError
 
 _ABSENT = object()
@@ -16,9 +18,10 @@ def check_order(given: Sequence[File | Flag | Word]) -> None:
     """Reads the files of a command line, and raises the first ConfigError.
 
     A file that names `data.env` is a whole task, over which the others are laid: it comes before them, and before flags
-    of the same keys. Where it replaces nothing, it may come later.
+    of the same keys. Where it replaces nothing, it may come later. A file that names a class begins it anew, so a file
+    that chooses a class within, as those of `credit/` do, comes after it.
     """
-    merged: dict[str, Any] = {}
+    merged: dict[str, Any] = _nested(DEFAULTS)
     overlays: list[tuple[str, dict[str, Any]]] = []  # files that name no environment
     flags: list[Flag] = []
     own_lists: set[str] = set()  # that a flag has set
@@ -26,6 +29,7 @@ def check_order(given: Sequence[File | Flag | Word]) -> None:
         match part:
             case File(name):
                 keys = read_config(name)
+                _check_drops_no_class(name, keys, overlays)
                 if _at(keys, "data.env") is _ABSENT:
                     overlays.append((name, keys))
                 else:
@@ -50,6 +54,19 @@ def _check_is_first(name: str, keys: Mapping[str, Any], overlays: Sequence[tuple
             )
 
 
+def _check_drops_no_class(
+    name: str, keys: Mapping[str, Any], overlays: Sequence[tuple[str, Mapping[str, Any]]]
+) -> None:
+    for earlier, theirs in overlays:
+        for outer in named_classes(keys):
+            for inner in named_classes(theirs):
+                if inner.startswith(f"{outer}.") and _at(keys, inner) != _at(theirs, inner):
+                    raise ConfigError(
+                        f"--config {earlier} comes before --config {name}, which begins {outer} anew and drops its "
+                        f"{inner}: give --config {name} --config {earlier}"
+                    )
+
+
 def _check_comes_before(name: str, keys: Mapping[str, Any], flags: Sequence[Flag]) -> None:
     for flag in flags:
         if flag.value is not None and _replaces(_at(keys, flag.key), _value(flag.value)):
@@ -57,7 +74,9 @@ def _check_comes_before(name: str, keys: Mapping[str, Any], flags: Sequence[Flag
 
 
 def _check_list(flag: Flag, merged: Mapping[str, Any], own_lists: set[str]) -> None:
-    """jsonargparse would change the last element alone."""
+    """jsonargparse would change the last element alone. A callback is named by its class."""
+    if re.fullmatch(rf"{CALLBACKS}\.[A-Z]\w*\.\w+", flag.key):
+        return
     names = flag.key.split(".")
     for depth in range(1, len(names)):
         key = ".".join(names[:depth])
@@ -67,6 +86,14 @@ def _check_list(flag: Flag, merged: Mapping[str, Any], own_lists: set[str]) -> N
                 f"{flag} names no element of {key}, which is a list of {len(found)}: give the whole list, as "
                 f"--{key} '[...]' or in a file, or one element more as --{key}+"
             )
+
+
+def _nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, value in dotted.items():
+        section, _, name = key.partition(".")
+        nested.setdefault(section, {})[name] = value
+    return nested
 
 
 def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -93,6 +120,8 @@ def _replaces(after: Any, before: Any) -> bool:
 
 
 def _merged(before: Any, after: Any) -> Any:
+    if isinstance(before, list) and isinstance(after, Mapping):
+        return before  # arguments of callbacks, by name
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return after
     return {**before, **{key: _merged(before.get(key), value) for key, value in after.items()}}

@@ -1,6 +1,8 @@
-"""Merges `data.env_kwargs` key by key, at every depth, where jsonargparse would replace the whole dictionary.
+"""Lays one --config over those before it.
 
-A later --config that names another environment starts without arguments: the earlier ones were the other environment's.
+A file that names a class begins with the defaults of that class: the arguments of earlier files were those of another
+recipe. `data.env_kwargs` merge key by key, at every depth, where jsonargparse would replace the whole dictionary, unless
+the file names another environment. A mapping as `trainer.callbacks` changes arguments of those that are there.
 """
 
 import json
@@ -9,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
-from jsonargparse import ActionConfigFile, get_loader
+from jsonargparse import ActionConfigFile, Namespace, get_loader
 
-_ENV, _KWARGS = "data.env", "data.env_kwargs"
+from tsr_lightning.cli.config_files import CALLBACKS, ENV_KWARGS, named_classes, read_config
+from tsr_lightning.errors import require
+
+_ENV = "data.env"
 _CONFIG = ("--config", "-c")
 
 
@@ -19,14 +24,47 @@ class Overlay(ActionConfigFile):
     """The parser's `--config`."""
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        is_known = _KWARGS in cfg
-        env, kwargs = cfg.get(_ENV), cfg.pop(_KWARGS)  # removed, so that only this file's arguments are there below
+        keys = read_config(values)
+        for key in named_classes(keys):
+            if key in cfg:
+                cfg.pop(key)
+        if (changes := _callback_changes(keys)) is not None:
+            callbacks = with_arguments(cfg.get(CALLBACKS) or [], changes)
+            values = json.dumps({**keys, "trainer": {**keys["trainer"], "callbacks": callbacks}})
+        is_known = ENV_KWARGS in cfg
+        env, kwargs = cfg.get(_ENV), cfg.pop(ENV_KWARGS)  # removed, so that only this file's arguments are there below
         super().__call__(parser, cfg, values, option_string)
         before = kwargs if env is None or cfg.get(_ENV) == env else None
-        if _KWARGS in cfg:
-            cfg[_KWARGS] = merged(before, cfg[_KWARGS])
+        if ENV_KWARGS in cfg:
+            cfg[ENV_KWARGS] = merged(before, cfg[ENV_KWARGS])
         elif is_known:
-            cfg[_KWARGS] = before
+            cfg[ENV_KWARGS] = before
+
+
+def _callback_changes(keys: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """`trainer.callbacks` where it is a mapping of names to arguments; None for a list, for one callback and for null."""
+    trainer = keys.get("trainer")
+    given = trainer.get("callbacks") if isinstance(trainer, Mapping) else None
+    return given if isinstance(given, Mapping) and "class_path" not in given else None
+
+
+def with_arguments(callbacks: Sequence[Any], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The list of callbacks with other arguments of some.
+
+    Args:
+        callbacks: as the parser holds them.
+        changes: arguments by the name of a class.
+
+    Raises:
+        ConfigError: no callback has that name.
+    """
+    plain = [callback.as_dict() if isinstance(callback, Namespace) else dict(callback) for callback in callbacks]
+    by_name = {str(callback["class_path"]).rpartition(".")[2]: callback for callback in plain}
+    for name, arguments in changes.items():
+        remedy = f"name one of {', '.join(by_name)} with its arguments, or give the whole list"
+        require(name in by_name and isinstance(arguments, Mapping), f"{CALLBACKS}.{name}", arguments, remedy)
+        by_name[name]["init_args"] = {**(by_name[name].get("init_args") or {}), **arguments}
+    return plain
 
 
 def merged(before: Any, after: Any) -> Any:
@@ -38,7 +76,7 @@ def merged(before: Any, after: Any) -> Any:
 
 
 def as_overlays(args: Sequence[str]) -> list[str]:
-    """The arguments of a subcommand, with flags for `data`, `data.env` and `data.env_kwargs` as --config.
+    """The arguments of a subcommand, with flags for `data`, `data.env`, `data.env_kwargs` and callbacks as --config.
 
     Of the flags for one argument of the environment those for a key within it, which jsonargparse would let replace
     the argument.
@@ -51,7 +89,8 @@ def as_overlays(args: Sequence[str]) -> list[str]:
         flag, has_value, after = part.partition("=")
         name, others = sections[-1]
         keys = _keys_within(flag)
-        if not keys and flag not in (*_CONFIG, "--data", f"--{_ENV}", f"--{_KWARGS}"):
+        callback = re.fullmatch(rf"--{CALLBACKS}\.([A-Z]\w*)\.(\w+)", flag)
+        if not keys and not callback and flag not in (*_CONFIG, "--data", f"--{_ENV}", f"--{ENV_KWARGS}"):
             others.append(part)
             continue
         value = after if has_value else next(rest, None)
@@ -62,12 +101,15 @@ def as_overlays(args: Sequence[str]) -> list[str]:
             sections.append(([], []))
         elif flag == f"--{_ENV}":
             name += ["--config", f'{{"data": {{"env": {value if value.startswith("[") else json.dumps(value)}}}}}']
+        elif callback:
+            arguments = {callback[1]: {callback[2]: _loaded(value)}}
+            others += ["--config", json.dumps({"trainer": {"callbacks": arguments}})]
         elif keys:
             inner = _loaded(value)
             for key in reversed(keys):
                 inner = {key: inner}
             others += ["--config", json.dumps({"data": {"env_kwargs": inner}})]
-        elif flag == f"--{_KWARGS}" and _is_mapping(value):
+        elif flag == f"--{ENV_KWARGS}" and _is_mapping(value):
             others += ["--config", f'{{"data": {{"env_kwargs": {value}}}}}']
         elif flag == "--data":
             others += ["--config", f'{{"data": {value if _is_mapping(value) else json.dumps(value)}}}']
@@ -78,7 +120,7 @@ def as_overlays(args: Sequence[str]) -> list[str]:
 
 def _keys_within(flag: str) -> tuple[str, ...]:
     """`("difficulty", "options")` of `--data.env_kwargs.difficulty.options`; none of `--data.env_kwargs.difficulty`."""
-    start, is_argument, keys = flag.partition(f"--{_KWARGS}.")
+    start, is_argument, keys = flag.partition(f"--{ENV_KWARGS}.")
     return tuple(keys.split(".")) if is_argument and not start and "." in keys else ()
 
 

@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,8 +15,8 @@ _KEYS = (
     *("name", "configs", "overrides", "arms", "axes", "seeds", "jobs", "threads"),
     *("baseline", "pairs", "thresholds", "share_start"),
 )
-_ARM_KEYS = ("configs", "overrides", "seeds")
-_POINT_KEYS = ("configs", "overrides")
+_ARM_KEYS = ("like", "configs", "overrides", "seeds")
+_POINT_KEYS = ("like", "configs", "overrides")
 # What a study sets for each of its runs, and what says it in a grid.
 _OWN = {
     "seed_everything": "seeds",
@@ -138,15 +138,9 @@ def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
 
 
 def _named_arms(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
-    for name, arm in mapping(given, "arms").items():
-        keys = mapping(arm, f"arms.{name}")
-        check_keys(keys, _ARM_KEYS, f"arms.{name}.")
-        yield Arm(
-            _name(name, "arms"),
-            texts(keys.get("configs"), f"arms.{name}.configs"),
-            _overrides(keys.get("overrides"), f"arms.{name}.overrides"),
-            whole_numbers(keys["seeds"], f"arms.{name}.seeds") if "seeds" in keys else seeds,
-        )
+    for name, keys, likeness in _entries(given, "arms", _ARM_KEYS):
+        own_seeds = whole_numbers(keys["seeds"], f"arms.{name}.seeds") if "seeds" in keys else seeds
+        yield Arm(name, likeness.configs, likeness.overrides, own_seeds)
 
 
 @dataclass(frozen=True)
@@ -154,6 +148,24 @@ class _Point:
     name: str
     configs: tuple[str, ...]
     overrides: Mapping[str, Any]
+
+
+def _entries(given: Any, key: str, known: Collection[str]) -> Iterator[tuple[str, dict[str, Any], _Point]]:
+    """Each entry of a mapping: its name, its own keys, and its files and overrides over those of the one it is like."""
+    before: dict[str, _Point] = {}
+    for name, entry in mapping(given, key).items():
+        where = f"{key}.{name}"
+        keys = mapping(entry, where)
+        check_keys(keys, known, f"{where}.")
+        base = _Point("", (), {})
+        if "like" in keys:
+            remedy = f"name one of those before it: {', '.join(before) or 'there is none'}"
+            require(keys["like"] in before, f"{where}.like", keys["like"], remedy)
+            base = before[keys["like"]]
+        configs = (*base.configs, *texts(keys.get("configs"), f"{where}.configs"))
+        overrides = {**base.overrides, **_overrides(keys.get("overrides"), f"{where}.overrides")}
+        before[name] = _Point(_name(name, key), configs, overrides)
+        yield str(name), keys, before[name]
 
 
 def _product(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
@@ -177,14 +189,7 @@ def _points(given: Any, key: str) -> list[_Point]:
         files = texts(given, key)
         points = [_Point(_name(PurePosixPath(path).stem, key), (path,), {}) for path in files]
     else:
-        points = []
-        for name, point in mapping(given, key).items():
-            keys = mapping(point, f"{key}.{name}")
-            check_keys(keys, _POINT_KEYS, f"{key}.{name}.")
-            configs = texts(keys.get("configs"), f"{key}.{name}.configs")
-            points.append(
-                _Point(_name(name, key), configs, _overrides(keys.get("overrides"), f"{key}.{name}.overrides"))
-            )
+        points = [point for _, _, point in _entries(given, key, _POINT_KEYS)]
     require(len(points) > 0, key, given, "give at least one point")
     return points
 

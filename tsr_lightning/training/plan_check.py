@@ -42,7 +42,7 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
         )
     remedy = (
         "it compares the responses that a search proposes in one state, and no strategy of data.plan proposes several; "
-        "use a search (--config search/beam.yaml), or ImitateSuccesses"
+        "use a search (--config search/beam.yaml), or ImitateSuccesses (--config credit/imitate.yaml)"
     )
     branches = any(strategy.traits.branches for strategy in plan.strategies)
     require(branches or not objective.needs.tree, "model.objective.init_args.searched", "TreeCredit", remedy)
@@ -75,7 +75,7 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
             type(plan).__name__,
             f"it makes groups of {plan.group_size(epoch)}, of which {name} compares {compared} in epoch {epoch}; "
             f"without others there is no baseline, so let it compare at least {least}, or none (searched ones need "
-            "no group under ImitateSuccesses or TreeCredit), or use PPO",
+            "no group under --config credit/imitate.yaml or credit/tree.yaml), or use PPO",
         )
 
 
