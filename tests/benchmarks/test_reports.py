@@ -17,7 +17,10 @@ from tsr_lightning.trajectory import Ended, Group, Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
 DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/sft.yaml")
-LOOKAHEAD = ("--config", "search/lookahead.yaml", "--data.plan.init_args.strategy.init_args.commit")
+LOOKAHEAD = (
+    *("--config", "search/lookahead.yaml", "--config", "credit/imitate.yaml"),
+    "--data.plan.init_args.strategy.init_args.commit",
+)
 READ = "are valid actions: "
 
 

@@ -303,8 +303,8 @@ def test_restore_is_refused_without_sampled_trajectories(empty_folder: Path):
     guard = '[{"class_path": "callbacks.CollapseGuard", "init_args": {"on_collapse": "Restore"}}]'
     with pytest.raises(ConfigError, match="no success rate tells which policy is the best"):
         tsr(
-            *("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml", *QUICK, "--data.evaluations", "[]"),
-            *("--trainer.callbacks", guard),
+            *("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml", "--config", "credit/imitate.yaml"),
+            *(*QUICK, "--data.evaluations", "[]", "--trainer.callbacks", guard),
         )
 
 

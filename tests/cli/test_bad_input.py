@@ -147,7 +147,7 @@ CASES = {
     ),
     "group of 1 with GRPO": Case(("--data.plan.init_args.count", "1"), r"groups of 1.*GRPO.*at least 2"),
     "single compared member of a mixed group": Case(
-        MINE,
+        (*MINE, "--config", "credit/imitate.yaml"),
         r"groups of 8, of which GRPO compares 1 in epoch 0.*at least 2, or none",
         overlay(
             data={

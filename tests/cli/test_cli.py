@@ -326,7 +326,7 @@ class TestMicroBatches:
 @pytest.mark.slow
 def test_another_process_gives_the_same_numbers(tiny_model, tmp_path: Path):
     """With another salt of Python's hashes, and without what this process ran before."""
-    keeping = ("--trainer.callbacks", f"[{KEEPING}]", "--config", "search/beam.yaml")
+    keeping = ("--trainer.callbacks", f"[{KEEPING}]", "--config", "search/beam.yaml", "--config", "credit/imitate.yaml")
     args = ("fit", *PPO, "--model.policy.model", tiny_model("sokoban"), *keeping)
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):

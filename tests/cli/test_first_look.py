@@ -54,7 +54,7 @@ REFUSED = {
     "overlay before its task": (
         ("fit", *BEAM, *SOKOBAN),
         r"--config search/beam\.yaml comes before --config sokoban\.yaml, which names the environment and replaces its "
-        r"data\.plan\.\S+: give --config sokoban\.yaml --config search/beam\.yaml",
+        r"data\.instances: give --config sokoban\.yaml --config search/beam\.yaml",
     ),
     "arguments before their task": (
         ("fit", "--config", "size.yaml", *SOKOBAN),

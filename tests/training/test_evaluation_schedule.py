@@ -31,7 +31,7 @@ EVALUATION = '{"class_path": "callbacks.Evaluation"}'
 KEEPING = '{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch}", "save_top_k": -1, '
 KEEPING += '"save_on_train_epoch_end": true}}'
 RUN = (
-    *("--config", "sokoban.yaml", "--config", "search/beam.yaml", *QUICK),
+    *("--config", "sokoban.yaml", "--config", "search/beam.yaml", "--config", "credit/imitate.yaml", *QUICK),
     *("--trainer.max_epochs", "5", "--trainer.check_val_every_n_epoch", "1", "--trainer.num_sanity_val_steps", "-1"),
     *("--trainer.callbacks", f"[{EVALUATION}, {KEEPING}]", "--data.evaluations", PROTOCOLS),
 )

@@ -26,6 +26,7 @@ from commands import TINY, in_folder, tsr
 )
 def test_success_rises_above_0_9(objective: str, search: str, tmp_path: Path) -> None:
     overlays = ("--config", f"search/{search}.yaml", "--config", f"objective/{objective}.yaml")
+    overlays += ("--config", "credit/imitate.yaml") * (search == "beam")
     flags = [f"--{key}={value}" for key, value in parity.RUN.items()]
     with in_folder(tmp_path):
         trainer = tsr("fit", "--config", "sokoban.yaml", *overlays, *flags, f"--model.policy.model={TINY}").trainer

@@ -160,7 +160,7 @@ def test_every_phase_is_checked():
 
 def test_one_search_per_instance_trains(empty_folder):
     """Eight instances, each searched once; successes are imitated."""
-    one_each = ("--config", "search/beam.yaml", "--data.plan.init_args.count", "1", "--data.instances", "8")
+    one_each = ("--config", "search/beam.yaml", "--config", "credit/imitate.yaml", "--data.instances", "8")
     parity = ("--data.env", "parity:Parity-v0", "--data.env_kwargs", "null", "--trainer.max_epochs", "1")
     run = tsr("fit", "--config", "sokoban.yaml", *QUICK, *one_each, *parity, "--model.policy.model", TINY).trainer
     assert run.global_step == 2

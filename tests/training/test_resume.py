@@ -26,7 +26,6 @@ def callbacks(moment: str, epoch: int = KILLED_IN, by: str = "SIGKILL") -> tuple
 
 def fit(model: Path, moment: str, epoch: int = KILLED_IN, by: str = "SIGKILL") -> tuple[str, ...]:
     overlays = ("--config", "sokoban.yaml", "--config", "search/beam.yaml", "--config", "objective/ppo.yaml")
-    searched = ("--model.objective.init_args.searched", "Unchanged")
     epochs = ("--trainer.max_epochs", str(EPOCHS), "--trainer.check_val_every_n_epoch", "2")
     return (
         "fit",
@@ -35,7 +34,6 @@ def fit(model: Path, moment: str, epoch: int = KILLED_IN, by: str = "SIGKILL") -
         "--model.policy.model",
         str(model),
         *epochs,
-        *searched,
         *callbacks(moment, epoch, by),
     )
 

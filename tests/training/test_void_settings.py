@@ -87,7 +87,7 @@ def test_what_has_an_effect_is_taken(objective: Objective, plan: Plan) -> None:
 
 
 def test_a_run_is_refused_before_its_model_loads(empty_folder: Path) -> None:
-    beam = ("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml")
+    beam = ("fit", "--config", "sokoban.yaml", "--config", "search/beam.yaml", "--config", "credit/imitate.yaml")
     with pytest.raises(ConfigError, match=r"GRPO\.whiten is True"):
         tsr(*beam, "--model.objective.init_args.whiten", "true")
 

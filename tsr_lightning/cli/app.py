@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tsr_lightning.cli.checks import check_checkpoint, check_run
 from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.cli.first_look import look
+from tsr_lightning.cli.help_texts import ShortHelp
 from tsr_lightning.cli.memory_check import check_memory
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
@@ -51,7 +52,8 @@ class TSRCLI(LightningCLI):
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Lightning's parser, with a --config whose files merge `data.env_kwargs` key by key."""
-        parser = LightningArgumentParser(dump_header=[f"lightning.pytorch=={pl.__version__}"], **kwargs)
+        header = [f"lightning.pytorch=={pl.__version__}"]
+        parser = LightningArgumentParser(dump_header=header, formatter_class=ShortHelp, **kwargs)
         parser.add_argument("-c", "--config", action=Overlay, help="A YAML file, laid over those before it.")
         return parser
 

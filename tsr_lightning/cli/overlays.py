@@ -1,8 +1,8 @@
 """Lays one --config over those before it.
 
-A file that names a class begins with the defaults of that class: the arguments of earlier files were those of another
-recipe. `data.env_kwargs` merge key by key, at every depth, where jsonargparse would replace the whole dictionary, unless
-the file names another environment. A mapping as `trainer.callbacks` changes arguments of those that are there.
+A file that names a class begins with the defaults of that class. `data.env_kwargs` merge key by key, at every depth,
+where jsonargparse would replace the whole dictionary, unless the file names another environment. A mapping as
+`trainer.callbacks` changes arguments of the callbacks that are there.
 """
 
 import json
@@ -42,7 +42,7 @@ class Overlay(ActionConfigFile):
 
 
 def _callback_changes(keys: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """`trainer.callbacks` where it is a mapping of names to arguments; None for a list, for one callback and for null."""
+    """`trainer.callbacks` where it maps names to arguments; None for a list, for one callback and for null."""
     trainer = keys.get("trainer")
     given = trainer.get("callbacks") if isinstance(trainer, Mapping) else None
     return given if isinstance(given, Mapping) and "class_path" not in given else None
