@@ -23,11 +23,13 @@ SAME = [  # each as the first of its list
 
 
 def shipped(name: str) -> Objective:
+    """The objective of a file, with imitation laid over it where it does not imitate by itself."""
+    files = [f"objective/{name}.yaml", *["credit/imitate.yaml"] * (name != "raft")]
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action="config")
     parser.add_subclass_arguments(Objective, "model.objective")
     parser.add_argument("--data.dynamic_sampling")
-    return parser.instantiate(parser.parse_args([f"--config={CONFIGS}/objective/{name}.yaml"])).model.objective
+    return parser.instantiate(parser.parse_args([f"--config={CONFIGS}/{file}" for file in files])).model.objective
 
 
 def single_searches() -> list[Group]:

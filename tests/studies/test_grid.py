@@ -44,6 +44,22 @@ class TestArms:
             {"objective": "ppo", "search": "wide"},
         )
 
+    def test_an_arm_like_another_has_its_files_and_overrides_under_its_own(self):
+        beam = {"configs": ["search/beam.yaml"], "overrides": {"data.instances": 64, "trainer.max_epochs": 2}}
+        tree = {"like": "beam", "configs": ["credit/tree.yaml"], "overrides": {"data.instances": 8}, "seeds": [7]}
+        arms = parse_grid({**ARMS, "arms": {"beam": beam, "tree": tree}}, "mine").arms
+        assert arms[1] == Arm(
+            "tree",
+            ("sokoban.yaml", "search/beam.yaml", "credit/tree.yaml"),
+            {"data.instances": 8, "trainer.max_epochs": 2},
+            (7,),
+        )
+
+    def test_a_point_like_another(self):
+        axes = {"search": {"wide": {"overrides": {"data.instances": 64}}, "long": {"like": "wide"}}}
+        wide, long = parse_grid({**AXES, "axes": axes}, "mine").arms
+        assert wide.overrides == long.overrides == {"data.instances": 64}
+
     def test_runs_go_seed_after_seed(self):
         grid = parse_grid({**ARMS, "arms": {"a": None, "b": {"seeds": [2]}, "c": None}}, "mine")
         assert grid.runs() == [Run("a", 1), Run("c", 1), Run("a", 2), Run("b", 2), Run("c", 2)]
@@ -88,6 +104,7 @@ REFUSED = [
     ({**ARMS, "threads": 1.5}, "threads is 1.5: give a whole number of 1 or more"),
     ({**ARMS, "configs": "sokoban.yaml"}, "configs is 'sokoban.yaml': give a list of names"),
     ({**ARMS, "arms": {"plain": {"config": []}}}, "arms.plain.config is no key of a grid: did you mean configs?"),
+    ({**ARMS, "arms": {"plain": {"like": "beam"}}}, "arms.plain.like is 'beam': name one of those before it"),
     ({**ARMS, "arms": {"a/b": None}}, "arms is 'a/b': give names of letters, digits"),
     ({**ARMS, "arms": {"plain": {"seeds": "all"}}}, "arms.plain.seeds is 'all': give a list of whole numbers"),
     ({**ARMS, "overrides": [1]}, "overrides is [1]: give a mapping"),

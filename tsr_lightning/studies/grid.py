@@ -160,12 +160,13 @@ def _entries(given: Any, key: str, known: Collection[str]) -> Iterator[tuple[str
         base = _Point("", (), {})
         if "like" in keys:
             remedy = f"name one of those before it: {', '.join(before) or 'there is none'}"
-            require(keys["like"] in before, f"{where}.like", keys["like"], remedy)
-            base = before[keys["like"]]
+            require(str(keys["like"]) in before, f"{where}.like", keys["like"], remedy)
+            base = before[str(keys["like"])]
         configs = (*base.configs, *texts(keys.get("configs"), f"{where}.configs"))
         overrides = {**base.overrides, **_overrides(keys.get("overrides"), f"{where}.overrides")}
-        before[name] = _Point(_name(name, key), configs, overrides)
-        yield str(name), keys, before[name]
+        point = _Point(_name(name, key), configs, overrides)
+        before[point.name] = point
+        yield point.name, keys, point
 
 
 def _product(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
