@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import lightning.pytorch as pl
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -72,12 +73,13 @@ class TSRCLI(LightningCLI):
             raise ConfigError(sentence) from error
 
     def before_instantiate_classes(self) -> None:
-        """Names the folder of the logger's runs after the task, where nobody named it."""
-        config, name = self.config[self.subcommand], "trainer.logger.init_args.name"
-        if name in config and config[name] is None:
-            env = config["data.env"]
-            names = [env] if isinstance(env, str) else [entry["env"] for entry in env]
-            config[name] = "_".join(dict.fromkeys(map(task_name, names)))
+        """Names the folder of the loggers' runs after the task, where nobody named it."""
+        config = self.config[self.subcommand]
+        env, given = config["data.env"], config["trainer.logger"]
+        task = "_".join(dict.fromkeys(map(task_name, [env] if isinstance(env, str) else [one["env"] for one in env])))
+        for logger in given if isinstance(given, list) else [given]:
+            if isinstance(logger, Namespace) and logger.get("init_args.name", task) is None:
+                logger["init_args.name"] = task
 
     def _dump_config(self) -> None:
         """Dumps nothing: Lightning would take a fifth of the start for `save_hyperparameters`, which nobody calls."""
