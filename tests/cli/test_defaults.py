@@ -108,7 +108,7 @@ def test_every_key_is_printed_with_its_meaning(capsys: pytest.CaptureFixture[str
     ]
     assert {line.partition(":")[0] for line in bare} <= {"class_path", "prompt_style"}  # the environment's own argument
     assert "known subclasses: Unchanged, ImitateSuccesses, TreeCredit" in text  # by name, as a file may write them
-    assert "tsr_lightning" not in " ".join(line for line in lines if line.strip().startswith("#"))
+    assert "tsr_lightning." not in " ".join(line for line in lines if line.strip().startswith("#"))
     printed = yaml.safe_load(text)
     assert printed["data"]["updates"]["minibatches"] == 4
     assert len(printed["trainer"]["callbacks"]) == len(CALLBACKS)
