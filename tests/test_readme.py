@@ -1,4 +1,5 @@
-"""The README's examples run: each file is written where a user would put it, and the command below it is run."""
+"""The examples of the README and of docs/extend.md run: each file is written where a user would put it, and the command
+below it is run."""
 
 import re
 import shlex
@@ -8,12 +9,13 @@ import pytest
 from commands import QUICK, ROOT, in_folder, tsr
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```\n\n```\ntsr (.*?)\n```", README, re.DOTALL)
+EXTEND = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```\n\n```\ntsr (.*?)\n```", EXTEND, re.DOTALL)
 # For fewer epochs than the example has, in both of its phases.
 SHORTER = {"largest.py": ("--data.plan.init_args.epochs", "[1]", "--trainer.max_epochs", "2")}
 
 
-def test_the_readme_has_an_example_of_each_kind():
+def test_there_is_an_example_of_each_kind():
     assert [name for name, _, _ in EXAMPLES] == [
         "guess.py",
         "largest.py",

@@ -1,4 +1,4 @@
-"""`TextEnv` with a small task of a user's own, as in the README."""
+"""`TextEnv` with a small task of a user's own, as in docs/extend.md."""
 
 from typing import Any, get_type_hints
 

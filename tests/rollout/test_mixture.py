@@ -155,7 +155,7 @@ def test_a_resumed_run_on_a_mixture_equals_the_uninterrupted(tmp_path: Path) -> 
 
 
 def test_the_readmes_mixture_replaces_an_environment_and_its_arguments(empty_folder: Path, capsys) -> None:
-    [example] = re.findall(r"```yaml\n(data:.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    [example] = re.findall(r"```yaml\n(data:.*?)```", (ROOT / "docs/extend.md").read_text(encoding="utf-8"), re.DOTALL)
     (empty_folder / "mixture.yaml").write_text(example)
     with pytest.raises(SystemExit):
         tsr(*RUN[:3], "--config", "mixture.yaml", "--print_config")

@@ -100,7 +100,7 @@ def test_a_mistake_is_one_sentence(strategy: Strategy, sentence: str) -> None:
 
 
 def readme_strategy() -> Any:
-    [source] = re.findall(r"```python\n# stubborn\.py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    [source] = re.findall(r"```python\n# stubborn\.py\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {"__name__": "stubborn"}
     exec(compile(source, "stubborn.py", "exec"), names)
     return names["Stubborn"]
