@@ -34,6 +34,7 @@ Draw = Callable[[int], list[list[Message]]]  # the conversations of a number, al
 
 SHORTEST_PIECE, LONGEST_PIECE = 8, 24  # tokens of what is said twice
 SPECIAL = 3  # tokens at the end of a small model's vocabulary
+SEED = 1  # of a configuration that gives none, as for `tsr fit`
 EPISODES = 64  # per draw of instances, which batches of like length are made from
 
 
@@ -51,7 +52,7 @@ class Transcripts:
         configured: float = data["plan"]["init_args"]["strategy"]["init_args"]["noise"]
         self._noise = configured if noise is None else noise
         self._single = data["context"]["class_path"] == "SingleTurn"
-        self._key = Key(config["seed_everything"]).fold_in("transcripts")
+        self._key = Key(config.get("seed_everything", SEED)).fold_in("transcripts")
         self._instances = Instances([self._env], self._key, HeldOut(**data["held_out"]))
 
     def draw(self, number: int) -> list[list[Message]]:
@@ -161,12 +162,15 @@ def main() -> None:
     config = yaml.safe_load(arguments.config.read_text())
     if arguments.seed is not None:
         config["seed_everything"] = arguments.seed
-    transcripts, key = Transcripts(config, arguments.noise), Key(config["seed_everything"]).fold_in("language model")
+    transcripts, key = (
+        Transcripts(config, arguments.noise),
+        Key(config.get("seed_everything", SEED)).fold_in("language model"),
+    )
     conversations = read_conversations(arguments.conversations) if arguments.conversations else []
     if arguments.model is None:
         rows = [*conversations, *(row for number in range(8) for row in transcripts.draw(number))]
         tokenizer = make_tokenizer((message["content"] for row in rows for message in row), arguments.vocabulary)
-        torch.manual_seed(config["seed_everything"])
+        torch.manual_seed(config.get("seed_everything", SEED))
         shape = small_config(Scratch(**config["model"]["policy"]["model"]), tokenizer)
         shape.initializer_range = arguments.initial_std
         model = AutoModelForCausalLM.from_config(shape)

@@ -160,6 +160,7 @@ def config(
             "devices": ranks,
             "strategy": strategy if ranks > 1 else "auto",
             "max_epochs": epochs,
+            "check_val_every_n_epoch": 1,
             "num_sanity_val_steps": 0,
             "gradient_clip_val": 1.0,
             "reload_dataloaders_every_n_epochs": 0,

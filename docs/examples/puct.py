@@ -1,6 +1,6 @@
 """PUCT, the tree search of AlphaZero (arXiv 1712.01815), over responses sampled from the policy. In this folder:
 
-    tsr fit --config configs/sokoban.yaml --data.plan.init_args.strategy puct.PUCT
+    tsr fit --config configs/sokoban.yaml --config configs/credit/imitate.yaml --data.plan.init_args.strategy puct.PUCT
 
 Departures: a value is the environment's score, the root gets no noise, and the first success visited ends the search.
 """

@@ -109,7 +109,7 @@ CASES = {
         ("--config", "objective/sft.yaml", *BEAM, *TREE), r"SFT the argument searched\S*, which it does not take"
     ),
     "tree credit with RAFT": Case(
-        ("--config", "objective/raft.yaml", *BEAM, *TREE), r"RAFT the argument searched\S*, which it does not take"
+        ("--config", "objective/raft.yaml", *BEAM, *TREE), r"RAFT\.searched is TreeCredit.*: RAFT imitates successes"
     ),
     "weight of a state beyond 1": Case(
         (*BEAM, *TREE, "--model.objective.init_args.searched.init_args.size_power", "2"),

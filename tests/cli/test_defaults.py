@@ -107,7 +107,9 @@ def test_every_key_is_printed_with_its_meaning(capsys: pytest.CaptureFixture[str
         if re.match(r"\s*\w+:", line) and not above.strip().startswith("#")
     ]
     assert {line.partition(":")[0] for line in bare} <= {"class_path", "prompt_style"}  # the environment's own argument
-    assert "known subclasses: Unchanged, ImitateSuccesses, TreeCredit" in text  # by name, as a file may write them
+    assert (
+        "known subclasses: Unchanged, ImitateSuccesses, ImitateEverySuccess, TreeCredit" in text
+    )  # by name, as a file may write them
     assert "tsr_lightning." not in " ".join(line for line in lines if line.strip().startswith("#"))
     printed = yaml.safe_load(text)
     assert printed["data"]["updates"]["minibatches"] == 4

@@ -116,5 +116,5 @@ def test_puct_trains(tmp_path: Path) -> None:
     fast = ("--data.plan.init_args.count", "2", "--data.plan.init_args.strategy.init_args.simulations", "2")
     with in_folder(tmp_path):
         flags = ("--data.plan.init_args.strategy", "puct.PUCT", *fast, *QUICK, "--trainer.max_epochs", "1")
-        cli = tsr("fit", "--config", "configs/sokoban.yaml", *flags)
+        cli = tsr("fit", "--config", "configs/sokoban.yaml", "--config", "configs/credit/imitate.yaml", *flags)
     assert cli.trainer.global_step > 0

@@ -18,7 +18,7 @@ from torch import Tensor
 from tsr_lightning.batching.corrections import MaskedImportance, TruncatedImportance
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.tensors import Estimates
-from tsr_lightning.engines.model import weights_version
+from tsr_lightning.engines.local_model import weights_version
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, RunError
