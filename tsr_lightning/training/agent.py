@@ -11,8 +11,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import LRSchedulerConfigType, OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torch.optim import AdamW
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.batching.schedule import Batch
@@ -33,7 +31,7 @@ from tsr_lightning.training.estimates import estimates
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.heap import HeapTrimmer
 from tsr_lightning.training.metrics import step_metrics
-from tsr_lightning.training.optimizer import Optimizer
+from tsr_lightning.training.optimizer import Optimizer, clip_by_group
 from tsr_lightning.training.precision import check_precision
 
 
@@ -258,30 +256,15 @@ class Agent(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clips policy and critic each by its own norm. With a common norm the critic, whose errors are in units of the
-        return, would shrink the policy's step: to 0.04 of it in the first updates on Sokoban."""
         if gradient_clip_val and gradient_clip_algorithm != "value":
-            for group in optimizer.param_groups:
-                nn.utils.clip_grad_norm_(group["params"], gradient_clip_val)
+            clip_by_group(optimizer, gradient_clip_val)
         else:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        settings = self.optimizer
-        trained = self.weights.trained
-        critic = list(trained.value_head.parameters()) if trained.value_head is not None else []
-        policy = [p for p in trained.model.parameters() if p.requires_grad]
-        groups = [
-            {"params": policy, "lr": settings.learning_rate, "name": "policy"},
-            {"params": critic, "lr": settings.critic_learning_rate, "name": "critic"},
-        ]
-        optimizer = AdamW(
-            [group for group in groups if group["params"]], betas=settings.betas, weight_decay=settings.weight_decay
-        )
-        schedule = LambdaLR(optimizer, settings.factor)
-        return OptimizerLRSchedulerConfig(
-            optimizer=optimizer, lr_scheduler=LRSchedulerConfigType(scheduler=schedule, interval="step")
-        )
+        adamw = self.optimizer.adamw(self.weights.trained)
+        schedule = LRSchedulerConfigType(scheduler=self.optimizer.schedule(adamw), interval="step")
+        return OptimizerLRSchedulerConfig(optimizer=adamw, lr_scheduler=schedule)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Counts optimizer steps; Lightning would count an epoch without a step as one."""

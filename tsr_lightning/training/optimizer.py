@@ -1,10 +1,16 @@
-"""AdamW's settings, and how the learning rate goes over the optimizer steps of a run. Knows no model."""
+"""AdamW: its settings, parameter groups, learning-rate schedule and gradient clipping. Knows no Trainer."""
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
 from tsr_lightning.errors import require
+from tsr_lightning.policy.model import Policy
 
 DecayName = Literal["constant", "linear", "cosine"]
 
@@ -52,6 +58,24 @@ class Optimizer:
             remedy = f"a {self.decay} decay ends after more updates than the {self.warmup_updates} of the warm-up"
             require(last is not None and last > self.warmup_updates, key, last, remedy)
 
+    def adamw(self, policy: Policy) -> AdamW:
+        """AdamW over the trained weights, in a group for the policy and one for the critic where there is one."""
+        critic = [] if policy.value_head is None else list(policy.value_head.parameters())
+        groups = [
+            {
+                "params": [weight for weight in policy.model.parameters() if weight.requires_grad],
+                "lr": self.learning_rate,
+                "name": "policy",
+            },
+            {"params": critic, "lr": self.critic_learning_rate, "name": "critic"},
+        ]
+        trained = [group for group in groups if group["params"]]
+        return AdamW(trained, betas=self.betas, weight_decay=self.weight_decay)
+
+    def schedule(self, adamw: AdamW) -> LambdaLR:
+        """Warm-up and decay of both learning rates, one step of it per optimizer step."""
+        return LambdaLR(adamw, self.factor)
+
     def factor(self, update: int) -> float:
         """The share of the learning rates that an optimizer step has, counted from 0."""
         warm = min(1.0, (update + 1) / (self.warmup_updates + 1))
@@ -59,6 +83,13 @@ class Optimizer:
             return warm
         done = (update - self.warmup_updates) / (self.decay_updates - self.warmup_updates)
         return warm * _DECAYS[self.decay](min(1.0, max(0.0, done)))
+
+
+def clip_by_group(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
+    """Clips policy and critic each by its own norm. With a common norm the critic, whose errors are in units of the
+    return, would shrink the policy's step: to 0.04 of it in the first updates on Sokoban."""
+    for group in optimizer.param_groups:
+        nn.utils.clip_grad_norm_(group["params"], max_norm)
 
 
 # The share of the rate where so much of the decay is done.
