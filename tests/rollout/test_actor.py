@@ -16,7 +16,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.rollout.actor import Actor, ActorSpec
 from tsr_lightning.rollout.collect import RolloutSpec, collect
 from tsr_lightning.rollout.environments import EnvFactory, Environments
-from tsr_lightning.rollout.evaluate import EvalResult, evaluate
+from tsr_lightning.rollout.evaluate import EvalResult, evaluate_actor
 from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.rollout.mixture import mixture_of
 from tsr_lightning.rollout.protocol import EvalProtocol
@@ -91,14 +91,14 @@ def played(result: EvalResult) -> Sequence[object]:
 
 def test_evaluation_needs_no_trainer(policy: Policy):
     player, held_out, seen = actor(policy), instances().held_out, []
-    whole = evaluate(player, held_out, PROTOCOL, seed=123, report=seen.append)
+    whole = evaluate_actor(player, held_out, PROTOCOL, seed=123, report=seen.append)
     assert [len(group.trajectories) for group in whole.groups] == [4] * 6
     assert 0 <= whole.success_rate <= 1
     assert whole.costs.tokens_generated > 0
     last: Progress = seen[-1]
     assert (last.phase, last.done, last.total, last.spent) == ("sampled", 24, 24, 1)
     assert len({progress.began for progress in seen}) == 1
-    half = evaluate(player, held_out[3:], PROTOCOL, seed=123, places=range(3, 6))
+    half = evaluate_actor(player, held_out[3:], PROTOCOL, seed=123, places=range(3, 6))
     assert [[turn.response for turns in group for turn in turns[:1]] for group in played(half)] == [
         [turn.response for turns in group for turn in turns[:1]] for group in played(whole)[3:]
     ]
@@ -107,16 +107,16 @@ def test_evaluation_needs_no_trainer(policy: Policy):
 def test_a_copy_keeps_its_weights_while_the_policy_is_trained(policy: Policy):
     player, held_out = actor(policy), instances().held_out
     copied = player.copy(Retrying(0))
-    before = evaluate(player, held_out, PROTOCOL, seed=1)
+    before = evaluate_actor(player, held_out, PROTOCOL, seed=1)
     weights = policy.snapshot()
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    assert played(evaluate(copied, held_out, PROTOCOL, seed=1)) == played(before)
-    assert played(evaluate(player, held_out, PROTOCOL, seed=1)) != played(before)
+    assert played(evaluate_actor(copied, held_out, PROTOCOL, seed=1)) == played(before)
+    assert played(evaluate_actor(player, held_out, PROTOCOL, seed=1)) != played(before)
     copied.load(policy.snapshot())
-    moved = evaluate(copied, held_out, PROTOCOL, seed=1)
-    assert played(moved) == played(evaluate(player, held_out, PROTOCOL, seed=1))
+    moved = evaluate_actor(copied, held_out, PROTOCOL, seed=1)
+    assert played(moved) == played(evaluate_actor(player, held_out, PROTOCOL, seed=1))
     player.load(weights)
 
 

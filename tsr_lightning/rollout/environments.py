@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.playing import valid_response
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.rollout.answer_notice import AnswerForm
-from tsr_lightning.rollout.mixture import MixtureEntry
+from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class EnvFactory:
     in_processes: bool = False
     step_timeout: float | None = None
     retries: int = 1
+
+    @classmethod
+    def of(cls, env: str | Sequence[MixtureEntry], env_kwargs: dict[str, Any] | None = None) -> "EnvFactory":
+        """Makes an environment of an id and arguments, or a mixture, in this process."""
+        return cls(mixture_of(env, env_kwargs))
 
     def make(self, entry: MixtureEntry) -> Branchable:
         """An environment of the mixture, in this process or in one of its own."""

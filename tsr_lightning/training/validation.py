@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 
 from tsr_lightning.errors import require
 from tsr_lightning.rollout.actor import Actor
-from tsr_lightning.rollout.evaluate import EvalResult, evaluate
+from tsr_lightning.rollout.evaluate import EvalResult, evaluate_actor
 from tsr_lightning.rollout.faults import Faults
 from tsr_lightning.rollout.instances import Instance
 from tsr_lightning.rollout.protocol import EvalProtocol
@@ -32,7 +32,7 @@ class EvalBatch:
 
     def run(self, trainer: Trainer) -> EvalResult:
         """Plays the instances with the policy as it is now, and reports the progress to the callbacks."""
-        result = evaluate(
+        result = evaluate_actor(
             self.actor,
             self.instances,
             self.protocol,
