@@ -53,7 +53,8 @@ def imports(path: Path) -> Iterator[str]:
 
 def third_party(files: list[Path]) -> dict[str, Path]:
     """The distributions that these files import, each with one file that does."""
-    own = {"tsr_lightning", "callbacks", *(path.stem for path in (ROOT / "tests").rglob("*.py")), "tests", "benchmarks"}
+    tests = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    own = {"tsr_lightning", "callbacks", "examples", "tests", "benchmarks", *tests}
     found = {name: path for path in files for name in imports(path)}
     return {
         canonicalize_name(owner): path
@@ -111,7 +112,7 @@ def test_everything_imported_is_declared():
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
     workers = third_party(python_files("tsr_lightning/cli/ray"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
-    local = third_party(python_files("tests", "benchmarks"))
+    local = third_party(python_files("tests", "benchmarks", "examples"))
     undeclared = {name: path for name, path in shipped.items() if name not in runtime}
     extras = {name: path for name, path in reports.items() if name in study}
     extras |= {name: path for name, path in games.items() if name in textworld}
