@@ -40,17 +40,21 @@ def test_an_example_trains(name: str, source: str, command: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_python_example_trains(tmp_path: Path):
-    [source] = re.findall(r"```python\n(from .*?)```", README, re.DOTALL)
+def test_the_python_example_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    [source] = re.findall(r"```python\n(import tsr_lightning .*?)```", README, re.DOTALL)
     quick = source.replace("max_epochs=40", "max_epochs=1").replace("instances=64", "instances=4")
-    assert quick.count("max_epochs=1,") == quick.count("instances=4") == 1
+    quick = quick.replace("samples=4", "samples=1")
+    assert quick.count("max_epochs=1,") == quick.count("instances=4") == quick.count("samples=1") == 1
     names: dict[str, object] = {}
     with in_folder(tmp_path):
         exec(compile(quick, "README.md", "exec"), names)
     assert names["trainer"].global_step > 0
+    rates = re.findall(r"^(before|after ) sampled: success rate (\S+) \[", capsys.readouterr().out, re.MULTILINE)
+    assert [when for when, _ in rates] == ["before", "after "]
+    assert rates[0][1] != rates[1][1]
 
 
 def test_every_file_that_the_readme_names_exists():
-    names = set(re.findall(r"(?:configs|docs|tsr_lightning)/[\w./-]+\.(?:yaml|md|png|py)", README))
+    names = set(re.findall(r"(?:configs|docs|examples|tsr_lightning)/[\w./-]+\.(?:yaml|md|png|py)", README))
     assert names
     assert [name for name in sorted(names) if not (ROOT / name).is_file()] == []
