@@ -66,8 +66,8 @@ class Engine(Protocol):
 
     def sync(self) -> None:
         """Takes over the policy's weights as they are now; does nothing where the engine reads them in place, or where
-        they have not changed (`engines.model.weights_version`). Called before every rollout, and before every batch of
-        held-out instances."""
+        they have not changed (`engines.local_model.weights_version`). Called before every rollout, and before every
+        batch of held-out instances."""
 
     def release(self) -> None:
         """Gives back memory that another phase can use; the engine stays usable."""
