@@ -2,8 +2,12 @@
 
     python examples/loop.py
 
-It ends with the weights of `tsr fit` with the same settings, bit for bit (tests/test_loop.py). Left out of it: several
-devices, checkpoints, asynchronous rollouts, dynamic sampling, demonstrations, filters of groups, and checks.
+It ends with the weights of `tsr fit` with the same settings, bit for bit: tests/test_loop.py has the two commands that
+it is compared with. Left out of it: several devices, checkpoints, asynchronous rollouts, dynamic sampling,
+demonstrations, filters of groups, and the checks that refuse a bad configuration before anything runs.
+
+Words: an *instance* is an environment with the seed of its first state (TRL: a prompt). An *epoch* is one rollout and
+its updates. A *group* is the trajectories of one instance.
 """
 
 from dataclasses import dataclass
@@ -51,33 +55,39 @@ from tsr_lightning.training.optimizer import clip_by_group
 class Recipe:
     """What is trained, on what and how."""
 
-    policy: PolicySpec  # the model: a folder or a name on the hub, with or without a LoRA adapter
-    env: EnvFactory  # the environment: a gymnasium id with its arguments, or `my_module:MyEnv-v0`
-    actor: ActorSpec  # the engine that samples responses, how it samples, and what it sees of the past
-    plan: Plan  # the search with its scorer, and how many searches of an instance make a group
-    objective: Objective  # the credit of trajectories, and the loss
-    updates: Updates  # passes over a rollout, minibatches, tokens of a forward pass
-    optimizer: Optimizer  # AdamW's learning rates, warm-up and decay
-    held_out: HeldOut  # the instances of evaluation, whose initial states are kept from training
-    evaluation: EvalProtocol  # temperature, and episodes per held-out instance
-    instances: int  # per rollout
-    epochs: int  # rollouts, each with its updates
+    policy: PolicySpec  # a folder or a name on the hub; PolicySpec(..., adapter=LoRA(rank=16)) trains an adapter alone
+    env: EnvFactory  # a gymnasium id with its arguments, or `my_module:MyEnv-v0`
+    actor: (
+        ActorSpec  # the engine (Transformers() or VLLM()), the sampling, and `context`: which past turns a prompt shows
+    )
+    plan: Plan  # the search with its scorer, and how many trajectories make a group
+    objective: Objective  # advantages, and the loss with its KL and entropy terms: GRPO(kl=K3(0.001)), PPO(...)
+    updates: Updates  # passes over a rollout (`epochs`), minibatches in a pass, most tokens of a forward pass
+    optimizer: Optimizer  # AdamW: learning rates of policy and critic, `warmup_updates`, `decay`
+    held_out: HeldOut  # evaluated on; training never draws an instance with one of their initial states
+    evaluation: EvalProtocol  # EvalProtocol("greedy", temperature=0.0) is another; `tsr fit` takes several
+    instances_per_epoch: int
+    epochs: int
     evaluate_every: int  # epochs
-    clip_norm: float = 1.0  # of the gradients of policy and critic, each
-    seed: int = 1  # of every random draw
+    clip_norm: float = 1.0  # the largest norm of the policy's gradient, and of the critic's
+    seed: int = 1  # every random draw follows from it
 
 
 FROZEN_LAKE = Recipe(
-    policy=PolicySpec("embedded/frozen_lake"),
-    env=EnvFactory.of("tsr/FrozenLake-v0", {"prompt_style": "bare", "success_rate": 1.0}),
+    policy=PolicySpec("embedded/frozen_lake"),  # a small trained model inside the package
+    env=EnvFactory.of("tsr/FrozenLake-v0", {"prompt_style": "bare", "success_rate": 1.0}),  # 1.0: a move never slips
     actor=ActorSpec(engine=Transformers(), sampling=Sampling(temperature=1.0, max_response_tokens=12)),
-    plan=Uniform(Beam(width=2, candidates=4, scorer=EnvironmentScore()), count=1),  # plain: Uniform(Sample(), count=8)
-    objective=GRPO(searched=ImitateSuccesses()),  # `searched` is the credit of searched trajectories: or TreeCredit()
+    # The same strategy for every trajectory of every instance. A beam keeps 2 prefixes a turn and proposes 4 responses
+    # to each; its trajectory is the best at its end. Another scorer: CriticValue(). Plain: Uniform(Sample(), count=8).
+    plan=Uniform(Beam(width=2, candidates=4, scorer=EnvironmentScore()), count=1),
+    # `searched` is what is done with trajectories that a search selected: ImitateSuccesses() (all are selected here, so
+    # this is expert iteration), Unchanged() (as samples: the TSR paper), TreeCredit() (candidates against siblings).
+    objective=GRPO(searched=ImitateSuccesses()),
     updates=Updates(minibatches=2),
     optimizer=Optimizer(learning_rate=1e-3, warmup_updates=5),
     held_out=HeldOut(instances=128),
     evaluation=EvalProtocol("sampled", temperature=1.0, samples=2),
-    instances=48,
+    instances_per_epoch=48,
     epochs=24,
     evaluate_every=4,
 )
@@ -86,11 +96,12 @@ FROZEN_LAKE = Recipe(
 def train(recipe: Recipe) -> Policy:
     """Trains a policy, and prints its success on held-out instances as it learns."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    temperature, updates, needs = recipe.actor.sampling.temperature, recipe.updates, recipe.objective.needs
-    key = Key(0).fold_in("run", recipe.seed)  # names the run's draws: nothing else is random
+    temperature, updates = recipe.actor.sampling.temperature, recipe.updates
+    needs = recipe.objective.needs  # whether the loss takes a critic's values, a reference, old log-probabilities
+    key = Key(0).fold_in("run", recipe.seed)  # as jax.random.fold_in: keys name draws, nothing else is random
 
-    # The learner: one model with a critic and a reference where the objective needs them, and AdamW.
-    tokenizer = load_tokenizer(recipe.policy, recipe.env.texts())  # the texts are for the vocabulary of a new model
+    # The learner: one model, with a value head and a reference where the objective needs them, and AdamW.
+    tokenizer = load_tokenizer(recipe.policy, recipe.env.texts())  # the task's texts make the vocabulary of a new model
     policy = Policy(
         recipe.policy,
         tokenizer,
@@ -105,29 +116,32 @@ def train(recipe: Recipe) -> Policy:
         estimates, policy, needs=needs, temperature=temperature, micro_batch_tokens=updates.tokens_at_once
     )
 
-    # The actor: plays the policy in environments of its own.
+    # The actor: plays the policy in environments of its own. A step that fails for the moment is tried again.
     actor = Actor(policy, tokenizer, recipe.actor, Environments(recipe.env), Retrying(recipe.env.retries))
     instances = Instances(recipe.env.make_all(), key, recipe.held_out)
-    rollouts = RolloutSpec(recipe.plan, instances, recipe.instances, key)
+    rollout_spec = RolloutSpec(recipe.plan, instances, recipe.instances_per_epoch, key)
     evaluate = partial(evaluate_actor, actor, instances.held_out, recipe.evaluation, seed=recipe.held_out.seed)
     print(f"epoch {0:3}  {evaluate()}")
 
     for epoch in range(recipe.epochs):
         objective, key_of_epoch = recipe.objective.at(epoch), key.fold_in("epoch", epoch)  # coefficients may change
 
-        # Rollout: draws instances and searches all of them side by side, with the policy as it is now.
-        groups = collect(actor, rollouts, epoch, objective, SingleProcess(), unreported, epoch).rollout.groups
+        # Rollout: gives the engine the weights, draws instances, and searches all of them side by side.
+        collected = collect(
+            actor, rollout_spec, epoch, objective, ranks=SingleProcess(), report=unreported, policy_epochs=epoch
+        )
         actor.release()  # the engine's memory is for the updates now
 
-        # Credit: each token's advantage and weight, from the returns of what is compared and the policy's estimates.
-        comparisons = [objective.comparisons(group) for group in groups]
+        # Credit: every token's advantage and weight. What is compared shares a baseline: a group, or under tree credit
+        # the responses to a state. `estimate` runs the policy before its updates: old log-probabilities and values.
+        comparisons = [objective.comparisons(group) for group in collected.rollout.groups]
         credited = credited_sequences(comparisons, objective, estimate, ProcessGroup(), updates, key_of_epoch)
 
-        # Update: shuffled minibatches, each one optimizer step over packed micro-batches, whose losses add up.
+        # Update: shuffled minibatches. Each is one optimizer step over packed micro-batches, whose losses add up.
         for minibatch in schedule(credited.sequences, updates, key_of_epoch):
             for batch in (micro_batch.to(device) for micro_batch in minibatch):
-                outputs = policy.outputs(batch.packed, temperature, entropies=True)  # of the sampled tokens
-                objective.loss(batch.targets, outputs).total.backward()
+                outputs = policy.outputs(batch.packed, temperature, entropies=True)  # log-probabilities and values now
+                objective.loss(batch.targets, outputs).total.backward()  # targets: advantages, old log-probabilities
             clip_by_group(adamw, recipe.clip_norm)
             adamw.step()
             adamw.zero_grad()

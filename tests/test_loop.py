@@ -14,7 +14,7 @@ from tsr_lightning import PPO, HeldOut, Optimizer, Sample, Uniform, Updates
 from tsr_lightning.objectives import K3
 
 TASK = ("--config", "frozen_lake.yaml", *QUICK, "--data.env_kwargs.success_rate", "1.0")
-SHORT = replace(FROZEN_LAKE, instances=4, epochs=2, held_out=HeldOut(4), evaluate_every=2)
+SHORT = replace(FROZEN_LAKE, instances_per_epoch=4, epochs=2, held_out=HeldOut(4), evaluate_every=2)
 
 SEARCHED = replace(SHORT, updates=Updates(minibatches=2, min_trajectories=1), seed=2)
 SEARCHED_FLAGS = (
