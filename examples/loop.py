@@ -57,14 +57,12 @@ class Recipe:
 
     policy: PolicySpec  # a folder or a name on the hub; PolicySpec(..., adapter=LoRA(rank=16)) trains an adapter alone
     env: EnvFactory  # a gymnasium id with its arguments, or `my_module:MyEnv-v0`
-    actor: (
-        ActorSpec  # the engine (Transformers() or VLLM()), the sampling, and `context`: which past turns a prompt shows
-    )
-    plan: Plan  # the search with its scorer, and how many trajectories make a group
+    actor: ActorSpec  # the engine (Transformers(), VLLM()), sampling, and `context`: the past turns that a prompt shows
+    plan: Plan  # the search with its scorer, and how many searches of an instance make its group
     objective: Objective  # advantages, and the loss with its KL and entropy terms: GRPO(kl=K3(0.001)), PPO(...)
-    updates: Updates  # passes over a rollout (`epochs`), minibatches in a pass, most tokens of a forward pass
-    optimizer: Optimizer  # AdamW: learning rates of policy and critic, `warmup_updates`, `decay`
-    held_out: HeldOut  # evaluated on; training never draws an instance with one of their initial states
+    updates: Updates  # passes over a rollout (`epochs`, 1), minibatches in a pass, most tokens of a forward pass
+    optimizer: Optimizer  # `learning_rate`, `critic_learning_rate`, `warmup_updates`, `decay="cosine"` of the rates
+    held_out: HeldOut  # how many instances, and the `seed` that picks them; training draws none of their initial states
     evaluation: EvalProtocol  # EvalProtocol("greedy", temperature=0.0) is another; `tsr fit` takes several
     instances_per_epoch: int
     epochs: int
@@ -77,11 +75,12 @@ FROZEN_LAKE = Recipe(
     policy=PolicySpec("embedded/frozen_lake"),  # a small trained model inside the package
     env=EnvFactory.of("tsr/FrozenLake-v0", {"prompt_style": "bare", "success_rate": 1.0}),  # 1.0: a move never slips
     actor=ActorSpec(engine=Transformers(), sampling=Sampling(temperature=1.0, max_response_tokens=12)),
-    # The same strategy for every trajectory of every instance. A beam keeps 2 prefixes a turn and proposes 4 responses
-    # to each; its trajectory is the best at its end. Another scorer: CriticValue(). Plain: Uniform(Sample(), count=8).
+    # `count` searches of every instance, each of which gives one trajectory; without search: Uniform(Sample(), count=8).
+    # A beam keeps 2 prefixes a turn and proposes 4 responses to each. The scorer CriticValue() needs PPO's critic.
     plan=Uniform(Beam(width=2, candidates=4, scorer=EnvironmentScore()), count=1),
-    # `searched` is what is done with trajectories that a search selected: ImitateSuccesses() (all are selected here, so
-    # this is expert iteration), Unchanged() (as samples: the TSR paper), TreeCredit() (candidates against siblings).
+    # `searched` is the credit of trajectories that a search selected. ImitateSuccesses(): successes weigh 1, failures are
+    # left out; every trajectory is one here, so GRPO's advantages, for plain samples, go unused (expert iteration).
+    # Unchanged(): as samples, with count above 1 (the TSR paper). TreeCredit(): each candidate against its siblings.
     objective=GRPO(searched=ImitateSuccesses()),
     updates=Updates(minibatches=2),
     optimizer=Optimizer(learning_rate=1e-3, warmup_updates=5),
@@ -133,7 +132,8 @@ def train(recipe: Recipe) -> Policy:
         actor.release()  # the engine's memory is for the updates now
 
         # Credit: every token's advantage and weight. What is compared shares a baseline: a group, or under tree credit
-        # the responses to a state. `estimate` runs the policy before its updates: old log-probabilities and values.
+        # the responses to a state. `estimate` gives old log-probabilities, the critic's values and the reference's
+        # log-probabilities, now, because the first step changes the policy that they belong to.
         comparisons = [objective.comparisons(group) for group in collected.rollout.groups]
         credited = credited_sequences(comparisons, objective, estimate, ProcessGroup(), updates, key_of_epoch)
 
@@ -142,7 +142,7 @@ def train(recipe: Recipe) -> Policy:
             for batch in (micro_batch.to(device) for micro_batch in minibatch):
                 outputs = policy.outputs(batch.packed, temperature, entropies=True)  # log-probabilities and values now
                 objective.loss(batch.targets, outputs).total.backward()  # targets: advantages, old log-probabilities
-            clip_by_group(adamw, recipe.clip_norm)
+            clip_by_group(adamw, recipe.clip_norm)  # AdamW's groups of parameters: policy and critic, each by its norm
             adamw.step()
             adamw.zero_grad()
             learning_rates.step()
