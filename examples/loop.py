@@ -75,11 +75,11 @@ FROZEN_LAKE = Recipe(
     policy=PolicySpec("embedded/frozen_lake"),  # a small trained model inside the package
     env=EnvFactory.of("tsr/FrozenLake-v0", {"prompt_style": "bare", "success_rate": 1.0}),  # 1.0: a move never slips
     actor=ActorSpec(engine=Transformers(), sampling=Sampling(temperature=1.0, max_response_tokens=12)),
-    # `count` searches of every instance, each of which gives one trajectory; without search: Uniform(Sample(), count=8).
+    # `count` searches of every instance, each of which gives one trajectory; without one: Uniform(Sample(), count=8).
     # A beam keeps 2 prefixes a turn and proposes 4 responses to each. The scorer CriticValue() needs PPO's critic.
     plan=Uniform(Beam(width=2, candidates=4, scorer=EnvironmentScore()), count=1),
-    # `searched` is the credit of trajectories that a search selected. ImitateSuccesses(): successes weigh 1, failures are
-    # left out; every trajectory is one here, so GRPO's advantages, for plain samples, go unused (expert iteration).
+    # `searched` is the credit of trajectories that a search selected. ImitateSuccesses(): successes weigh 1, failures
+    # nothing; every trajectory is one here, so GRPO's advantages, for plain samples, go unused (expert iteration).
     # Unchanged(): as samples, with count above 1 (the TSR paper). TreeCredit(): each candidate against its siblings.
     objective=GRPO(searched=ImitateSuccesses()),
     updates=Updates(minibatches=2),
