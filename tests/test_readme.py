@@ -18,10 +18,13 @@ SHORTER = {"largest.py": ("--data.plan.init_args.epochs", "[1]", "--trainer.max_
 def test_there_is_an_example_of_each_kind():
     assert [name for name, _, _ in EXAMPLES] == [
         "guess.py",
+        "clerk.py",
         "largest.py",
         "stubborn.py",
         "valid_actions.py",
         "median.py",
+        "equal_turns.py",
+        "plain_engine.py",
         "skip_solved.py",
     ]
 

@@ -13,7 +13,8 @@ from tsr_lightning import worlds as worlds
 # The public names, by the module that defines them.
 PUBLIC = {
     "batching.schedule": ("Updates",),
-    "engines.base": ("Sampling",),
+    "costs": ("Costs",),
+    "engines.base": ("Engine", "EngineSpec", "Prompt", "Response", "Sampling"),
     "engines.transformers.spec": ("Transformers",),
     "engines.vllm.spec": ("VLLM",),
     "envs.base": ("Branchable",),
@@ -51,6 +52,7 @@ PUBLIC = {
     "rng": ("Key",),
     "rollout.actor": ("Actor", "ActorSpec"),
     "rollout.dynamic_sampling": ("DynamicSampling",),
+    "rollout.engine_check": ("check_engine",),
     "rollout.environments": ("EnvFactory",),
     "rollout.evaluate": ("EvalResult", "evaluate"),
     "rollout.instances": ("HeldOut",),
@@ -78,13 +80,14 @@ PUBLIC = {
     "training.datamodule": ("RolloutDataModule",),
     "training.optimizer": ("Optimizer",),
     "training.trainer": ("Trainer",),
-    "trajectory": ("Group", "Origin", "Trajectory", "Turn"),
+    "trajectory": ("Group", "Message", "Origin", "Trajectory", "Turn"),
 }
 _MODULES = {name: module for module, names in PUBLIC.items() for name in names}
 
 if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.batching.schedule import Updates
-    from tsr_lightning.engines.base import Sampling
+    from tsr_lightning.costs import Costs
+    from tsr_lightning.engines.base import Engine, EngineSpec, Prompt, Response, Sampling
     from tsr_lightning.engines.transformers.spec import Transformers
     from tsr_lightning.engines.vllm.spec import VLLM
     from tsr_lightning.envs.base import Branchable
@@ -122,6 +125,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.rng import Key
     from tsr_lightning.rollout.actor import Actor, ActorSpec
     from tsr_lightning.rollout.dynamic_sampling import DynamicSampling
+    from tsr_lightning.rollout.engine_check import check_engine
     from tsr_lightning.rollout.environments import EnvFactory
     from tsr_lightning.rollout.evaluate import EvalResult, evaluate
     from tsr_lightning.rollout.instances import HeldOut
@@ -149,7 +153,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.training.datamodule import RolloutDataModule
     from tsr_lightning.training.optimizer import Optimizer
     from tsr_lightning.training.trainer import Trainer
-    from tsr_lightning.trajectory import Group, Origin, Trajectory, Turn
+    from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
 else:  # mypy would take a `__getattr__` to have every name
 
     def __getattr__(name: str) -> Any:

@@ -8,6 +8,9 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.engines.vllm.spec import VLLM
+from tsr_lightning.envs.first_turns import check_first_turns
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.envs.text_env import TextEnv
@@ -19,6 +22,7 @@ from tsr_lightning.policy.checks import check_tokenizer
 from tsr_lightning.policy.model_files import was_trained_here
 from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.rollout.engine_check import check_engine
 from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.training import checkpoints
@@ -33,6 +37,8 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     """Raises the first ConfigError that the run would meet."""
     for entry in data.mixture:
         check_first_reset(entry.env, partial(data.env_factory.make, entry), data.faults.retries)
+    for env in data.envs:
+        check_first_turns(env)
     _check_new_model(agent.spec.model)
     check_policy(agent.spec)
     if subcommand != "export":  # which generates nothing
@@ -47,6 +53,10 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     require(len(held_out) > 0, "data.held_out.instances", len(held_out), remedy)
     if ckpt_path is not None:
         check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
+    # Tests hold the shipped ones, and to start vLLM takes a minute.
+    is_shipped = type(data.engine) is Transformers or isinstance(data.engine, VLLM)
+    if subcommand != "export" and not is_shipped:
+        check_engine(data.engine)
 
 
 def _check_new_model(model: str | Scratch) -> None:

@@ -22,6 +22,7 @@ from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.estimators import AdvantageEstimator
 from tsr_lightning.objectives.made_up import TOKENS, estimates_of, figures, made_up_groups, micro_batch, shaped
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
+from tsr_lightning.objectives.signs import check_advantages, check_loss, check_values
 from tsr_lightning.trajectory import Comparison, Group
 
 # What of the estimates each need stands for.
@@ -58,6 +59,7 @@ def rehearse(objective: Objective) -> None:
 
     _check_needs(name, needs, "credit", credit)
     _check_needs(name, needs, "loss", loss)
+    check_loss(objective, parts)
 
 
 def _comparisons(objective: Objective) -> list[Group | Comparison]:
@@ -75,6 +77,7 @@ def _comparisons(objective: Objective) -> list[Group | Comparison]:
     for part in parts:
         if isinstance(part, Comparison):
             _check_comparison(name, part, objective.minimum_compared)
+            check_values(name, part)
     return parts
 
 
@@ -163,6 +166,13 @@ def rehearse_estimator(estimator: AdvantageEstimator) -> None:
     if reads_rewards != estimator.uses_rewards:
         did = "its advantages change with them" if reads_rewards else "no reward changes its advantages"
         raise ConfigError(f"{name}.uses_rewards is {estimator.uses_rewards}, and {did}: let it be {reads_rewards}")
+    if reads_rewards:
+        own = [
+            torch.full((one.trained_tokens,), sum(one.rewards))
+            for group in made_up_groups(members, needs)
+            for one in group.trajectories
+        ]
+        check_advantages(name, _joined(own), advantages(needs, members) - advantages(needs, members, scale=-3.0))
     [trajectory] = made_up_groups(1, needs)[0].trajectories
     if not reads_rewards and estimator.return_of(trajectory, [0.0]) != estimator.return_of(trajectory, [1.0]):
         raise ConfigError(
