@@ -53,7 +53,7 @@ from tsr_lightning.training.optimizer import clip_by_group
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, on what and how."""
+    """The settings of a training run."""
 
     policy: PolicySpec  # a folder or a name on the hub; PolicySpec(..., adapter=LoRA(rank=16)) trains an adapter alone
     env: EnvFactory  # a gymnasium id with its arguments, or `my_module:MyEnv-v0`

@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 class Mistake(NamedTuple):
-    """What is right in an extension, what a user writes instead, and the sentence that refuses it."""
+    """A mistake in an extension: the right line, the wrong one, and the sentence that refuses it."""
 
     extension: str
     right: str

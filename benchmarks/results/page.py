@@ -55,7 +55,7 @@ def tables(root: Path, studies: Mapping[str, StudyResults]) -> dict[str, str]:
 
 
 def with_tables(text: str, made: Mapping[str, str]) -> str:
-    """Returns the page with its tables made anew.
+    """Returns the page with its tables replaced.
 
     Args:
         text: of the page.

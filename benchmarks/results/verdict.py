@@ -59,7 +59,7 @@ class Verdict:
 
 
 def verdicts(studies: Mapping[str, StudyResults], tasks: Sequence[VerdictTask]) -> list[Verdict]:
-    """Compares all pairs, each beside all others.
+    """Compares all pairs, with p-values corrected for their number (Benjamini-Hochberg).
 
     Args:
         studies: by name.

@@ -41,7 +41,7 @@ def normalised(returns: Sequence[float]) -> Tensor:
 
 
 def paths_of(tree: Sequence[Candidate]) -> list[list[Turn]]:
-    """By walking up from every leaf."""
+    """Returns the turns that lead to each leaf, by walking from it up to the root."""
     found = []
     for leaf in tree:
         if leaf.done and leaf.drawn:

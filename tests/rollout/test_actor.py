@@ -66,7 +66,7 @@ BUILT: list[tuple[str, int]] = []
 
 
 def test_every_actor_has_the_engine_of_its_own_spec(policy: Policy):
-    """Of one policy and one context: an engine that is looked up by its context is that of the first actor."""
+    """Two actors of one policy and one context: a cache of engines by context would give both the first engine."""
     BUILT.clear()
     first, second = actor(policy, Named(name="first")), actor(policy, Named(name="second"), context_tokens=64)
     assert first.engine is not second.engine

@@ -56,7 +56,7 @@ def results(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def as_text(record: StudyRecord) -> list[str]:
-    """In JSON, where 1, 1.0 and true differ; with the order of protocols, in which a report shows them."""
+    """Returns JSON, in which 1, 1.0 and true differ and protocols keep their order."""
     return [
         json.dumps(record.grid),
         *(f"{run}: {json.dumps(result, sort_keys=True)}" for run, result in record.results.items()),

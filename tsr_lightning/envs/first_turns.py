@@ -38,11 +38,9 @@ def _check(env: Branchable) -> None:
     while len(outcomes) < _TURNS and not (outcomes[-1].terminated or outcomes[-1].truncated):
         outcomes.append(_played(env, outcomes[-1].state, response))
     again = _played(env, state, response)
-    shown = [name for name in Outcome._fields if name != "state"]  # which may be equal to itself alone
-    differing = [name for name in shown if getattr(again, name) != getattr(outcomes[0], name)]
-    if differing:
-        name = differing[0]
-        before, after = getattr(outcomes[0], name), getattr(again, name)
+    for name, before, after in zip(Outcome._fields, outcomes[0], again, strict=True):
+        if name == "state" or before == after:  # a state may be equal to itself alone
+            continue
         raise ConfigError(
             f"data.env is {name_of(env)}, whose set_state and reseed do not bring the first state back: {response!r} "
             f"gave {name} {before!r}, and after another turn {after!r}; keep all of an episode in get_state, immutable "
