@@ -1,4 +1,4 @@
-"""The files beside docs/results.md: a page of tables for each study, and the pictures that the page shows."""
+"""The files beside docs/results.md: a page with the tables of every study, and the pictures that docs/results.md shows."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,26 +7,34 @@ from pathlib import Path
 
 from tsr_lightning.studies.report.build import Built, build_report
 from tsr_lightning.studies.report.load import StudyResults
-from tsr_lightning.studies.report.page import markdown
+from tsr_lightning.studies.report.page import NOTES, markdown
 from tsr_lightning.studies.report.pictures import draw
 
 _PICTURE = re.compile(r"\(results/([\w.+=-]+\.png)\)")
 
 
-def study_page(name: str, built: Built) -> str:
-    """Returns the report of a study without its pictures.
+def studies_page(built: Mapping[str, Built]) -> str:
+    """Returns one page with the reports of all studies, without their pictures.
 
     Args:
-        name: of the study's files.
-        built: its report.
+        built: the reports by the names of the studies' files.
     """
+    head = [
+        "# The studies, arm by arm",
+        "Made by `python -m benchmarks.results`; `tsr report docs/results/NAME.yaml` draws a study's curves too.",
+        *NOTES,
+    ]
+    return "\n\n".join([*head, *(_study(name, one) for name, one in built.items())]) + "\n"
+
+
+def _study(name: str, built: Built) -> str:
     sections = tuple(replace(section, pictures=()) for section in built.report.sections)
-    drawn = f"Made by `python -m benchmarks.results`; `tsr report docs/results/{name}.yaml` draws its curves too."
-    return f"# {name}\n\n{drawn}\n\n{markdown(replace(built.report, sections=sections))}"
+    body = markdown(replace(built.report, sections=sections)).removesuffix("\n\n" + "\n\n".join(NOTES) + "\n")
+    return f"## {name}\n\n" + re.sub("^## ", "### ", body, flags=re.MULTILINE)
 
 
 def write_reports(root: Path, studies: Mapping[str, StudyResults], text: str) -> Iterator[Path]:
-    """Writes a page for every study, and the pictures that docs/results.md shows.
+    """Writes the page of all studies, and the pictures that docs/results.md shows.
 
     Args:
         root: the folder of the studies' files.
@@ -34,12 +42,12 @@ def write_reports(root: Path, studies: Mapping[str, StudyResults], text: str) ->
         text: of docs/results.md.
     """
     shown = set(_PICTURE.findall(text))
-    for name, study in studies.items():
-        built = build_report([study])
-        page = root / f"{name}.md"
-        page.write_text(study_page(name, built), encoding="utf-8")
-        yield page
-        for picture in sorted(shown & built.pictures.keys()):
-            group, ends = built.pictures[picture]
+    built = {name: build_report([study]) for name, study in studies.items()}
+    page = root / "README.md"
+    page.write_text(studies_page(built), encoding="utf-8")
+    yield page
+    for one in built.values():
+        for picture in sorted(shown & one.pictures.keys()):
+            group, ends = one.pictures[picture]
             (root / picture).write_bytes(draw(group, ends))
             yield root / picture

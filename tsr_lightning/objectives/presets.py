@@ -69,7 +69,7 @@ class CISPO(PolicyGradient):
     weight, so that no token loses its gradient to the clip.
 
     Departs from the paper: the upper width is GRPO's, since bounds of 2 or 5 made small policies collapse
-    (docs/objectives/cispo.md).
+    (docs/objectives/presets.md).
     """
 
     surrogate: Surrogate = field(default_factory=ClippedWeight)
