@@ -14,6 +14,7 @@ from commands import QUICK, ROOT, tsr
 
 from tsr_lightning.cli.app import resolved_settings
 from tsr_lightning.studies.grid import read_grid
+from tsr_lightning.studies.grid_file import read_yaml
 from tsr_lightning.studies.settings import flat_settings
 from tsr_lightning.studies.study import check_arms
 
@@ -32,6 +33,7 @@ PARTS = {
     "pretrained": OF_PRETRAINED,
     "credit": ("model.objective.init_args.searched",),
 }
+COMMON = [name for name in FILES if Path(name).parts[0] == "common"]  # what others extend: no runs by themselves
 GRIDS = [name for name in FILES if Path(name).parts[0] == "studies"]
 
 
@@ -60,7 +62,7 @@ def commands(name: str) -> list[list[str]]:
     return [shlex.split(line) for line in re.findall(r"^# {3}tsr (.*)$", header(name), re.MULTILINE)]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [name for name in FILES if name not in COMMON])
 def test_opens_with_its_run_line_and_an_override(name: str):
     first, *others = commands(name)
     assert f"configs/{name}" in first
@@ -83,6 +85,11 @@ def test_every_key_is_commented(name: str):
     assert bare == []
 
 
+@pytest.mark.parametrize("name", COMMON)
+def test_what_is_common_is_extended_by_several(name: str):
+    assert sum(name in read_yaml(CONFIGS / other).get("extends", []) for other in FILES) > 1
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_no_line_has_two_comments_or_trailing_spaces(name: str):
     for line in (CONFIGS / name).read_text(encoding="utf-8").splitlines():
@@ -100,7 +107,7 @@ def is_like_another(name: str) -> bool:
     [
         pytest.param(name, marks=pytest.mark.exhaustive if is_like_another(name) else [])
         for name in FILES
-        if name not in (*GRIDS, *OF_SEVERAL)
+        if name not in (*COMMON, *GRIDS, *OF_SEVERAL)
     ],
 )
 def test_builds(name: str, tiny_model, empty_folder: Path):

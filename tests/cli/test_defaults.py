@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,18 @@ def test_runs_are_named_after_their_task(empty_folder):
     assert settings()["trainer"]["logger"]["init_args"]["name"] == "sokoban"
     named = settings("--trainer.logger.init_args.name", "mine")
     assert named["trainer"]["logger"]["init_args"] == {**settings()["trainer"]["logger"]["init_args"], "name": "mine"}
+
+
+def test_what_a_file_extends_is_as_if_given_before_it(empty_folder):
+    Path("mine.yaml").write_text("extends: [sokoban.yaml, search/sample.yaml]\ndata: {env_kwargs: {boxes: 2}}")
+    given = ["--config", "sokoban.yaml", "--config", "search/sample.yaml", "--config", "{data: {env_kwargs: {boxes: 2}}}"]
+    assert resolved_settings(["--config", "mine.yaml"]) == resolved_settings(given)
+
+
+def test_a_shipped_file_extends_shipped_ones_whatever_is_here(empty_folder):
+    before = resolved_settings(["--config", "quickstart.yaml"])
+    Path("sokoban.yaml").write_text("data: {instances: 3}")
+    assert resolved_settings(["--config", "quickstart.yaml"]) == before
 
 
 @pytest.mark.parametrize("given", ["[]", "null"])

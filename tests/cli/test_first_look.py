@@ -26,6 +26,11 @@ FILES = {
     "same.yaml": "trainer: {max_epochs: 60}",
     "size.yaml": "data: {env_kwargs: {size: 5}}",
     "other.yaml": "data: {env: 'corridor:Corridor-v0'}",
+    "mine.yaml": "extends: [sokoban.yaml]\ndata: {instances: 3}",
+    "lost.yaml": "extends: [few.yaml, sokobann.yaml]",
+    "text.yaml": "extends: sokoban.yaml",
+    "there.yaml": "extends: [back.yaml]",
+    "back.yaml": "extends: [there.yaml]",
 }
 REFUSED = {
     "nothing": ((), r"no subcommand was given: use tsr fit, .*tsr import-gguf, or tsr --help"),
@@ -51,6 +56,13 @@ REFUSED = {
     "list": (("fit", *SOKOBAN, "--config", "list.yaml"), r"--config is list\.yaml, which is no mapping of keys: write"),
     "folder": (("fit", "--config", "folder.yaml"), r"folder\.yaml, which cannot be read \(Is a directory\): give"),
     "invalid YAML": (("fit", *SOKOBAN, "--config", "bad.yaml"), r"is bad\.yaml, which is no valid YAML: .*at line 2"),
+    "base that is not there": (
+        ("fit", "--config", "lost.yaml"),
+        r"--config lost\.yaml extends sokobann\.yaml: --config is sokobann\.yaml, .*did you mean sokoban\.yaml\?",
+    ),
+    "base that is no list": (("fit", "--config", "text.yaml"), r"extends is 'sokoban\.yaml' in text\.yaml: give a list"),
+    "circle": (("fit", "--config", "there.yaml"), r"back\.yaml extends there\.yaml, which extends it: name each"),
+    "overlay before what extends its task": (("fit", *BEAM, "--config", "mine.yaml"), r"mine\.yaml, which names the env"),
     "overlay before its task": (
         ("fit", *BEAM, *SOKOBAN),
         r"--config search/beam\.yaml comes before --config sokoban\.yaml, which names the environment and replaces its "

@@ -1,7 +1,11 @@
-"""Reads what `--config` names: a file, a shipped one by its name, or YAML itself. Imports no PyTorch."""
+"""Reads what `--config` names: a file, a shipped one by its name, or YAML itself. Imports no PyTorch.
+
+`extends`, a list of files, lays those below the file's own keys, as if each were given before it with `--config`.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,7 +20,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """The keys of a configuration.
+    """The keys of a configuration, over those of the files that it extends.
 
     Args:
         name: what was given as --config.
@@ -24,16 +28,40 @@ def read_config(name: str) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such file, or it holds no mapping of keys.
     """
-    path = Path(name) if _exists(name) else config_path(name)
-    if path is not None:
-        loaded = _loaded(_text(path, name), name)
-    elif name.endswith((".yaml", ".yml")) or not isinstance(loaded := _loaded(name, name), dict):
-        raise ConfigError(_missing(name))
-    if loaded is None:
-        raise ConfigError(f"--config is {name}, which is empty: give it keys, such as data.instances, or leave it out")
-    if not isinstance(loaded, dict):
-        raise ConfigError(f"--config is {name}, which is no mapping of keys: write them as tsr fit --print_config does")
-    return loaded
+    return reduce(merged, read_layers(name))
+
+
+def read_layers(name: str, extending: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The keys of the files that a configuration extends, in the order in which they are laid, and then its own.
+
+    Args:
+        name: what was given as --config, or stands in `extends`.
+        extending: the files that extend this one.
+
+    Raises:
+        ConfigError: as `read_config`, or a file extends itself.
+    """
+    keys = _own_keys(name)
+    bases = keys.pop("extends", [])
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ConfigError(f"extends is {bases!r} in {name}: give a list of files, as --config takes them")
+    layers = []
+    for base in (_base(name, given) for given in bases):
+        if base in (*extending, name):
+            raise ConfigError(f"--config {name} extends {base}, which extends it: name each file once")
+        try:
+            layers += read_layers(base, (*extending, name))
+        except ConfigError as error:
+            raise ConfigError(f"--config {name} extends {base}: {error}") from None
+    return [*layers, keys]
+
+
+def merged(before: Any, after: Any) -> Any:
+    """Mappings key by key at every depth, the later over the earlier; null and other values replace what was there."""
+    if not isinstance(after, Mapping):
+        return after  # the parser refuses arguments that are no mapping
+    known = before if isinstance(before, Mapping) else {}
+    return {**known, **{key: merged(known.get(key), value) for key, value in after.items()}}
 
 
 def named_classes(keys: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -42,6 +70,29 @@ def named_classes(keys: Mapping[str, Any], above: str = "") -> Iterator[str]:
         key = f"{above}{name}"
         if isinstance(value, Mapping) and key not in (ENV_KWARGS, CALLBACKS):
             yield from [key] if "class_path" in value else named_classes(value, f"{key}.")
+
+
+def _base(name: str, base: str) -> str:
+    """What `name` extends: a shipped file extends shipped ones, whatever lies in the working folder."""
+    folder, path = config_folder(), _path(name)
+    is_shipped = folder is not None and path is not None and path.resolve().is_relative_to(folder.resolve())
+    return str((is_shipped and config_path(base)) or base)
+
+
+def _path(name: str) -> Path | None:
+    return Path(name) if _exists(name) else config_path(name)
+
+
+def _own_keys(name: str) -> dict[str, Any]:
+    if (path := _path(name)) is not None:
+        loaded = _loaded(_text(path, name), name)
+    elif name.endswith((".yaml", ".yml")) or not isinstance(loaded := _loaded(name, name), dict):
+        raise ConfigError(_missing(name))
+    if loaded is None:
+        raise ConfigError(f"--config is {name}, which is empty: give it keys, such as data.instances, or leave it out")
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"--config is {name}, which is no mapping of keys: write them as tsr fit --print_config does")
+    return loaded
 
 
 def _exists(name: str) -> bool:

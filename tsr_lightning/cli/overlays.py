@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from jsonargparse import ActionConfigFile, Namespace, get_loader
 
-from tsr_lightning.cli.config_files import CALLBACKS, ENV_KWARGS, named_classes, read_config
+from tsr_lightning.cli.config_files import CALLBACKS, ENV_KWARGS, merged, named_classes, read_layers
 from tsr_lightning.errors import require
 
 _ENV = "data.env"
@@ -24,7 +24,11 @@ class Overlay(ActionConfigFile):
     """The parser's `--config`."""
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        keys = read_config(values)
+        layers = read_layers(values)
+        for keys in layers:
+            self._lay(parser, cfg, keys, values if len(layers) == 1 else json.dumps(keys))
+
+    def _lay(self, parser: Any, cfg: Any, keys: Mapping[str, Any], values: Any) -> None:
         for key in named_classes(keys):
             if key in cfg:
                 cfg.pop(key)
@@ -33,7 +37,7 @@ class Overlay(ActionConfigFile):
             values = json.dumps({**keys, "trainer": {**keys["trainer"], "callbacks": callbacks}})
         is_known = ENV_KWARGS in cfg
         env, kwargs = cfg.get(_ENV), cfg.pop(ENV_KWARGS)  # removed, so that only this file's arguments are there below
-        super().__call__(parser, cfg, values, option_string)
+        super().__call__(parser, cfg, values)
         before = kwargs if env is None or cfg.get(_ENV) == env else None
         if ENV_KWARGS in cfg:
             cfg[ENV_KWARGS] = merged(before, cfg[ENV_KWARGS])
@@ -65,14 +69,6 @@ def with_arguments(callbacks: Sequence[Any], changes: Mapping[str, Any]) -> list
         require(name in by_name and isinstance(arguments, Mapping), f"{CALLBACKS}.{name}", arguments, remedy)
         by_name[name]["init_args"] = {**(by_name[name].get("init_args") or {}), **arguments}
     return plain
-
-
-def merged(before: Any, after: Any) -> Any:
-    """Mappings key by key at every depth, the later over the earlier; null and other values replace what was there."""
-    if not isinstance(after, Mapping):
-        return after  # the parser refuses arguments that are no mapping
-    known = before if isinstance(before, Mapping) else {}
-    return {**known, **{key: merged(known.get(key), value) for key, value in after.items()}}
 
 
 def as_overlays(args: Sequence[str]) -> list[str]:
