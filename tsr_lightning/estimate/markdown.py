@@ -3,21 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.card_memory import (
     GIB,
     CardMemory,
     Part,
     largest_cache_mib,
     memory,
-    pass_size,
     slots,
     wanted_cache_mib,
 )
 from tsr_lightning.estimate.cards import Card, Machine
 from tsr_lightning.estimate.decode_steps import CAPTURE_STEPS, NF4_LAYER_SECONDS, is_captured
 from tsr_lightning.estimate.hours import EpochSeconds, Hours, hours
-from tsr_lightning.estimate.operations import operations
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Case, Setup
 from tsr_lightning.estimate.weights import adapter_parameters
@@ -36,7 +33,7 @@ def page(setup: Setup, machines: Sequence[Machine], notes: Sequence[str]) -> str
         "Memory of each card, in GiB:",
         _memory_table(setup, machines),
         _bullets(_remarks(setup, machines)),
-        "Tokens and operations of the first epoch, all cards together:",
+        "Tokens of the first epoch, all cards together:",
         _token_table(setup),
         "Seconds of the first epoch, and hours of the run:",
         _hours_table(setup, machines),
@@ -104,12 +101,11 @@ def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
 
 
 def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
-    """Says what sharding, gradient checkpointing and a larger cache save."""
+    """Says what sharding and a larger cache save."""
     lines = []
     if setup.is_sharded:
         lines += [_replicated(setup, machine) for machine in machines]
     ranks = sorted({machine.count for machine in machines})
-    lines += [_backward_pass(setup, count) for count in ranks]
     wanted = ", ".join(f"{wanted_cache_mib(setup, count):,} on {_cards(count)}" for count in ranks)
     lines.append(
         f"kv_cache_mib is {setup.engine.cache_mib:,}, or {slots(setup):,} tokens of prefixes; in the worst case no "
@@ -125,21 +121,6 @@ def _replicated(setup: Setup, machine: Machine) -> str:
     return (
         f"{machine.name} without shards (trainer.strategy {'auto' if machine.count == 1 else 'ddp'}): "
         f"{_gib(of_card.total(machine.card))} GiB on each card, which {where}"
-    )
-
-
-def _backward_pass(setup: Setup, ranks: int) -> str:
-    """Says what checkpoints save, and what the last parts of the backward pass take one after the other."""
-    size = pass_size(setup, ranks)
-    with_, without = (
-        Activations(setup.shape, replace(setup.spec, gradient_checkpointing=value)) for value in (True, False)
-    )
-    used = with_ if setup.spec.gradient_checkpointing else without
-    return (
-        f"on {_cards(ranks)} a micro-batch has {size.tokens:,} tokens, of which the backward pass keeps "
-        f"{_gib(with_.saved(size))} GiB with checkpoints "
-        f"and {_gib(without.saved(size))} without; then {_gib(used.logits(size))} of logits at once, and after these "
-        f"{_gib(used.working(size))} for a layer's backward pass, of which the larger counts"
     )
 
 
@@ -163,15 +144,6 @@ def _token_table(setup: Setup) -> str:
     ]
     for name, values in figures:
         rows.append((name, *(f"{value:,.0f}" for value in values)))
-    made = [operations(setup, entries, case) for case in setup.cases]
-    for name, flops in (
-        ("PFLOP of prompts, if none were shared", (own.unshared_prompts for own in made)),
-        ("PFLOP of prompts", (own.prompts for own in made)),
-        ("PFLOP of responses", (own.responses for own in made)),
-        ("PFLOP of passes before the updates", (own.estimates for own in made)),
-        ("PFLOP of updates", (own.updates for own in made)),
-    ):
-        rows.append((name, *(f"{value / 1e15:,.2f}" for value in flops)))
     return _table(("", *(case.name for case in setup.cases)), rows)
 
 
