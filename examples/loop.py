@@ -41,8 +41,8 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.collect import RolloutSpec, collect
 from tsr_lightning.rollout.environments import Environments
 from tsr_lightning.rollout.evaluate import evaluate_actor
+from tsr_lightning.rollout.groups import SingleProcess
 from tsr_lightning.rollout.instances import Instances
-from tsr_lightning.rollout.ranks import SingleProcess
 from tsr_lightning.search.progress import unreported
 from tsr_lightning.search.retry import Retrying
 from tsr_lightning.training.credit import credited_sequences

@@ -124,7 +124,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
     from tsr_lightning.rng import Key
     from tsr_lightning.rollout.actor import Actor, ActorSpec
-    from tsr_lightning.rollout.dynamic_sampling import DynamicSampling
+    from tsr_lightning.rollout.collect import DynamicSampling
     from tsr_lightning.rollout.engine_check import check_engine
     from tsr_lightning.rollout.environments import EnvFactory
     from tsr_lightning.rollout.evaluate import EvalResult, evaluate

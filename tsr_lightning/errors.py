@@ -73,3 +73,11 @@ def _readable(file: str) -> str:
     """A path as seen from the working folder, where it lies below."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def require_coefficient(key: str, value: float) -> None:
+    require(0 <= value < float("inf"), key, value, "a coefficient is not negative; use 0 to leave the term out")
+
+
+def require_fraction(key: str, value: float) -> None:
+    require(0 <= value <= 1, key, value, "it lies between 0 and 1; use e.g. 1.0")

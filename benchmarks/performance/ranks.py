@@ -26,8 +26,7 @@ from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, training_sequences
 from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.cli.app import CheckingCLI, run
-from tsr_lightning.rollout.groups import epoch_tasks, run_groups
-from tsr_lightning.rollout.ranks import shares_by_kind
+from tsr_lightning.rollout.groups import epoch_tasks, run_groups, shares_by_kind
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.lightning_compat import attach
 from tsr_lightning.trajectory import Group

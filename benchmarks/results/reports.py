@@ -1,4 +1,4 @@
-"""The files beside docs/results.md: a page with the tables of every study, and the pictures that docs/results.md shows."""
+"""The files beside docs/results.md: a page of all studies' tables, and the pictures that docs/results.md shows."""
 
 import re
 from collections.abc import Iterator, Mapping

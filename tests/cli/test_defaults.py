@@ -45,7 +45,14 @@ def test_runs_are_named_after_their_task(empty_folder):
 
 def test_what_a_file_extends_is_as_if_given_before_it(empty_folder):
     Path("mine.yaml").write_text("extends: [sokoban.yaml, search/sample.yaml]\ndata: {env_kwargs: {boxes: 2}}")
-    given = ["--config", "sokoban.yaml", "--config", "search/sample.yaml", "--config", "{data: {env_kwargs: {boxes: 2}}}"]
+    given = [
+        "--config",
+        "sokoban.yaml",
+        "--config",
+        "search/sample.yaml",
+        "--config",
+        "{data: {env_kwargs: {boxes: 2}}}",
+    ]
     assert resolved_settings(["--config", "mine.yaml"]) == resolved_settings(given)
 
 

@@ -60,9 +60,15 @@ REFUSED = {
         ("fit", "--config", "lost.yaml"),
         r"--config lost\.yaml extends sokobann\.yaml: --config is sokobann\.yaml, .*did you mean sokoban\.yaml\?",
     ),
-    "base that is no list": (("fit", "--config", "text.yaml"), r"extends is 'sokoban\.yaml' in text\.yaml: give a list"),
+    "base that is no list": (
+        ("fit", "--config", "text.yaml"),
+        r"extends is 'sokoban\.yaml' in text\.yaml: give a list",
+    ),
     "circle": (("fit", "--config", "there.yaml"), r"back\.yaml extends there\.yaml, which extends it: name each"),
-    "overlay before what extends its task": (("fit", *BEAM, "--config", "mine.yaml"), r"mine\.yaml, which names the env"),
+    "overlay before what extends its task": (
+        ("fit", *BEAM, "--config", "mine.yaml"),
+        r"mine\.yaml, which names the env",
+    ),
     "overlay before its task": (
         ("fit", *BEAM, *SOKOBAN),
         r"--config search/beam\.yaml comes before --config sokoban\.yaml, which names the environment and replaces its "

@@ -8,7 +8,7 @@ from small_models import size_of
 
 from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.cards import machine_of
-from tsr_lightning.estimate.collectives import collective_seconds, traffic
+from tsr_lightning.estimate.hours import collective_seconds, traffic
 from tsr_lightning.estimate.shape import shape_of
 from tsr_lightning.estimate.sharded import Shards, largest
 from tsr_lightning.estimate.units import Parameter, Unit, Units, shard_bytes, trained_shard_bytes, units_of

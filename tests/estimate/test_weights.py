@@ -10,8 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.estimate.lookup import find_shape, published_config
-from tsr_lightning.estimate.published import PUBLISHED
+from tsr_lightning.estimate.lookup import PUBLISHED, find_shape, published_config
 from tsr_lightning.estimate.shape import shape_of
 from tsr_lightning.estimate.weights import adapter_parameters, nf4_bytes, plain_bytes, quantised_bytes, trained_bytes
 from tsr_lightning.policy.model_files import load_config

@@ -17,15 +17,13 @@ from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rng import Key
-from tsr_lightning.search.contrast_beam import ContrastBeam
+from tsr_lightning.search.branching import ContrastBeam, SuffixRestarts, Vine
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import PlanEntry
-from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
-from tsr_lightning.search.vine import Vine
 from tsr_lightning.trajectory import Message
 
 SOKOBAN = {"prompt_style": "bare", "size": [6, 6], "boxes": 1, "max_turns": 5}

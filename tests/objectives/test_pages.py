@@ -1,4 +1,4 @@
-"""Every objective with a configuration is on the page of objectives, with the same sections, and the overview names it."""
+"""Every objective with a configuration has its sections on the page of objectives, and the overview names it."""
 
 import re
 from pathlib import Path

@@ -17,10 +17,10 @@ from tsr_lightning.rollout.actor import Actor, ActorSpec
 from tsr_lightning.rollout.collect import RolloutSpec, collect
 from tsr_lightning.rollout.environments import EnvFactory, Environments
 from tsr_lightning.rollout.evaluate import EvalResult, evaluate_actor
+from tsr_lightning.rollout.groups import SingleProcess
 from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.rollout.mixture import mixture_of
 from tsr_lightning.rollout.protocol import EvalProtocol
-from tsr_lightning.rollout.ranks import SingleProcess
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.progress import Progress, unreported
 from tsr_lightning.search.retry import Retrying

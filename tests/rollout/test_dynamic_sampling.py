@@ -15,7 +15,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import DAPO, GRPO
 from tsr_lightning.objectives.signal import has_signal
 from tsr_lightning.rng import Key
-from tsr_lightning.rollout.dynamic_sampling import DynamicSampling, sample_dynamically
+from tsr_lightning.rollout.collect import DynamicSampling, sample_dynamically
 from tsr_lightning.rollout.groups import Rollout, epoch_tasks, roll_out
 from tsr_lightning.search.plan import Annealed, Mixed, Phases, PlanEntry, Uniform
 from tsr_lightning.search.progress import unreported

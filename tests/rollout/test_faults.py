@@ -23,11 +23,11 @@ from tsr_lightning.rng import Key
 from tsr_lightning.rollout.faults import Faults, describe_failures, drop_single_members
 from tsr_lightning.rollout.groups import epoch_tasks, run_groups
 from tsr_lightning.rollout.instances import HeldOut, Instances
+from tsr_lightning.search.branching import Vine
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.progress import unreported
 from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.strategies import Sample
-from tsr_lightning.search.vine import Vine
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 

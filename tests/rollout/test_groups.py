@@ -10,9 +10,8 @@ from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.base import Credit, Estimates
 from tsr_lightning.rng import Key
-from tsr_lightning.rollout.groups import epoch_tasks, roll_out, run_groups
+from tsr_lightning.rollout.groups import epoch_tasks, roll_out, run_groups, shares_by_kind
 from tsr_lightning.rollout.protocol import EvalProtocol
-from tsr_lightning.rollout.ranks import shares_by_kind
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.search.progress import Progress, unreported
 from tsr_lightning.search.strategies import Beam, BestOfN, Sample

@@ -11,13 +11,11 @@ from tests.misbehaving import Misbehaving
 from tests.search.reference import FEW
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.search.contrast_beam import ContrastBeam
+from tsr_lightning.search.branching import ContrastBeam, SuffixRestarts, Vine
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.failures import SearchFailures
-from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Sample, Strategy
-from tsr_lightning.search.vine import Vine
 from tsr_lightning.trajectory import Trajectory
 
 BRANCHING = [Vine(), ContrastBeam(2, 4), SearchFailures(Beam(2, 4)), SuffixRestarts(Beam(2, 4))]

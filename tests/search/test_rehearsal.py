@@ -13,11 +13,11 @@ from tests.search.branching_reference import BRANCHING
 from tests.search.reference import STRATEGIES
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, ImitateSuccesses, MeanBackup, TreeCredit
+from tsr_lightning.search.branching import Vine
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.rehearsal import rehearse, rehearse_scorer
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.strategies import Beam, Expert, Lookahead, Strategy
-from tsr_lightning.search.vine import Vine
 from tsr_lightning.training.plan_check import check_plan
 
 ROOT = Path(__file__).resolve().parents[2]

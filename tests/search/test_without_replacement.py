@@ -11,11 +11,11 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, ImitateSuccesses, TreeCredit
 from tsr_lightning.rng import Key
+from tsr_lightning.search.branching import SuffixRestarts
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import Uniform
-from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.scorers import Critic, Scorer
 from tsr_lightning.search.strategies import Beam
 from tsr_lightning.search.tree import Node, Search, distinct, flat

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from commands import ROOT
 
-from tsr_lightning.studies.finished import last_validation, missing_evaluations
 from tsr_lightning.studies.packed import read_packed
+from tsr_lightning.studies.result import last_validation, missing_evaluations
 
 SETTINGS = {"trainer.max_epochs": 10, "trainer.check_val_every_n_epoch": 4}
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tsr_lightning.training.next_steps import after_fit, after_validation
+from tsr_lightning.training.run_folder import after_fit, after_validation
 
 
 def test_a_fit_says_where_it_is_and_what_comes_next(tmp_path: Path):

@@ -27,13 +27,12 @@ from tsr_lightning.objectives import (
     Unchanged,
 )
 from tsr_lightning.rollout.demonstrations import Demonstrations
+from tsr_lightning.search.branching import SuffixRestarts, Vine
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, SearchFailedGroups, Uniform
-from tsr_lightning.search.restarts import SuffixRestarts
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
-from tsr_lightning.search.vine import Vine
 from tsr_lightning.training.plan_check import check_plan
 
 IMITATING = GRPO(searched=ImitateSuccesses())

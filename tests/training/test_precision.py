@@ -12,7 +12,7 @@ from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.precision import check_precision
+from tsr_lightning.training.setting_checks import check_precision
 
 RATE, STEPS = 1e-6, 20
 TOKENIZER = make_tokenizer(["Up Down"])

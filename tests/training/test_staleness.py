@@ -15,11 +15,10 @@ from torch import Tensor
 from callbacks.on_collapse import restore
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.errors import ConfigError, RunError
-from tsr_lightning.rollout.groups import epoch_tasks, roll_out
-from tsr_lightning.rollout.ranks import SingleProcess
+from tsr_lightning.rollout.groups import SingleProcess, epoch_tasks, roll_out
 from tsr_lightning.search.progress import unreported
 from tsr_lightning.training.lightning_compat import epochs_at_rollout
-from tsr_lightning.training.staleness import check_staleness
+from tsr_lightning.training.setting_checks import check_staleness
 from tsr_lightning.trajectory import Group
 
 EPOCHS = 4

@@ -26,7 +26,7 @@ from tsr_lightning.objectives import (
 )
 from tsr_lightning.search.plan import Mixed, Plan, PlanEntry, SearchFailedGroups, Uniform
 from tsr_lightning.search.strategies import Beam, Expert, Sample
-from tsr_lightning.training.void_settings import check_void, says_nothing_is_compared
+from tsr_lightning.training.setting_checks import check_void, says_nothing_is_compared
 from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory, Turn
 
 ENDED = (Ended.TURN_LIMIT, Ended.SUCCEEDED)

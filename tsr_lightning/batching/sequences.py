@@ -5,7 +5,7 @@ the sampled ids alone. A turn whose context was cut starts a new sequence. Credi
 before, so the split does not change it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import MappingProxyType
@@ -92,7 +92,7 @@ def with_credit(
         quantities: further ones of its tokens by name, beside those of the credit.
         tree: number of the search trees that it belongs to, if it does.
         piece: its number in the rollout.
-        teaches: True if its outcome may move the policy; see `objectives/step_signal.py`.
+        teaches: True if its outcome may move the policy; see `objectives/signal.py`.
     """
     targets = Targets(
         old_logprobs=estimates.logprobs,
@@ -135,3 +135,16 @@ def with_credit(
 
 def _has_weight(targets: Targets) -> bool:
     return any(weights.any() for weights in (targets.weights, targets.value_weights, targets.supervised_weights))
+
+
+def sampled_logprobs(piece: Piece) -> Tensor:
+    """Log-probabilities [N] with which the engine sampled the tokens; 0 in a demonstration."""
+    return torch.tensor([logprob for turn in piece.turns for logprob in turn.behaviour_logprobs])
+
+
+OF_TURNS: Mapping[str, Callable[[Piece], Tensor]] = {"behaviour_logprobs": sampled_logprobs}
+
+
+def quantities_of(piece: Piece, names: Sequence[str]) -> dict[str, Tensor]:
+    """Makes the named quantities that turns have; an objective's credit gives the others."""
+    return {name: OF_TURNS[name](piece) for name in names if name in OF_TURNS}

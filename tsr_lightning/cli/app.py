@@ -14,15 +14,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_checkpoint, check_run
+from tsr_lightning.cli.config_files import config_path
 from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.cli.first_look import look
 from tsr_lightning.cli.help_texts import ShortHelp
-from tsr_lightning.cli.memory_check import check_memory
+from tsr_lightning.cli.memory_check import check_memory, choose_sizes
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.save_config import SaveConfig
-from tsr_lightning.cli.shipped_configs import config_path
-from tsr_lightning.cli.sizes import choose_sizes
 from tsr_lightning.cli.subcommands import DESCRIPTION, EXAMPLES
 from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
 from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
@@ -31,8 +30,8 @@ from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.monitored import check_monitors
-from tsr_lightning.training.precision import check_precision
 from tsr_lightning.training.run_folder import task_name
+from tsr_lightning.training.setting_checks import check_precision
 from tsr_lightning.training.trainer import Trainer
 
 

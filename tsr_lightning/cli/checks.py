@@ -30,7 +30,7 @@ from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
-from tsr_lightning.training.void_settings import check_void
+from tsr_lightning.training.setting_checks import check_void
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:

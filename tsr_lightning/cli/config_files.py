@@ -1,4 +1,5 @@
-"""Reads what `--config` names: a file, a shipped one by its name, or YAML itself. Imports no PyTorch.
+"""Reads what `--config` names: a file, a shipped one by its name (of `configs/` beside the package in a checkout,
+inside it in an installed wheel), or YAML itself. Imports no PyTorch.
 
 `extends`, a list of files, lays those below the file's own keys, as if each were given before it with `--config`.
 """
@@ -11,7 +12,6 @@ from typing import Any
 
 import yaml
 
-from tsr_lightning.cli.shipped_configs import config_folder, config_path
 from tsr_lightning.cli.suggestions import closest
 from tsr_lightning.errors import ConfigError
 
@@ -127,3 +127,28 @@ def _missing(name: str) -> str:
     close = closest(plain, shipped) or by_stem.get(closest(PurePosixPath(plain).stem, by_stem) or "")
     remedy = f"did you mean {close}?" if close else "give a path, or the name of a shipped one such as sokoban.yaml"
     return f"--config is {name}, which is no file here and none that is shipped: {remedy}"
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def config_folder(package: Path = _PACKAGE) -> Path | None:
+    """The folder of the shipped configurations, or None where there is none."""
+    if (package / "configs").is_dir():
+        return package / "configs"
+    # Beside an installed package, a folder named `configs` could be anyone's: only a checkout has pyproject.toml there.
+    if (package.parent / "pyproject.toml").is_file() and (package.parent / "configs").is_dir():
+        return package.parent / "configs"
+    return None
+
+
+def config_path(name: str) -> Path | None:
+    """The shipped YAML of this name: `configs/quickstart.yaml`, `quickstart.yaml` or `search/beam.yaml`, else None."""
+    folder = config_folder()
+    relative = PurePosixPath(name)
+    if folder is None or relative.is_absolute() or ".." in relative.parts or relative.suffix not in {".yaml", ".yml"}:
+        return None
+    if relative.parts[0] == "configs":
+        relative = relative.relative_to("configs")
+    path = folder / relative
+    return path if path.is_file() else None

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
-from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.estimate.cards import CARDS, DEFAULT, HERE, Machine, machine_of

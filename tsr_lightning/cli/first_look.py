@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from tsr_lightning.cli.arguments import Word, parts
 from tsr_lightning.cli.config_files import read_config
-from tsr_lightning.cli.order import check_order
+from tsr_lightning.cli.order import Word, check_order, parts
 from tsr_lightning.cli.subcommands import ALL, DESCRIPTION, RUNS
 from tsr_lightning.cli.suggestions import suggestion
 from tsr_lightning.errors import ConfigError

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tsr_lightning.cli.plain_parser import PlainParser
-from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser
 from tsr_lightning.errors import ConfigError
 
 

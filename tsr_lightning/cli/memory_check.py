@@ -1,4 +1,5 @@
-"""Compares the memory that a run will need with what is there, before its model loads."""
+"""Chooses the sizes that a configuration leaves to the machine, and compares the memory that a run will need with what
+is there, before its model loads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,8 @@ from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.cards import Card
-from tsr_lightning.estimate.here import card_here
+from tsr_lightning.estimate.chosen_sizes import sized
+from tsr_lightning.estimate.here import card_here, whole_card
 from tsr_lightning.estimate.lookup import find_shape
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Setup
@@ -73,4 +75,27 @@ def too_large(setup: Setup, card: Card, ranks: int) -> ConfigError | str:
     return (
         f"memory: up to {needed.total(card) / GIB:.1f} GiB may be needed in the {needed.peak_phase}, and {free}: "
         f"{'; '.join(fitting or others) or 'take a smaller model'}"
+    )
+
+
+def choose_sizes(
+    agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any], device: torch.device, ranks: int
+) -> None:
+    """Sets those of the two that are null, by the model and the total memory of the device, and logs them.
+
+    Neither changes a sample; micro-batches of another size round gradients differently. A model whose shape is unknown
+    keeps the defaults. Arguments as of `memory_check.check_memory`.
+    """
+    engine, updates = data.engine, data.updates
+    if not isinstance(engine, Transformers) or None not in (engine.kv_cache_mib, updates.micro_batch_tokens):
+        return
+    setup = known_setup(agent, data, trainer)
+    if setup is None:
+        return
+    card = whole_card(device, ranks)
+    chosen = sized(setup, card, ranks)
+    data.updates, data.engine = chosen.updates, chosen.engine
+    rank_zero_info(
+        f"sizes by {card.memory_gib:.0f} GiB of memory: data.updates.micro_batch_tokens "
+        f"{chosen.updates.micro_batch_tokens}, data.engine.init_args.kv_cache_mib {chosen.engine.kv_cache_mib}"
     )

@@ -1,15 +1,61 @@
-"""Refuses files and flags in an order in which the later silently replaces the earlier, and keys within a list."""
+"""Takes a command line apart, before the parser is there, and refuses files and flags in an order in which the later
+silently replaces the earlier, and keys within a list."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from tsr_lightning.cli.arguments import File, Flag, Word
 from tsr_lightning.cli.config_files import CALLBACKS, named_classes, read_config
 from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.errors import ConfigError
+
+CONFIG = ("--config", "-c")
+
+
+@dataclass(frozen=True)
+class File:
+    """`--config NAME`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Flag:
+    """`--key value` or `--key=value`; the value is None where none is given."""
+
+    key: str
+    value: str | None
+
+    def __str__(self) -> str:
+        return f"--{self.key}" if self.value is None else f"--{self.key} {self.value}"
+
+
+@dataclass(frozen=True)
+class Word:
+    """What stands where a flag is expected."""
+
+    text: str
+
+
+def parts(args: Sequence[str]) -> Iterator[File | Flag | Word]:
+    """The parts of what follows a subcommand, in their order."""
+    waiting = list(reversed(args))
+    while waiting:
+        given = waiting.pop()
+        if not given.startswith("-"):
+            yield Word(given)
+            continue
+        flag, has_value, value = given.partition("=")
+        if not has_value and waiting and not waiting[-1].startswith("--"):
+            has_value, value = "=", waiting.pop()
+        if flag in CONFIG and has_value:
+            yield File(value)
+        else:
+            yield Flag(flag.lstrip("-"), value if has_value else None)
+
 
 _ABSENT = object()
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tsr_lightning.cli.plain_parser import PlainParser
-from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.studies.packed import table_path, write_packed
 from tsr_lightning.studies.record import read_folder
@@ -47,7 +46,7 @@ def report(args: Sequence[str]) -> int:
     absent = [name for name in _LIBRARIES if find_spec(name) is None]
     if absent:
         raise ConfigError(f"tsr report needs {', '.join(absent)}: pip install 'tsr-lightning[study]'")
-    from tsr_lightning.studies.report.write import write_report
+    from tsr_lightning.studies.report.build import write_report
 
     written: list[Path] = []
     thresholds: dict[str, list[float]] = {}

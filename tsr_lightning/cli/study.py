@@ -5,9 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
-from tsr_lightning.cli.shipped_configs import config_path
-from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.cli.config_files import config_path
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one
 from tsr_lightning.errors import require
 from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.studies.folder import StudyFolder

@@ -1,4 +1,10 @@
-"""Names and sentences of the subcommands. Imports nothing, so that help and mistakes are told at once."""
+"""Names and sentences of the subcommands, and the parser of those that configure no run. Standard library only, so that
+help and mistakes are told at once."""
+
+import argparse
+from typing import NoReturn
+
+from tsr_lightning.errors import ConfigError
 
 DESCRIPTION = "Trains language-model agents with reinforcement learning on trajectories built by search."
 
@@ -22,3 +28,17 @@ PLAIN = {
     "import-gguf": "Writes the model of a GGUF file as a Hugging Face folder, dequantised: tsr import-gguf FILE FOLDER",
 }
 ALL = {**RUNS, **PLAIN}
+
+
+class PlainParser(argparse.ArgumentParser):
+    """argparse's, which raises a ConfigError where that would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}; {self.prog} --help lists what it takes")
+
+
+def at_least_one(text: str) -> int:
+    """The type of a flag that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of 1 or more")
+    return int(text)

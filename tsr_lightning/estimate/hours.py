@@ -1,6 +1,7 @@
 """Seconds of an epoch and of an evaluation, and hours of a run. Pure functions of a setup and a machine.
 
-Environments are left out: theirs is the CPU's time. So are checkpoints and starting up.
+A collective over R ranks moves (R - 1) / R of its bytes over each card's link (nccl-tests, doc/PERFORMANCE.md);
+latencies are left out. Environments are too: theirs is the CPU's time. So are checkpoints and starting up.
 """
 
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from math import ceil
 from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.card_memory import buffer_tokens, pass_size, slots
 from tsr_lightning.estimate.cards import Machine
-from tsr_lightning.estimate.collectives import collective_seconds, traffic
 from tsr_lightning.estimate.decode_steps import decode_seconds, flop_seconds, host_seconds
 from tsr_lightning.estimate.flops import forward_flops, update_flops
 from tsr_lightning.estimate.setup import Case, Setup
+from tsr_lightning.estimate.units import Units, shard_bytes
 from tsr_lightning.estimate.workload import RolloutTokens, TrainedTokens, Wave
 
 # An update's operators for each of a decoding step's: forward and backward pass
@@ -160,3 +161,35 @@ def gathering_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) ->
     if not setup.is_sharded or not trained.packed:
         return 0.0
     return collective_seconds(traffic(setup.units, machine.count).whole, machine)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of the collectives, as large as what they gather or reduce."""
+
+    forward: int  # all-gathers of a forward pass
+    backward: int  # of a backward pass
+    gradients: int  # reduce-scatters
+    whole: int  # all-gathers of the whole policy, once an epoch
+
+    @property
+    def micro_batch(self) -> int:
+        """Bytes of one forward and backward pass; each micro-batch of an update reduces its own gradients."""
+        return self.forward + self.backward + self.gradients
+
+
+def traffic(units: Units, ranks: int) -> Traffic:
+    """Layers and value head are gathered for the forward pass and again for the backward pass, the root's unit once."""
+    gathered = ranks * shard_bytes(units.passes, ranks)
+    return Traffic(
+        forward=gathered,
+        backward=gathered - units.rest.gathered_bytes(ranks),
+        gradients=sum(count * unit.trained.gathered_bytes(ranks) for unit, count in units.passes),
+        whole=ranks * shard_bytes(units.all, ranks),
+    )
+
+
+def collective_seconds(size: float, machine: Machine) -> float:
+    """Seconds of an all-gather or reduce-scatter of this many bytes; 0 on one card."""
+    card = machine.card
+    return size * (machine.count - 1) / machine.count / (card.interconnect * card.interconnect_share)

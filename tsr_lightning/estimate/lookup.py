@@ -1,19 +1,51 @@
-"""Finds a model's shape and tokenizer on this machine. Loads no weights, and asks the hub nothing."""
+"""Finds a model's shape and tokenizer on this machine, or in a table of published shapes. Loads no weights, and asks
+the hub nothing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerFast
 
 from tsr_lightning.errors import require
-from tsr_lightning.estimate.published import PUBLISHED
 from tsr_lightning.estimate.shape import ModelShape, shape_of
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.model_files import load_config, local_config_file
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import load_tokenizer
+
+# model name -> (model type, keys of its configuration), from the `config.json` of each model's page on the hub, such as
+# https://huggingface.co/Qwen/Qwen2.5-3B-Instruct; their parameters are those that the pages state.
+_QWEN = {"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True, "max_position_embeddings": 32768}
+PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "Qwen/Qwen2.5-0.5B-Instruct": (
+        "qwen2",
+        {**_QWEN, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    ),
+    "Qwen/Qwen2.5-1.5B-Instruct": (
+        "qwen2",
+        {**_QWEN, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+    ),
+    "Qwen/Qwen2.5-3B-Instruct": (
+        "qwen2",
+        {**_QWEN, "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16},
+    ),
+    "Qwen/Qwen2.5-7B-Instruct": (
+        "qwen2",
+        {
+            **_QWEN,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "tie_word_embeddings": False,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+        },
+    ),
+}
 
 
 def find_tokenizer(spec: PolicySpec, texts: Callable[[], Iterable[str]]) -> PreTrainedTokenizerFast | None:

@@ -10,7 +10,10 @@ from tsr_lightning.objectives.estimators import (
     GroupNormalised,
     LeaveOneOut,
     ReturnToGo,
+    RolloutScaled,
     ShapedTrajectory,
+    SuccessRelative,
+    SuccessSign,
     outcome_advantages,
 )
 from tsr_lightning.objectives.gae import BilevelGAE, TokenGAE, TurnGAE
@@ -32,13 +35,10 @@ from tsr_lightning.objectives.presets import (
     ReinforcePlusPlusBaseline,
     ReinforceRej,
 )
-from tsr_lightning.objectives.rollout_scaled import RolloutScaled
 from tsr_lightning.objectives.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, Schedule
 from tsr_lightning.objectives.searched import ImitateEverySuccess, ImitateSuccesses, SearchedCredit, Unchanged
-from tsr_lightning.objectives.sft import SFT
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
-from tsr_lightning.objectives.successes import SuccessRelative, SuccessSign
-from tsr_lightning.objectives.supervised import Supervised
+from tsr_lightning.objectives.supervised import SFT, Supervised
 from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
 from tsr_lightning.objectives.tree_credit import TreeCredit
 

@@ -8,10 +8,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import require, require_coefficient, require_fraction
 from tsr_lightning.objectives.advantages import Advantages, group_normalised, returns_to_go, state_relative
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.checks import require_coefficient, require_fraction
 from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory, outcome_advantages
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from tsr_lightning.objectives.checks import require_fraction
+from tsr_lightning.errors import require_fraction
 from tsr_lightning.trajectory import Candidate, State
 
 ROOT = State(0, "", 0)

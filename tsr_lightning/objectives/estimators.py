@@ -5,23 +5,24 @@ T is the turns of a trajectory, N its trained tokens, C the compared trajectorie
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from tsr_lightning.batching.tensors import Estimates
+from tsr_lightning.errors import require, require_fraction
 from tsr_lightning.objectives.advantages import (
     Advantages,
     group_normalised,
     leave_one_out,
+    mean_normalised,
     returns_to_go,
     token_rewards,
     uniform,
 )
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.checks import require_fraction
 from tsr_lightning.trajectory import Member
 
 
@@ -157,3 +158,93 @@ class ReturnToGo(AdvantageEstimator):
             return Advantages(returns, torch.zeros_like(returns))
 
         return separate_advantages(groups, of)
+
+
+@dataclass(frozen=True)
+class SuccessRelative(AdvantageEstimator):
+    """A trajectory's success relative to the share of successes in its group: MaxRL, https://arxiv.org/abs/2602.02710.
+    See `advantages.mean_normalised`."""
+
+    minimum_compared = 2
+    uses_rewards = False
+
+    def return_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return float(member.succeeded)
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        return outcome_advantages(groups, mean_normalised, _succeeded)
+
+
+@dataclass(frozen=True)
+class SuccessSign(AdvantageEstimator):
+    """1 for a success and -1 for a failure, without a baseline; groups that all succeeded or all failed are left out:
+    REINFORCE-Rej, https://arxiv.org/abs/2504.11343."""
+
+    minimum_compared = 2  # a group of one has all succeeded or all failed
+    uses_rewards = False
+
+    def return_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return float(member.succeeded)
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        signs = outcome_advantages(groups, lambda successes: 2 * successes - 1, _succeeded)
+        return [own if _is_mixed(group) else _left_out(group, own) for group, own in zip(groups, signs, strict=True)]
+
+
+def _succeeded(shaped: ShapedTrajectory) -> float:
+    return float(shaped.member.succeeded)
+
+
+def _is_mixed(group: Sequence[ShapedTrajectory]) -> bool:
+    return len({_succeeded(each) for each in group if each.compared}) == 2
+
+
+def _left_out(group: Sequence[ShapedTrajectory], advantages: Sequence[Advantages]) -> list[Advantages]:
+    return [
+        each._replace(weight=0.0) if shaped.compared else each for shaped, each in zip(group, advantages, strict=True)
+    ]
+
+
+_EPSILON = 1e-6  # up to this, returns count as equal
+
+
+@dataclass(frozen=True)
+class RolloutScaled(AdvantageEstimator):
+    """Another estimator, on rewards divided by the standard deviation of the rollout's returns.
+
+    With the default estimator, (R_i - mean of the group) / (std of the rollout + epsilon): the advantage of Lite PPO
+    (https://arxiv.org/abs/2508.08221) and TRL's scale_rewards="batch". Unlike the group's own standard deviation, that
+    of the rollout does not amplify groups of little spread. It is unbiased, over the compared trajectories of all
+    groups that are trained on, KL penalties included.
+
+    It is no step of reward shaping, because a step sees one trajectory. A critic learns the scaled returns; their scale
+    changes from rollout to rollout, so with a critic `Scale` or `whiten` suit better.
+
+    Args:
+        estimator: what the scaled rewards are given to.
+    """
+
+    estimator: AdvantageEstimator = field(default_factory=lambda: GroupNormalised(divide_by_std=False))
+
+    def __post_init__(self) -> None:
+        remedy = "it looks at success alone, and no scaling of rewards reaches it; use it without RolloutScaled"
+        require(self.estimator.uses_rewards, "RolloutScaled.estimator", self.estimator, remedy)
+
+    @property
+    def needs(self) -> Needs:
+        return self.estimator.needs
+
+    @property
+    def minimum_compared(self) -> int:
+        return self.estimator.minimum_compared
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        returns = [each.episode_return for group in groups for each in group if each.compared]
+        std = float(torch.tensor(returns, dtype=torch.float64).std()) if len(returns) > 1 else 0.0
+        scale = 1.0 / (std + _EPSILON) if std > _EPSILON else 1.0  # a critic would learn what 1 / epsilon scales
+        return self.estimator([[_scaled(each, scale) for each in group] for group in groups])
+
+
+def _scaled(shaped: ShapedTrajectory, scale: float) -> ShapedTrajectory:
+    rewards = tuple(scale * reward for reward in shaped.rewards)
+    return replace(shaped, rewards=rewards, kl_penalties=scale * shaped.kl_penalties)

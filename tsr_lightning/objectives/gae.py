@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tsr_lightning.errors import require_fraction
 from tsr_lightning.objectives.advantages import Advantages, bilevel_gae, token_gae, turn_gae
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.checks import require_fraction
 from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory, separate_advantages
 
 

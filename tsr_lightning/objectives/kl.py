@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tsr_lightning.objectives.checks import require_coefficient
+from tsr_lightning.errors import require_coefficient
 from tsr_lightning.objectives.terms import k2, k3, log_ratio
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from tsr_lightning.batching.tensors import Outputs, Targets
-from tsr_lightning.errors import require
+from tsr_lightning.errors import require, require_coefficient
 from tsr_lightning.objectives.base import Loss
-from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.kl import KL
 from tsr_lightning.objectives.surrogates import Surrogate
 from tsr_lightning.objectives.terms import binary_kl, clipped_value_loss, k3, log_ratio

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 
 from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
-from tsr_lightning.errors import require
+from tsr_lightning.errors import require, require_coefficient
 from tsr_lightning.objectives.aggregation import Aggregation, SequenceMean
 from tsr_lightning.objectives.base import Loss, Needs, Objective
-from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.credit import (
     apply_override,
     penalise_format,

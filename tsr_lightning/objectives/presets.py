@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.aggregation import Aggregation, Constant, TokenMean
 from tsr_lightning.objectives.anchors import GroupInGroup
-from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, LeaveOneOut, ReturnToGo
+from tsr_lightning.objectives.estimators import (
+    AdvantageEstimator,
+    GroupNormalised,
+    LeaveOneOut,
+    ReturnToGo,
+    SuccessRelative,
+    SuccessSign,
+)
 from tsr_lightning.objectives.gae import TokenGAE
 from tsr_lightning.objectives.losses import ValueLoss
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.searched import ImitateEverySuccess, SearchedCredit
-from tsr_lightning.objectives.successes import SuccessRelative, SuccessSign
 from tsr_lightning.objectives.surrogates import ClippedWeight, Surrogate, TurnClipped
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tsr_lightning.batching.quantities import OF_TURNS
+from tsr_lightning.batching.sequences import OF_TURNS
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.errors import ConfigError, describe
 from tsr_lightning.objectives.base import Loss, Needs, Objective

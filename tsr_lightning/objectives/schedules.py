@@ -7,8 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from tsr_lightning.errors import require
-from tsr_lightning.objectives.checks import require_coefficient
+from tsr_lightning.errors import require, require_coefficient
 
 
 class Schedule(ABC):

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tsr_lightning.errors import require
-from tsr_lightning.objectives.checks import require_fraction
+from tsr_lightning.errors import require, require_fraction
 from tsr_lightning.trajectory import Member
 
 

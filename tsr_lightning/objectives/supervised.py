@@ -1,14 +1,17 @@
-"""A supervised term on demonstrations, beside a policy gradient."""
+"""Maximum likelihood of demonstrations: an objective by itself, and a term beside a policy gradient."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from tsr_lightning.batching.tensors import Credit, Outputs, Targets
-from tsr_lightning.objectives.aggregation import Aggregation
-from tsr_lightning.objectives.base import Loss
+from tsr_lightning.batching.tensors import Credit, Estimates, Outputs, Targets
+from tsr_lightning.objectives.advantages import uniform
+from tsr_lightning.objectives.aggregation import Aggregation, TokenMean
+from tsr_lightning.objectives.base import Loss, Needs, Objective
+from tsr_lightning.objectives.credit import weighted, without_critic
 from tsr_lightning.objectives.schedules import ConstantSchedule, Schedule
-from tsr_lightning.trajectory import Member, Origin
+from tsr_lightning.trajectory import Comparison, Group, Member, Origin
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,40 @@ def with_supervised_loss(loss: Loss, targets: Targets, outputs: Outputs, term: S
     coefficient = term.present_coefficient
     total = loss.total + coefficient * supervised if coefficient else loss.total
     return loss._replace(total=total, stats=loss.stats | stats)
+
+
+@dataclass(frozen=True)
+class SFT(Objective):
+    """Maximum likelihood of the trajectories' sampled tokens, for a supervised warm start on demonstrations.
+
+    Every trajectory counts, whatever its return and origin. No critic is trained.
+
+    Args:
+        aggregation: How the tokens of a step are averaged.
+    """
+
+    aggregation: Aggregation = field(default_factory=TokenMean)
+
+    needs = Needs(logprobs=False)
+    takes_demonstrations = True
+
+    def compares(self, origin: Origin) -> bool:
+        return False
+
+    def imitates(self, member: Member) -> bool:
+        return True
+
+    def credit(
+        self, groups: Sequence[Group | Comparison], estimates: Sequence[Sequence[Estimates]]
+    ) -> list[list[Credit]]:
+        def credit(member: Member) -> Credit:
+            return without_critic(weighted(uniform(member.trained_tokens, 1.0), self.aggregation))
+
+        return [[credit(member) for member in group.members] for group in groups]
+
+    def loss(self, targets: Targets, outputs: Outputs) -> Loss:
+        """-sum weight * log pi."""
+        weights = targets.weights
+        total = -(weights * outputs.logprobs).sum()
+        entropy = (weights * outputs.entropies.detach()).sum()
+        return Loss(total, weights.sum(), {"policy_loss": total.detach(), "entropy": entropy})

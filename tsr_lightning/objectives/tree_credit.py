@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import require, require_coefficient
 from tsr_lightning.objectives.backups import Backup, MaxBackup, found_success, proposed_in
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit
 from tsr_lightning.objectives.signal import MINIMUM_STD
 from tsr_lightning.trajectory import Candidate, Comparison, Group, Member, Origin, State, Trajectory, TreePath

@@ -13,8 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.policy.own_text import own_text_encoder
-from tsr_lightning.policy.plain import plain_encoder
+from tsr_lightning.policy.plain import own_text_encoder, plain_encoder
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.template import ChatTemplate, Content, Spelled
 from tsr_lightning.trajectory import Message, Turn

@@ -1,6 +1,8 @@
-"""Text that yields no control token, whatever it spells. Knows a tokenizer, and no conversation."""
+"""Tokenises text that yields no control token, whatever it spells, and the policy's own, in which added tokens count.
+Knows a tokenizer, and no conversation."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -54,3 +56,40 @@ def _without(model: dict[str, Any], removed: set[str]) -> dict[str, Any]:
         changes["merges"] = [pair for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
         changes["unk_token"] = None if model["unk_token"] in removed else model["unk_token"]
     return changes
+
+
+_NOTHING = re.compile(r"(?!)")
+
+
+def spelled_control(tokenizer: PreTrainedTokenizerFast) -> re.Pattern[str]:
+    """Matches a special token that is spelled in a text, the longest first."""
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    longest_first = sorted(special, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if special else _NOTHING
+
+
+def own_text_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], tuple[int, ...]]:
+    """Tokenises the policy's text as the tokenizer does, but for special tokens that it spells.
+
+    A chat template's output is tokenised whole, so an assistant's `<think>` or `<tool_call>` is the token that the
+    model generates, where its vocabulary has one. A special token that is only spelled there stays text.
+    """
+    plain, control, backend = plain_encoder(tokenizer), spelled_control(tokenizer), tokenizer.backend_tokenizer
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.discard(-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id)  # of text without a token
+
+    def encode(text: str) -> tuple[int, ...]:
+        ids: list[int] = []
+        begin = 0
+        for match in control.finditer(text):
+            ids += unspelled(text[begin : match.start()])
+            ids += plain(match[0])
+            begin = match.end()
+        return (*ids, *unspelled(text[begin:]))
+
+    def unspelled(text: str) -> tuple[int, ...]:
+        ids = backend.encode(text, add_special_tokens=False).ids
+        # normalisation may lead to a special token that the text does not spell
+        return tuple(ids) if special.isdisjoint(ids) else plain(text)
+
+    return encode

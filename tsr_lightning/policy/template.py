@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.policy.own_text import spelled_control
+from tsr_lightning.policy.plain import spelled_control
 
 # For a tokenizer without a template: "User:", "Assistant:", and the end token after each response.
 DEFAULT_TEMPLATE = (

@@ -1,22 +1,101 @@
 """Collects the rollout of an epoch: draws instances, searches them, and draws more until enough groups have signal."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tsr_lightning.costs import Costs
+from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
+from tsr_lightning.objectives.signal import has_signal
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.actor import Actor
-from tsr_lightning.rollout.dynamic_sampling import DynamicSampling, sample_dynamically, sampled_size
 from tsr_lightning.rollout.faults import Faults
-from tsr_lightning.rollout.groups import Rollout, epoch_tasks, roll_out
+from tsr_lightning.rollout.groups import Ranks, Rollout, epoch_tasks, roll_out
 from tsr_lightning.rollout.instances import Instances
 from tsr_lightning.rollout.peak_memory import PeakMemory
-from tsr_lightning.rollout.ranks import Ranks
 from tsr_lightning.search.driver import Driver
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.search.progress import Report
+from tsr_lightning.trajectory import Group, Origin
+
+
+@dataclass(frozen=True)
+class DynamicSampling:
+    """Draws instances until enough groups have signal: DAPO, section 3.2 of https://arxiv.org/abs/2503.14476.
+
+    An epoch draws rounds of `data.instances` instances until `groups` groups have signal (`objectives/signal.py`) or
+    the budget is spent; then it trains on the first `groups` of them, or on what it has. Callbacks get all groups that
+    were drawn, so their figures are of the policy and not of the choice; what they drop is not trained on.
+
+    Args:
+        groups: with signal, that an epoch wants.
+        max_sampled_tokens: of an epoch, those of search included, after which no further round begins. A round that has
+            begun is finished.
+    """
+
+    groups: int = 16
+    max_sampled_tokens: int = 100_000
+
+    def __post_init__(self) -> None:
+        require(self.groups >= 1, "DynamicSampling.groups", self.groups, "give 1 or more, e.g. data.instances")
+        remedy = "give the sampled tokens that an epoch may cost, e.g. four times those of one round"
+        require(self.max_sampled_tokens >= 1, "DynamicSampling.max_sampled_tokens", self.max_sampled_tokens, remedy)
+
+    def check(self, plan: Plan) -> None:
+        """Refuses a plan under which the wanted groups can never be had."""
+        sizes = [sampled_size(plan, epoch) for epoch in range(plan.constant_from + 1)]
+        remedy = "data.plan samples nothing, so no group can have signal by its returns; use null"
+        require(any(sizes), "data.dynamic_sampling", self, remedy)
+        remedy = (
+            f"in groups of {max(sizes)} samples of a token or more, they cost more than max_sampled_tokens, which is "
+            f"{self.max_sampled_tokens}; want fewer groups, or allow more tokens"
+        )
+        least = self.groups * max(sizes)
+        require(least <= self.max_sampled_tokens, "data.dynamic_sampling.groups", self.groups, remedy)
+
+    def figures(self, rollout: Rollout) -> dict[str, float]:
+        """Metrics: rounds drawn, groups with signal."""
+        return {"rollout/rounds": rollout.rounds, "rollout/groups_with_signal": rollout.with_signal}
+
+    def shortfall(self, rollout: Rollout) -> str:
+        """A sentence for the log if the token budget ran out; otherwise empty."""
+        if rollout.with_signal >= self.groups:
+            return ""
+        return (
+            f"data.dynamic_sampling.max_sampled_tokens is spent: {rollout.costs.tokens_generated:,} tokens in "
+            f"{rollout.rounds} rounds gave {rollout.with_signal} of the {self.groups} groups with signal"
+        )
+
+    def select(self, groups: Sequence[Group], objective: Objective) -> list[Group]:
+        """The first of those with signal, as many as wanted."""
+        return [group for group in groups if has_signal(group, objective)][: self.groups]
+
+
+def sampled_size(plan: Plan, epoch: int) -> int:
+    """How many members of a group the policy samples in an epoch; where it is 0, there is nothing to draw again."""
+    return sum(e.count for e in plan.entries(epoch) if e.strategy.traits.origin is not Origin.DEMONSTRATED)
+
+
+def sample_dynamically(draw: Callable[[int], Rollout], sampling: DynamicSampling, objective: Objective) -> Rollout:
+    """All rounds of an epoch. Every rank decides alike, since the groups and costs of a round are those of all ranks.
+
+    Args:
+        draw: rolls out the round of a number.
+        sampling: when to stop.
+        objective: says which groups have signal.
+    """
+
+    def counted(rollout: Rollout) -> Rollout:
+        return replace(rollout, with_signal=sum(has_signal(group, objective) for group in rollout.groups))
+
+    rollout = counted(draw(0))
+    while rollout.with_signal < sampling.groups:
+        if rollout.costs.tokens_generated >= sampling.max_sampled_tokens:
+            break
+        rollout += counted(draw(rollout.rounds))
+    return rollout
 
 
 @dataclass(frozen=True)

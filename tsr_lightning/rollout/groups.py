@@ -1,20 +1,58 @@
 """The searches of an epoch's instances, and the groups of trajectories that come of them.
 
-Under several ranks each runs its share of the groups, and gets those of all.
+Under several ranks (`Ranks`) each runs its share of the groups, and gets those of all.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from typing import Protocol, TypeVar
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.instances import Instance
-from tsr_lightning.rollout.ranks import Ranks, shares_by_kind
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.plan import PlanEntry
 from tsr_lightning.search.progress import Progress, Report, unreported
 from tsr_lightning.trajectory import Group
+
+ItemT = TypeVar("ItemT")
+
+
+class Ranks(Protocol):
+    """This process among those of a run. `gather` is called on every rank."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def gather(self, own: Sequence[ItemT], shares: Sequence[Sequence[int]] | None = None) -> list[ItemT]:
+        """The items of all ranks in their order.
+
+        Args:
+            own: of this rank.
+            shares: of every rank, the indices of its items; every `world_size`-th from its rank on if not given.
+        """
+        ...
+
+
+class SingleProcess:
+    """A run of one process, which has every item already."""
+
+    rank = 0
+    world_size = 1
+
+    def gather(self, own: Sequence[ItemT], shares: Sequence[Sequence[int]] | None = None) -> list[ItemT]:
+        return list(own)
+
+
+def shares_by_kind(kinds: Sequence[int], parts: int) -> list[list[int]]:
+    """Shares items out such that each part has about as many of each kind: their indices, in ascending order."""
+    order = sorted(range(len(kinds)), key=kinds.__getitem__)
+    return [sorted(order[part::parts]) for part in range(parts)]
+
 
 TRAINING_ROLLOUT = "rollout"  # the phase of a rollout that is trained on; an evaluation's is the name of its protocol
 

@@ -32,7 +32,7 @@ from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.heap import HeapTrimmer
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.optimizer import Optimizer, clip_by_group
-from tsr_lightning.training.precision import check_precision
+from tsr_lightning.training.setting_checks import check_precision
 
 
 @runtime_checkable

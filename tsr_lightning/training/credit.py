@@ -11,12 +11,17 @@ import torch
 
 from tsr_lightning.batching.distinct import distinct_pieces, joined, split, summed
 from tsr_lightning.batching.packing import share_out
-from tsr_lightning.batching.quantities import quantities_of
 from tsr_lightning.batching.schedule import Updates
-from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, training_sequences, with_credit
+from tsr_lightning.batching.sequences import (
+    ToEstimate,
+    TrainingSequence,
+    quantities_of,
+    training_sequences,
+    with_credit,
+)
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.objectives.base import Needs, Objective
-from tsr_lightning.objectives.step_signal import outcomes_teach
+from tsr_lightning.objectives.signal import outcomes_teach
 from tsr_lightning.rng import Key
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import computed, corrected, mismatch_metrics

@@ -23,9 +23,8 @@ from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.chat import Context, SingleTurn
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.actor import Actor, ActorSpec
-from tsr_lightning.rollout.collect import RolloutSpec
+from tsr_lightning.rollout.collect import DynamicSampling, RolloutSpec
 from tsr_lightning.rollout.demonstrations import Demonstrations
-from tsr_lightning.rollout.dynamic_sampling import DynamicSampling
 from tsr_lightning.rollout.environments import EnvFactory, Environments
 from tsr_lightning.rollout.faults import Faults
 from tsr_lightning.rollout.instances import HeldOut, Instances
@@ -37,11 +36,14 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.notices import ResponseNotices
 from tsr_lightning.training.rollouts import Rollouts
-from tsr_lightning.training.setting_checks import check_fit, check_temperature
-from tsr_lightning.training.staleness import check_staleness
+from tsr_lightning.training.setting_checks import (
+    check_fit,
+    check_staleness,
+    check_temperature,
+    says_nothing_is_compared,
+)
 from tsr_lightning.training.train_loader import EpochSpec, TrainLoader
 from tsr_lightning.training.validation import EvalLoader, check_schedule
-from tsr_lightning.training.void_settings import says_nothing_is_compared
 
 
 class RolloutDataModule(LightningDataModule):

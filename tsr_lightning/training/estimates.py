@@ -5,9 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from tsr_lightning.batching.quantities import sampled_logprobs
 from tsr_lightning.batching.schedule import micro_batches
-from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence
+from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, sampled_logprobs
 from tsr_lightning.batching.tensors import Estimates, Outputs
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.model import Policy, Reference

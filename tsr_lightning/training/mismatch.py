@@ -7,8 +7,8 @@ from math import exp, log
 import torch
 from torch import Tensor
 
-from tsr_lightning.batching.quantities import sampled_logprobs
 from tsr_lightning.batching.schedule import Updates
+from tsr_lightning.batching.sequences import sampled_logprobs
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Needs, Objective

@@ -1,17 +1,23 @@
-"""Checks before a run that its objective, plan and updates go together."""
+"""Checks before a run that its objective, plan, updates, precision and staleness go together, and refuses settings that
+have no effect where the plan gives the objective nothing to compare."""
+
+from collections.abc import Iterable
+
+from lightning.pytorch import Trainer
 
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
+from tsr_lightning.rollout.collect import DynamicSampling
 from tsr_lightning.rollout.demonstrations import Demonstrations
-from tsr_lightning.rollout.dynamic_sampling import DynamicSampling
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.search.rehearsal import rehearse
+from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
-from tsr_lightning.training.void_settings import check_void
+from tsr_lightning.trajectory import Origin
 
 
 def check_fit(
@@ -47,3 +53,90 @@ def check_temperature(of_training: float, sampling: Sampling) -> None:
         f"give {sampling.temperature}, which is data.sampling.temperature: responses are trained on at the temperature "
         "that they were sampled at",
     )
+
+
+_CONVERTING = {"bf16-true", "16-true", "transformer-engine", "transformer-engine-float16"}
+
+
+def check_precision(trainer: Trainer) -> None:
+    """Raises a ConfigError for a precision that turns the trained weights, adapters too, into 16 bits."""
+    remedy = (
+        "it turns trained weights and adapters into 16 bits, which AdamW hardly moves (2% of the movement asked for at "
+        "a learning rate of 1e-6), so give bf16-mixed for speed, or 32-true"
+    )
+    require(trainer.precision not in _CONVERTING, "trainer.precision", trainer.precision, remedy)
+
+
+_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # which set nothing for the whole process
+
+
+def check_staleness(staleness: int, updates: Updates, world_size: int, precision: str) -> None:
+    """Refuses a `data.staleness` that a run cannot have."""
+    key, is_ahead = "data.staleness", staleness > 0
+    require(staleness >= 0, key, staleness, "give 0 to collect before the updates, or the epochs that may lie between")
+    remedy = (
+        "data.updates.reuse_logprobs takes the sampler's log-probabilities for the trainer's, and a stale sampler's "
+        "are others; set that to false, or use 0"
+    )
+    require(not (is_ahead and updates.reuse_logprobs), key, staleness, remedy)
+    tolerance = updates.mismatch_tolerance
+    remedy = (
+        f"data.updates.mismatch_tolerance {tolerance} would stop the run, since a stale sampler's log-probabilities "
+        "are not the trainer's; set that to auto or null, or use 0"
+    )
+    require(not is_ahead or tolerance in ("auto", None), key, staleness, remedy)
+    remedy = f"rollouts beside updates need a single process, and there are {world_size}; use 0, or one device"
+    require(not is_ahead or world_size == 1, key, staleness, remedy)
+    remedy = (
+        f"trainer.precision {precision} sets a default type for the whole process, which rollouts and updates share; "
+        f"use 0, or one of {', '.join(_PRECISIONS)}"
+    )
+    require(not is_ahead or precision in _PRECISIONS, key, staleness, remedy)
+
+
+def check_void(objective: Objective, plan: Plan, updates: Updates) -> None:
+    """Refuses what acts on compared trajectories alone where every trajectory of every epoch is imitated or left out.
+
+    Args:
+        objective: as configured.
+        plan: of the rollouts.
+        updates: the settings.
+    """
+    if _compares_anything(objective, plan):
+        return
+    name = type(objective).__name__
+    remedy = (
+        f"all that data.plan rolls out is imitated or left out, {name} compares none of it, and then it does nothing; "
+        "leave it at the default, let the plan sample (--config search/sample.yaml), or use the credit Unchanged"
+    )
+    for key, value in objective.comparison_settings.items():
+        require(False, f"{name}.{key}", value, remedy)
+    correction = type(updates.correction).__name__
+    require(updates.correction is None, "data.updates.correction", correction, remedy)
+
+
+def says_nothing_is_compared(objective: Objective, plan: Plan) -> str | None:
+    """A line for the start of a run in which no return is compared with another; None where one is."""
+    strategies = plan.strategies
+    if not strategies or _compares_anything(objective, plan):
+        return None
+    name = type(objective).__name__
+    if all(strategy.traits.origin is Origin.DEMONSTRATED for strategy in strategies):
+        return f"{name} compares nothing here: demonstrations are imitated (supervised learning)"
+    if not objective.compares(Origin.SAMPLED):
+        return f"{name} compares nothing: the trajectories that it imitates become more likely, others are left out"
+    return (
+        f"{name} compares nothing here: all trajectories are of searches ({', '.join(_names(strategies))}), whose "
+        "successes are imitated and whose failures are left out (expert iteration)"
+    )
+
+
+def _names(strategies: Iterable[Strategy]) -> list[str]:
+    return sorted({type(strategy).__name__ for strategy in strategies})
+
+
+def _compares_anything(objective: Objective, plan: Plan) -> bool:
+    traits = [
+        entry.strategy.traits for epoch in range(plan.constant_from + 1) for entry in plan.entries(epoch) if entry.count
+    ]
+    return any(objective.compares(each.origin) or (objective.needs.tree and each.branches) for each in traits)

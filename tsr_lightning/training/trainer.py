@@ -16,9 +16,10 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.monitored import check_monitors
-from tsr_lightning.training.next_steps import after_fit, after_validation
 from tsr_lightning.training.run_folder import (
     FolderLock,
+    after_fit,
+    after_validation,
     clean_earlier,
     next_version,
     remove_if_empty,

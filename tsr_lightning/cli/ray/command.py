@@ -14,7 +14,7 @@ from tsr_lightning.cli.ray.environment import with_environment
 from tsr_lightning.cli.ray.options import RayOptions, make_parser, parse
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.signals import one_sentence_signals
-from tsr_lightning.training.staleness import check_staleness
+from tsr_lightning.training.setting_checks import check_staleness
 
 VERSION = "2.60"  # that was tested
 ENVIRONMENT = {  # of Ray Train, which reads it when it is imported

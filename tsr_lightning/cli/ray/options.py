@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tsr_lightning.cli.plain_parser import PlainParser, at_least_one
+from tsr_lightning.cli.subcommands import PlainParser, at_least_one
 from tsr_lightning.errors import ConfigError
 
 DESCRIPTION = "Runs tsr fit on the workers of Ray Train, and restarts it from its newest checkpoint where one dies."

@@ -3,18 +3,19 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from tempfile import TemporaryFile
 from types import FunctionType
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from tsr_lightning.envs.base import HasOracle
-from tsr_lightning.envs.checker.canonical import canonical
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory, resolve
 from tsr_lightning.envs.checker.recording import Recorder, StepRecord
 from tsr_lightning.envs.process_group import end_group
@@ -126,3 +127,28 @@ def _trace_stdin() -> None:
         case _:
             factory = resolve(gymnasium.make(EnvSpec.from_json(request["made"]), disable_env_checker=True), {})
     print(json.dumps([_trace(factory, seed, responses) for seed, responses in request["scripts"]]))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def canonical(value: Any) -> str:
+    """A value's repr, in which dictionaries and sets are sorted and addresses of objects left out."""
+    match value:
+        case dict():
+            pairs = sorted(f"{canonical(name)}: {canonical(part)}" for name, part in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(map(canonical, value)))}}}"
+        case list():
+            return f"[{_listed(value)}]"
+        case tuple():
+            return f"({_listed(value)})"
+        case np.ndarray():
+            return f"array({canonical(value.tolist())})"
+        case _:
+            return _ADDRESS.sub("", repr(value))
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(canonical, values))

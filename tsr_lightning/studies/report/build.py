@@ -1,15 +1,17 @@
-"""Builds the report of studies: its page, what its pictures show, and its tables as data frames. Writes nothing."""
+"""Builds and writes the report of studies: its page, its pictures, and its tables as data frames."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.studies.report.comparisons import End, InstanceSet, Pair, all_sets, at_budgets, ends, pairs, reached
-from tsr_lightning.studies.report.load import StudyResults
-from tsr_lightning.studies.report.page import Report, Section
-from tsr_lightning.studies.report.pictures import title
+from tsr_lightning.studies.report.load import StudyResults, load_study
+from tsr_lightning.studies.report.page import Report, Section, html, markdown
+from tsr_lightning.studies.report.pictures import draw, title
 from tsr_lightning.studies.report.tables import Table, budgets_table, ends_table, pairs_table, reached_table
 from tsr_lightning.studies.report.tidy import comparisons_frame, evaluations_frame
 from tsr_lightning.studies.report.verdict import verdict
@@ -76,3 +78,50 @@ def _pairs_tables(found: Sequence[Pair]) -> Iterator[Table]:
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^\w.+=-]+", "-", text)
+
+
+def write_report(
+    paths: Sequence[Path], output: Path, *, baseline: str | None, thresholds: Mapping[str, Sequence[float]]
+) -> list[Path]:
+    """Writes everything and returns the files.
+
+    Args:
+        paths: folders of studies, or YAMLs of packed ones.
+        output: the folder to write to.
+        baseline: compares all arms with this one, instead of what the grids say.
+        thresholds: success rates by protocol, instead of the grids'; empty for those.
+
+    Raises:
+        ConfigError: a path holds no study, no run is finished, or none was evaluated by a threshold's protocol.
+    """
+    studies = [_adjusted(load_study(path), baseline, thresholds) for path in paths]
+    names = [study.name for study in studies]
+    for name in names:
+        remedy = "give each study once, and studies different names in their grids"
+        require(names.count(name) == 1, "STUDY", name, remedy)
+    if not any(study.arms for study in studies):
+        raise ConfigError(f"no run of {', '.join(names)} is finished: run tsr study first")
+    known = dict.fromkeys(protocol for study in studies for arm in study.arms for protocol in arm.protocols)
+    for protocol, rates in thresholds.items():
+        remedy = f"no finished run was evaluated by a protocol of this name; use {' or '.join(known)}"
+        require(protocol in known, f"--threshold {protocol}", list(rates), remedy)
+    built = build_report(studies)
+    pictures = {name: draw(group, ends) for name, (group, ends) in built.pictures.items()}
+    output.mkdir(parents=True, exist_ok=True)
+    built.frames["evaluations"].to_parquet(output / "evaluations.parquet", index=False)
+    for name, frame in built.frames.items():
+        frame.to_csv(output / f"{name}.csv", index=False)
+    for name, png in pictures.items():
+        (output / name).write_bytes(png)
+    (output / "report.html").write_text(html(built.report, pictures), encoding="utf-8")
+    (output / "report.md").write_text(markdown(built.report), encoding="utf-8")
+    written = ["report.html", "report.md", "evaluations.parquet", *(f"{name}.csv" for name in built.frames), *pictures]
+    return [output / name for name in written]
+
+
+def _adjusted(study: StudyResults, baseline: str | None, thresholds: Mapping[str, Sequence[float]]) -> StudyResults:
+    names = [arm.arm for arm in study.arms]
+    if baseline is not None:
+        require(baseline in names, "--baseline", baseline, f"give one of {', '.join(names)}, which have finished runs")
+        study = replace(study, baselines=dict.fromkeys(names, baseline))
+    return replace(study, thresholds=thresholds) if thresholds else study

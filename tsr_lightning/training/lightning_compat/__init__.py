@@ -1,6 +1,5 @@
 """Every use of Lightning's internals and of what it does in a way of its own: what to check when it is upgraded."""
 
-from tsr_lightning.training.lightning_compat.handlers import Signals as Signals
 from tsr_lightning.training.lightning_compat.loggers import folder_logger as folder_logger
 from tsr_lightning.training.lightning_compat.loggers import has_fixed_version as has_fixed_version
 from tsr_lightning.training.lightning_compat.loggers import make_next_version as make_next_version
@@ -22,15 +21,16 @@ from tsr_lightning.training.lightning_compat.saving import checkpoint_folders as
 from tsr_lightning.training.lightning_compat.saving import moved as moved
 from tsr_lightning.training.lightning_compat.saving import save_at_ends_of_epochs as save_at_ends_of_epochs
 from tsr_lightning.training.lightning_compat.saving import use_run_folder as use_run_folder
-from tsr_lightning.training.lightning_compat.steps import prepare_empty_epoch as prepare_empty_epoch
-from tsr_lightning.training.lightning_compat.steps import summed_loss as summed_loss
-from tsr_lightning.training.lightning_compat.steps import training_precision as training_precision
-from tsr_lightning.training.lightning_compat.steps import uncount_step as uncount_step
+from tsr_lightning.training.lightning_compat.trainers import Signals as Signals
 from tsr_lightning.training.lightning_compat.trainers import attach as attach
 from tsr_lightning.training.lightning_compat.trainers import callbacks as callbacks
 from tsr_lightning.training.lightning_compat.trainers import datamodule as datamodule
 from tsr_lightning.training.lightning_compat.trainers import is_fitting as is_fitting
 from tsr_lightning.training.lightning_compat.trainers import leave_buffers_alone as leave_buffers_alone
 from tsr_lightning.training.lightning_compat.trainers import log_figures as log_figures
+from tsr_lightning.training.lightning_compat.trainers import prepare_empty_epoch as prepare_empty_epoch
 from tsr_lightning.training.lightning_compat.trainers import run_folder as run_folder
 from tsr_lightning.training.lightning_compat.trainers import sharding_mesh as sharding_mesh
+from tsr_lightning.training.lightning_compat.trainers import summed_loss as summed_loss
+from tsr_lightning.training.lightning_compat.trainers import training_precision as training_precision
+from tsr_lightning.training.lightning_compat.trainers import uncount_step as uncount_step
