@@ -23,7 +23,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "batching": (*COMMON, "modeling"),
     "policy": (*COMMON, "modeling", "batching"),
     "engines": (*COMMON, "modeling"),
-    "search": (*COMMON, "envs.base", "envs.boundary", "envs.faults", "envs.outcome", "envs.waiting", "engines.base"),
+    "search": (*COMMON, "envs.base", "envs.boundary", "envs.retried", "envs.outcome", "envs.waiting", "engines.base"),
     "objectives": (*COMMON, "batching"),
     "rollout": (*COMMON, "envs", "policy", "engines", "search", "objectives.base", "objectives.signal"),
     "training": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search", "objectives", "rollout"),

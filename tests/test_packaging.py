@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tsr_lightning.cli import shipped_configs
+from tsr_lightning.cli import config_files
 
 ROOT = Path(__file__).resolve().parent.parent
 OWNERS = packages_distributions()  # of every module that is installed
@@ -150,33 +150,31 @@ SHIPPED = sorted(str(path.relative_to(ROOT / "configs")) for path in (ROOT / "co
 
 
 def test_the_quickstart_is_shipped():
-    assert shipped_configs.config_path("quickstart.yaml") == ROOT / "configs" / "quickstart.yaml"
+    assert config_files.config_path("quickstart.yaml") == ROOT / "configs" / "quickstart.yaml"
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_config_path_finds_every_shipped_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # from any working folder
-    assert (
-        shipped_configs.config_path(name) == shipped_configs.config_path(f"configs/{name}") == ROOT / "configs" / name
-    )
+    assert config_files.config_path(name) == config_files.config_path(f"configs/{name}") == ROOT / "configs" / name
 
 
 @pytest.mark.parametrize("name", ["", ".", "configs", "absent.yaml", "search", "../configs/quickstart.yaml"])
 def test_config_path_finds_nothing_else(name: str):
-    assert shipped_configs.config_path(name) is None
-    assert shipped_configs.config_path(str(ROOT / "configs" / name)) is None
+    assert config_files.config_path(name) is None
+    assert config_files.config_path(str(ROOT / "configs" / name)) is None
 
 
 def test_config_folder_of_a_checkout_and_of_a_wheel(tmp_path: Path):
     package = tmp_path / "tsr_lightning"
     package.mkdir()
-    assert shipped_configs.config_folder(package) is None
+    assert config_files.config_folder(package) is None
     (tmp_path / "configs").mkdir()
-    assert shipped_configs.config_folder(package) is None  # another package's folder in site-packages
+    assert config_files.config_folder(package) is None  # another package's folder in site-packages
     (tmp_path / "pyproject.toml").touch()
-    assert shipped_configs.config_folder(package) == tmp_path / "configs"  # a checkout
+    assert config_files.config_folder(package) == tmp_path / "configs"  # a checkout
     (package / "configs").mkdir()
-    assert shipped_configs.config_folder(package) == package / "configs"  # a wheel
+    assert config_files.config_folder(package) == package / "configs"  # a wheel
 
 
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]

@@ -51,7 +51,7 @@ PUBLIC = {
     "policy.spec": ("NF4", "LoRA", "PolicySpec", "Scratch"),
     "rng": ("Key",),
     "rollout.actor": ("Actor", "ActorSpec"),
-    "rollout.dynamic_sampling": ("DynamicSampling",),
+    "rollout.collect": ("DynamicSampling",),
     "rollout.engine_check": ("check_engine",),
     "rollout.environments": ("EnvFactory",),
     "rollout.evaluate": ("EvalResult", "evaluate"),

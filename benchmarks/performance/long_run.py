@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.performance.report import machine
-from tsr_lightning.rollout.peak_memory import PeakMemory
+from tsr_lightning.rollout.memory import PeakMemory
 
 matplotlib.use("Agg")
 RECIPES = {"quickstart": "quickstart.yaml", "supervised": "warm_start/sokoban.yaml"}

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from benchmarks.results.figures import rate
+from benchmarks.results.figures import rate, table
 from benchmarks.results.finished import last_rates
-from benchmarks.results.markdown import table
 from tsr_lightning.studies.report.comparisons import InstanceSet, ends, instance_sets
 from tsr_lightning.studies.report.load import StudyResults
 

@@ -1,7 +1,7 @@
 """How figures are written in docs/results.md."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tsr_lightning.statistics import Estimate
 
@@ -31,3 +31,12 @@ def points(value: float, sign: str = "") -> str:
 
 def points_with_interval(estimate: Estimate) -> str:
     return f"{points(estimate.value, '+')} [{points(estimate.low)}, {points(estimate.high)}]"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table as Markdown, without a last newline."""
+    return "\n".join([_line(header), "|" + "---|" * len(header), *map(_line, rows)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from benchmarks.results.figures import rate
-from benchmarks.results.markdown import table
+from benchmarks.results.figures import rate, table
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.record import StudyRecord
 from tsr_lightning.studies.report.curves import Curve

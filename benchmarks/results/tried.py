@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from benchmarks.results.figures import rate
+from benchmarks.results.figures import rate, table
 from benchmarks.results.finished import PROTOCOLS, last_rates
 from benchmarks.results.ideas import Idea
-from benchmarks.results.markdown import table
 from tsr_lightning.studies.report.load import StudyResults
 
 _HEADER = ("instances", "rollouts", "recipe", "trials", "best of them", "seeds", *PROTOCOLS)

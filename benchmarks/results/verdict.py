@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.results.figures import points, points_with_interval, rate
+from benchmarks.results.figures import points, points_with_interval, rate, table
 from benchmarks.results.finished import PROTOCOLS, starts_of
-from benchmarks.results.markdown import table
 from benchmarks.results.pairs import PairRow, VerdictTask
 from tsr_lightning.statistics import Estimate, discoveries
 from tsr_lightning.studies.report.comparisons import Pair, all_sets, pairs

@@ -16,7 +16,7 @@ from matplotlib.pyplot import imread
 from benchmarks.performance import comparisons, epochs, floor, growth, long_run, profiling, ranks
 from benchmarks.performance.alternate import Participant, Record, alternate
 from benchmarks.performance.comparisons import Comparison, Invited, Rules
-from benchmarks.performance.growth_picture import draw
+from benchmarks.performance.growth import draw
 from benchmarks.performance.line import Line
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.recording import Recorder

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from benchmarks.results.figures import points, points_with_interval, rate, rates, thousands
+from benchmarks.results.figures import points, points_with_interval, rate, rates, table, thousands
 from benchmarks.results.finished import best_of, finished
-from benchmarks.results.markdown import table
 from benchmarks.results.page import PAGE, load_studies, tables, with_tables
 from benchmarks.results.pairs import TASKS
 from benchmarks.results.recipes import ENDS

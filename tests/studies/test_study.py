@@ -17,7 +17,7 @@ from tsr_lightning.cli.command import main
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import Run, parse_grid
-from tsr_lightning.studies.process import AlreadyRunning, locked
+from tsr_lightning.studies.run_processes import AlreadyRunning, locked
 from tsr_lightning.studies.study import check_arms, fit_command
 
 SECONDS = 400

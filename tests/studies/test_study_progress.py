@@ -3,7 +3,7 @@
 import pytest
 
 from tsr_lightning.studies.grid import Run
-from tsr_lightning.studies.progress import describe_change, duration, seconds_left
+from tsr_lightning.studies.study_progress import describe_change, duration, seconds_left
 
 A, B, C = Run("a", 1), Run("b", 1), Run("a", 2)
 

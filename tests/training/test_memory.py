@@ -12,9 +12,8 @@ from commands import QUICK, TINY, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from tsr_lightning.engines.transformers.trie import PAGE, ROOT, Trie
-from tsr_lightning.rollout.peak_memory import PeakMemory
-from tsr_lightning.training import heap as heap_module
-from tsr_lightning.training.heap import HeapTrimmer
+from tsr_lightning.rollout import memory as memory_module
+from tsr_lightning.rollout.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.trajectory import Group
 
 MIB = 2**20
@@ -64,11 +63,11 @@ def test_free_memory_goes_back_after_the_interval(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(time, "monotonic", lambda: now)
     heap = HeapTrimmer()
     gc.collect()
-    now += heap_module.TRIM_INTERVAL
+    now += memory_module.TRIM_INTERVAL
     heap.trim()  # of earlier tests
     before = resident()
     kept = scattered()
-    now += heap_module.TRIM_INTERVAL - 1
+    now += memory_module.TRIM_INTERVAL - 1
     heap.trim()
     assert resident() - before > 150 * MIB
     now += 1
@@ -115,7 +114,7 @@ class Scattering(Callback):
 @glibc
 @pytest.mark.usefixtures("empty_folder")
 def test_a_run_gives_memory_back_between_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap_module, "TRIM_INTERVAL", 0.0)
+    monkeypatch.setattr(memory_module, "TRIM_INTERVAL", 0.0)
     config = ("--config", "warm_start/frozen_lake.yaml", "--model.policy.model", TINY, *QUICK)
     scattering = ("--trainer.callbacks", f'[{{"class_path": "{__name__}.Scattering"}}]')
     one = ("--trainer.max_epochs", "1", "--data.evaluations", "[]")

@@ -13,9 +13,9 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from tsr_lightning.envs.base import EnvBroken
-from tsr_lightning.envs.faults import FAULTS, describe
 from tsr_lightning.envs.outcome import InvalidOutcome
 from tsr_lightning.envs.process import ProcessEnv
+from tsr_lightning.envs.retried import FAULTS, describe
 from tsr_lightning.errors import ConfigError, RunError
 
 ResultT = TypeVar("ResultT")

@@ -21,10 +21,10 @@ from tsr_lightning.envs.base import (
     HasOracle,
     PreparesInstances,
 )
-from tsr_lightning.envs.faults import FAULTS, describe
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.outcome import InvalidOutcome
 from tsr_lightning.envs.process_group import end_own_group
+from tsr_lightning.envs.retried import FAULTS, describe
 from tsr_lightning.errors import ConfigError, named
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]  # a method's name and its arguments

@@ -14,7 +14,7 @@ from tsr_lightning.rollout.actor import Actor
 from tsr_lightning.rollout.faults import Faults
 from tsr_lightning.rollout.groups import Ranks, Rollout, epoch_tasks, roll_out
 from tsr_lightning.rollout.instances import Instances
-from tsr_lightning.rollout.peak_memory import PeakMemory
+from tsr_lightning.rollout.memory import PeakMemory
 from tsr_lightning.search.driver import Driver
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.search.progress import Report

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.envs.base import EnvDied, EnvTimedOut
-from tsr_lightning.envs.faults import FAULTS, describe
+from tsr_lightning.envs.retried import FAULTS, describe
 
 ResultT = TypeVar("ResultT")
 

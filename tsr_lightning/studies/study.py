@@ -15,11 +15,11 @@ from tsr_lightning.errors import ConfigError, RunError, require
 from tsr_lightning.signals import NAMES
 from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Arm, Grid, Run, flag_value
-from tsr_lightning.studies.process import AlreadyRunning, Processes, last_lines, locked
-from tsr_lightning.studies.progress import Progress, describe_change
 from tsr_lightning.studies.result import missing_evaluations, read_result, result_contents
+from tsr_lightning.studies.run_processes import AlreadyRunning, Processes, last_lines, locked
 from tsr_lightning.studies.settings import Settings, differences, flat_settings
 from tsr_lightning.studies.starts import SharedStarts, measures_its_start, start_key
+from tsr_lightning.studies.study_progress import Progress, describe_change
 
 Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
 

@@ -25,11 +25,10 @@ from tsr_lightning.policy.sharding import Weights, weights_of, whole
 from tsr_lightning.policy.spec import PolicySpec, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.evaluate import EvalResult
-from tsr_lightning.rollout.peak_memory import PeakMemory
+from tsr_lightning.rollout.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.estimates import estimates
 from tsr_lightning.training.fsdp2 import check_strategy
-from tsr_lightning.training.heap import HeapTrimmer
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.optimizer import Optimizer, clip_by_group
 from tsr_lightning.training.setting_checks import check_precision

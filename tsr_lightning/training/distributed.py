@@ -15,7 +15,7 @@ ItemT = TypeVar("ItemT")
 
 
 class ProcessGroup(NamedTuple):
-    """This process among those of a Trainer's run (`rollout.ranks.Ranks`)."""
+    """This process among those of a Trainer's run (`rollout.groups.Ranks`)."""
 
     rank: int = 0
     world_size: int = 1

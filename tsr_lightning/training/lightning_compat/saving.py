@@ -13,8 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from tsr_lightning.errors import require
 from tsr_lightning.signals import uninterrupted
 from tsr_lightning.training import checkpoints
-from tsr_lightning.training.lightning_compat.position import Position, epoch_limit
-from tsr_lightning.training.lightning_compat.trainers import is_fitting
+from tsr_lightning.training.lightning_compat.trainers import Position, epoch_limit, is_fitting
 
 BEST_POLICY = "best_policy"  # name of CollapseGuard's checkpoint, which no ModelCheckpoint owns
 
