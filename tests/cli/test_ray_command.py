@@ -7,9 +7,9 @@ import pytest
 import torch
 from commands import QUICK, in_folder
 
+from tsr_lightning.cli.ray.checkpoints import Newest, Reporting
 from tsr_lightning.cli.ray.command import check_trainer, checked_settings, main
 from tsr_lightning.cli.ray.options import RayOptions, parse
-from tsr_lightning.cli.ray.worker import Newest, Reporting
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.lightning_compat import CheckpointFiles
 

@@ -1,19 +1,17 @@
-"""What each of Ray's workers runs: `tsr fit` as one rank, from the newest checkpoint where it was restarted."""
+"""What each of Ray's workers runs: `tsr fit` as one rank."""
 
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 import yaml
-from lightning.pytorch.plugins import CheckpointIO
 from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, prepare_trainer
 
 from tsr_lightning.cli.app import TSRCLI, run
+from tsr_lightning.cli.ray.checkpoints import Newest, Reporting
 from tsr_lightning.cli.ray.environment import with_environment
 
 
@@ -51,43 +49,3 @@ def fit(job: Job) -> None:
         resumed = [] if checkpoint is None else ["--ckpt_path", checkpoint]
         sys.argv[:1] = ["tsr-ray"]
         run(["fit", "--config", str(config), *resumed], WorkerCLI)
-
-
-@dataclass(frozen=True)
-class Newest:
-    """The path of the newest checkpoint of a run, in a file that outlives its workers."""
-
-    file: Path
-
-    def write(self, checkpoint: str | Path) -> None:
-        """At once or not at all, since the writer may be killed."""
-        unfinished = self.file.with_name(f".{self.file.name}.unfinished")
-        unfinished.write_text(str(Path(checkpoint).resolve()))
-        os.replace(unfinished, self.file)
-
-    def read(self) -> str | None:
-        """None where none was written, or it has been removed."""
-        if not self.file.exists():
-            return None
-        path = self.file.read_text()
-        return path if Path(path).exists() else None
-
-
-class Reporting(CheckpointIO):
-    """Another CheckpointIO, which reports what training can go on from as soon as it is written: before a
-    ModelCheckpoint removes the one before."""
-
-    def __init__(self, inner: CheckpointIO, report: Callable[[str | Path], None]) -> None:
-        self._inner = inner
-        self._report = report
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        self._inner.save_checkpoint(checkpoint, path, storage_options)
-        if "optimizer_states" in checkpoint:  # absent where a ModelCheckpoint saves weights only
-            self._report(path)
-
-    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return self._inner.load_checkpoint(*args, **kwargs)  # whose defaults are its own
-
-    def remove_checkpoint(self, path: str | Path) -> None:
-        self._inner.remove_checkpoint(path)
