@@ -310,7 +310,7 @@ def _interval(level: Level | None) -> str:
 
 
 def _counts(trajectories: Iterable[Trajectory]) -> list[int]:
-    """Of one instance: successes, episodes, valid turns, turns."""
+    """Counts an instance's successes, episodes, valid turns and turns."""
     episodes = list(trajectories)
     turns = [turn for trajectory in episodes for turn in trajectory.turns]
     return [sum(t.succeeded for t in episodes), len(episodes), sum(turn.valid for turn in turns), len(turns)]

@@ -10,7 +10,7 @@ from tsr_lightning.search.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class RunCosts:
-    """Of a run of training, all ranks together."""
+    """Costs of a run of training, all ranks together."""
 
     epochs: int = 0
     updates: int = 0

@@ -54,7 +54,8 @@ class History:
         self._end = {"epochs": epochs, "stopped_by": stopped_by}
 
     def _add_instances(self, played: Collection[Instance]) -> None:
-        """Those that are new, as where a run goes on with others; what was measured before did not play them."""
+        """Adds the instances that are new, as where a run goes on with others; what was measured
+        before did not play them."""
         new = sorted(set(played) - set(self._instances))
         self._instances = [*self._instances, *new]
         none = [0] * len(new)

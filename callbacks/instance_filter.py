@@ -77,7 +77,7 @@ class InstanceFilter(Callback):
         return [one.is_uniform(self.minimum_std) for one in groups]
 
     def _figures(self, groups: Sequence[Compared], kept: Sequence[Compared]) -> dict[str, float]:
-        """Of all groups, and of the kept ones where there are any."""
+        """Figures of all groups, and of the kept ones where there are any."""
         of_kept = (
             {
                 "rollout/filter/in_group_std_kept": fmean(one.std for one in kept),

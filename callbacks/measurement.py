@@ -24,7 +24,7 @@ class Measurement:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the policy acted without search."""
+        """True if the policy acted without search."""
         return self.protocol["search"] is None
 
     @property

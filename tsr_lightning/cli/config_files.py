@@ -73,7 +73,7 @@ def named_classes(keys: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _base(name: str, base: str) -> str:
-    """What `name` extends: a shipped file extends shipped ones, whatever lies in the working folder."""
+    """The file that `name` extends: a shipped file extends shipped ones, whatever lies in the working folder."""
     folder, path = config_folder(), _path(name)
     is_shipped = folder is not None and path is not None and path.resolve().is_relative_to(folder.resolve())
     return str((is_shipped and config_path(base)) or base)

@@ -188,7 +188,8 @@ def known_setup(agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any
 
 
 def _evaluation(protocol: EvalProtocol, epochs: int, trainer: Mapping[str, Any]) -> Evaluation:
-    """How often: before training, unless the sanity check is off, and after every so many epochs."""
+    """The evaluation, and how often it is made: before training, unless the sanity check is off, and after every so
+    many epochs."""
     interval = int(trainer.get("check_val_every_n_epoch") or epochs)
     validations = epochs // max(1, interval)
     every = protocol.every_n_validations or max(1, validations)

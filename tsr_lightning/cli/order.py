@@ -35,7 +35,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Word:
-    """What stands where a flag is expected."""
+    """A word that stands where a flag is expected."""
 
     text: str
 

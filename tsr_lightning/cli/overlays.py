@@ -129,5 +129,5 @@ def _loaded(value: str) -> Any:
 
 
 def _is_mapping(value: str) -> bool:
-    """Whether it is a mapping or null in YAML, rather than the name of a file."""
+    """True if a value is a mapping or null in YAML, rather than the name of a file."""
     return re.fullmatch(r"null|\{.*\}", value.strip(), re.DOTALL) is not None

@@ -21,7 +21,7 @@ _KEY = "data.demonstrations.path"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One line of the file."""
+    """A conversation: one line of the file."""
 
     line: int  # counted from 1
     exchanges: tuple[tuple[tuple[Message, ...], str], ...]  # [T >= 1] messages, and the assistant's answer to them
@@ -69,7 +69,7 @@ class Demonstrations:
         return found
 
     def lasts(self, epoch: int) -> bool:
-        """Whether an epoch trains on them."""
+        """True if an epoch trains on the demonstrations."""
         return self.epochs is None or epoch < self.epochs
 
     def check(self, chat: ChatFormat, context_tokens: int) -> None:
@@ -78,7 +78,7 @@ class Demonstrations:
             self._trajectory(conversation, chat, context_tokens)
 
     def groups(self, key: Key, epoch: int, chat: ChatFormat, context_tokens: int) -> list[Group]:
-        """Those of an epoch, the same on every rank; none from `epochs` on.
+        """Groups of an epoch's demonstrations, the same on every rank; none from `epochs` on.
 
         Args:
             key: the run's.

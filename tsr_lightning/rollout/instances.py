@@ -147,7 +147,8 @@ class Instances:
 
     @property
     def held_out(self) -> tuple[Instance, ...]:
-        """Of the first environment, then of the next; each has those that it has without the others."""
+        """Held-out instances of the first environment, then of the next; each has those that it has
+        without the others."""
         return tuple((env, seed) for (env, _), seed in self._held_out.items())
 
     def training(self, epoch: int, count: int, first: int = 0) -> TrainingInstances:

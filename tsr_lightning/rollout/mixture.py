@@ -51,7 +51,7 @@ class MixtureEntry:
 
     @property
     def label(self) -> str:
-        """What its own figures are called."""
+        """The name of its figures."""
         return self.name or self.env
 
     def __str__(self) -> str:

@@ -124,7 +124,7 @@ class Driver:
         begun: Progress | None = None,
         max_lost: int | None = None,
     ) -> list[Trajectory | None]:
-        """As `run`, with None for searches that were lost to failures of the environment.
+        """Trajectories as of `run`, with None for searches that were lost to failures of the environment.
 
         Args:
             tasks: the searches.

@@ -204,7 +204,8 @@ class Phases(Plan):
 
     @property
     def strategies(self) -> list[Strategy]:
-        """Those of all phases, skipped ones included, so that 0 epochs of demonstrations are no other configuration."""
+        """The strategies of all phases, skipped ones included, so that 0 epochs of demonstrations are no other
+        configuration."""
         return _distinct(strategy for plan in self.plans for strategy in plan.strategies)
 
 

@@ -130,7 +130,7 @@ def _player(name: str, strategy: Strategy, traits: Traits) -> Play:
 
 
 def _check_requests(name: str, traits: Traits, run: Drive) -> None:
-    """What can be seen in one search."""
+    """Checks what can be seen in one search."""
     steps = {run.leaf[:depth] for depth in range(1, len(run.leaf) + 1)}
     demonstrates = traits.origin is Origin.DEMONSTRATED
     if any((step in run.demonstrated) != demonstrates for step in steps):
@@ -163,7 +163,7 @@ def _check_selection(name: str, play: Play, tree: _Tree, run: Drive, count: int)
 
 
 def _check_siblings(name: str, traits: Traits, play: Play, tree: _Tree, run: Drive, count: int) -> None:
-    """As many responses are drawn in a state whatever came of the first of them."""
+    """Checks that as many responses are drawn in a state whatever came of the first of them."""
     for path, batches in list(run.batches.items())[:count]:
         failed, succeeded = (
             play(tree.with_given(dict.fromkeys(batches[0], outcome)), False).drawn(path)

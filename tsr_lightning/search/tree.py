@@ -107,7 +107,7 @@ class Node(Generic[DataT]):
 
     @property
     def logprob(self) -> float:
-        """Of the response that led here, under the policy that sampled it; 0 at the root."""
+        """Log-probability of the response that led here, under the policy that sampled it; 0 at the root."""
         return sum(self.turn.behaviour_logprobs) if self.turn is not None else 0.0
 
     @property

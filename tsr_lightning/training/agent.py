@@ -327,7 +327,7 @@ def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
 
 
 def _digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Of the vocabulary: a checkpoint's embeddings mean nothing under other ids."""
+    """A digest of the vocabulary: a checkpoint's embeddings mean nothing under other ids."""
     return fingerprint(tuple(sorted(tokenizer.get_vocab().items())))
 
 

@@ -193,7 +193,7 @@ def _ends_as_an_archive(file: IO[bytes]) -> bool:
 
 
 def _computed_digest(file: IO[bytes]) -> bytes:
-    """Of what `torch.save` wrote, whose comment had no length."""
+    """The digest of what `torch.save` wrote, whose comment had no length."""
     left = file.seek(0, os.SEEK_END) - _COMMENT - 2
     file.seek(0)
     found = hashlib.sha256()

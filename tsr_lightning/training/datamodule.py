@@ -180,7 +180,7 @@ class RolloutDataModule(LightningDataModule):
 
     @cached_property
     def environments(self) -> Environments:
-        """Those of the actor, and of checks before there is one."""
+        """The environments of the actor, and of checks before there is one."""
         return Environments(self.env_factory, self.env_workers)
 
     @property

@@ -59,7 +59,7 @@ class FSDP2(ModelParallelStrategy):
         return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Of whole tensors on rank 0, one gathered at a time; other ranks write nothing, and have no states."""
+        """States of whole tensors on rank 0, one gathered at a time; other ranks write nothing, and have no states."""
         if isinstance(optimizer, LightningOptimizer):
             optimizer = optimizer.optimizer
         state = optimizer.state_dict()

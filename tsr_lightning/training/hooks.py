@@ -40,7 +40,7 @@ class LimitsGroups(Protocol):
     """Says beforehand how many groups its `on_rollout_end` leaves at most, for estimates of what updates cost."""
 
     def kept_at_most(self, groups: int) -> int:
-        """Of so many groups that are all compared."""
+        """Returns the most groups that are left of so many, all compared."""
         ...
 
 
@@ -49,7 +49,7 @@ class NamesMetrics(Protocol):
     """Says beforehand which figures it adds to `trainer.callback_metrics`, for others that monitor one of them."""
 
     def metric_names(self, evaluations: Sequence[EvalProtocol], environments: Sequence[str]) -> frozenset[str]:
-        """Of these protocols, on environments with these labels."""
+        """Returns the figures' names for these protocols, on environments with these labels."""
         ...
 
 

@@ -17,7 +17,7 @@ from tsr_lightning.trajectory import Comparison, Group, Origin, Trajectory
 def rollout_metrics(
     groups: Sequence[Group], kept: Sequence[Group], costs: Costs, seconds: float, skipped: int
 ) -> dict[str, float]:
-    """Of a rollout, all ranks together.
+    """Figures of a rollout, all ranks together.
 
     Args:
         groups: as rolled out.
@@ -48,7 +48,7 @@ def rollout_metrics(
 
 
 def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
-    """Of an epoch's updates, on this rank."""
+    """Figures of an epoch's updates, on this rank."""
     packs = [batch.packed for step in steps for batch in step]
     return {
         "cost/updates": len(steps),
@@ -97,7 +97,7 @@ def tree_metrics(
 
 
 def step_metrics(sums: Mapping[str, float], maxima: Mapping[str, float]) -> dict[str, float]:
-    """Of an optimizer step, from the parts of `Loss`, all micro-batches and ranks together.
+    """Figures of an optimizer step, from the parts of `Loss`, all micro-batches and ranks together.
 
     The effective sample size of the importance ratios r under the loss's weights w is (sum w r)^2 / (sum w sum w r^2):
     1 where all ratios are equal, and near 0 where a few tokens dominate (Kish, Survey Sampling, 1965).

@@ -108,7 +108,7 @@ class TrainLoader:
         return len(groups), select(self._trainer, self._agent, collected, self._spec.rollout, epoch)
 
     def _demonstrated(self, epoch: int) -> Comparisons:
-        """Those of the file's demonstrations in an epoch; neither callbacks nor the rollout's figures see them."""
+        """Comparisons of a file's demonstrations; neither callbacks nor the rollout's figures see them."""
         if self._spec.demonstrations is None:
             return []
         objective, actor = self._agent.objective.at(epoch), self._actor

@@ -24,7 +24,7 @@ class Snapshot:
 
     @property
     def responses(self) -> list[str]:
-        """Those of the real episode, from here."""
+        """The responses of the real episode, from here."""
         return [step.response for step in self.future]
 
     def key(self, *parts: int | str) -> Key:

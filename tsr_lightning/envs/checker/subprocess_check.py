@@ -77,8 +77,8 @@ def _play_elsewhere(factory: EnvFactory, request: str) -> list[Trace]:
 
 
 def _serialised(factory: EnvFactory) -> tuple[str, str]:
-    """As JSON, from which another process can make the environment: its id and arguments where the id names the module
-    that registers it, or else its spec; or "" and why not."""
+    """JSON from which another process can make the environment: its id and arguments where the id names the module that
+    registers it, or else its spec; or "" and why not."""
     if factory.importable is not None:
         try:
             return json.dumps(factory.importable), ""

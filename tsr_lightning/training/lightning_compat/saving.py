@@ -146,7 +146,7 @@ def save_at_ends_of_epochs(trainer: Trainer) -> None:
 
 
 def _is_ahead(one: Position, other: Position) -> bool:
-    """Whether one was trained for longer; an epoch without a signal makes no update."""
+    """True if one checkpoint was trained for longer than another; an epoch without a signal makes no update."""
     return (one.updates, one.epochs) > (other.updates, other.epochs)
 
 
