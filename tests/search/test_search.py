@@ -19,6 +19,7 @@ from tsr_lightning.errors import RunError
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.first_improvement import FirstImprovement
+from tsr_lightning.search.progress import Progress
 from tsr_lightning.search.scorers import CriticValue, ReturnSoFar
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
@@ -401,3 +402,12 @@ def test_search_knows_only_the_contracts_of_engines_and_environments() -> None:
     others = {module for module in own if not module.startswith("search.")}
     boundary = {"envs.base", "envs.boundary", "envs.retried", "envs.outcome", "envs.waiting"}
     assert others == boundary | {"costs", "engines.base", "errors", "rng", "trajectory"}
+
+
+def test_further_searches_add_to_what_has_ended():
+    begun = Progress("rollout", began=0.0, done=6, total=6, costs=Costs(waves=2))
+    after = begun.after(1, 2, Costs(waves=1), spent=0.75)
+    assert (after.phase, after.began) == ("rollout", 0.0)
+    assert (after.done, after.total, after.costs.waves) == (7, 8, 3)
+    assert after.spent == (6 + 0.75 * 2) / 8  # six whole searches and three quarters of two
+    assert after.seconds > 0

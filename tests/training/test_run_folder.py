@@ -21,7 +21,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training import checkpoints
 from tsr_lightning.training.lightning_compat import Position
-from tsr_lightning.training.run_folder import FolderLock, next_version, task_name
+from tsr_lightning.training.run_folder import FolderLock, after_fit, after_validation, next_version, task_name
 
 CHECKPOINTS = {"filename": "{epoch}", "save_last": True, "save_on_train_epoch_end": True}
 CALLBACKS = [
@@ -289,3 +289,23 @@ def test_versions_and_names(tmp_path: Path):
     assert [next_version(tmp_path).name for _ in range(2)] == ["version_8", "version_9"]
     given = ("tsr/Sokoban-v0", "corridor:Corridor-v0", "my.module:Ns/Guess-v12", "CartPole")
     assert [task_name(env) for env in given] == ["sokoban", "corridor", "guess", "cartpole"]
+
+
+def test_a_fit_says_where_it_is_and_what_comes_next(tmp_path: Path):
+    folder, last = tmp_path / "a run", tmp_path / "a run" / "checkpoints" / "last.ckpt"
+    folder.mkdir()
+    assert after_fit(folder, None, None) == f"the run is in {folder}"
+    (folder / "config.yaml").touch()
+    run = f"--config '{folder}/config.yaml' --ckpt_path '{last}'"
+    assert after_fit(folder, last, tmp_path).splitlines() == [
+        f"the run is in {folder}, its policy in {last}",
+        f"  tensorboard --logdir {tmp_path}",
+        f"  tsr validate {run}",
+        f"  tsr export {run} --output my_policy",
+    ]
+
+
+def test_a_validation_says_where_its_figures_are(tmp_path: Path):
+    assert after_validation(tmp_path) is None
+    (tmp_path / "evaluation.validate.json").touch()
+    assert after_validation(tmp_path) == f"the figures are in {tmp_path}/evaluation.validate.json"
