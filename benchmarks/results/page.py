@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.results.combinations import combinations_table
-from benchmarks.results.ends import ends_table, pupil_table
+from benchmarks.results.ends import ends_table
 from benchmarks.results.ideas import TRIED
 from benchmarks.results.in_depth import in_depth_table
 from benchmarks.results.pairs import TASKS
+from benchmarks.results.pupil import pupil_table
 from benchmarks.results.recipes import ENDS
 from benchmarks.results.tried import tried_table
 from benchmarks.results.verdict import headline_table, verdict_table, verdicts
