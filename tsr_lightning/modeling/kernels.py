@@ -66,5 +66,5 @@ class Kernels(Enum):
 
 
 def native_training_attention(segments: Sequence[Segment]) -> PackedAttention:
-    """By the C kernels, for float32 tensors that `Kernels.uses_native`."""
+    """By the C kernels, for tensors that `Kernels.uses_native`."""
     return NativeTrainingAttention(segments)
