@@ -250,7 +250,7 @@ def adapter_gradients(model: PeftModel, seed: int) -> tuple[Tensor, dict[str, Te
     hidden = packed_states(model.get_base_model(), rows_of(seed))
     probe = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(seed))
     (hidden.float() * probe).sum().backward()
-    return hidden.float(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return hidden.detach().float(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 @native
