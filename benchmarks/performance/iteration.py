@@ -78,7 +78,7 @@ class Stopwatch(Callback):
             "seconds_update": ended - self._rolled_out,
             "cpu_update": time.process_time() - self._cpu,
             "tokens_per_second": self._costs.tokens_generated / (self._rolled_out - self._started),
-            "kl": self.figures.last.get(KL, 0.0),
+            "kl": self.figures.last[KL],
             "optimizer_steps": trainer.global_step,
             "costs": asdict(self._costs),
         }

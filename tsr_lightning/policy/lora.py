@@ -2,7 +2,7 @@
 
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from peft.tuners.lora import Linear as AdaptedLinear
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tsr_lightning.modeling.linear_parts import Adapter, LinearParts, parts_of, register
@@ -33,8 +33,10 @@ def _read(layer: AdaptedLinear) -> LinearParts | None:
     [name] = layer.active_adapters
     if layer.lora_variant or not isinstance(layer.lora_dropout[name], nn.Identity):
         return None
-    down, up = layer.lora_A[name], layer.lora_B[name]
-    return LinearParts(base.weight, base.bias, Adapter(down.weight, up.weight, layer.scaling[name]))
+    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
+    assert isinstance(down, Tensor)
+    assert isinstance(up, Tensor)
+    return LinearParts(base.weight, base.bias, Adapter(down, up, layer.scaling[name]))
 
 
 register(AdaptedLinear, _read)

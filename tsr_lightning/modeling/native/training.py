@@ -41,6 +41,6 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         blocks, scores = ctx.plan
-        wide = (tensor.float() for tensor in (gradient, *ctx.saved_tensors))
-        gradients = attend_backward(*wide, blocks, scores, trees_of(blocks))
+        query, key, value, out, log_sums, gradient32 = (x.float() for x in (*ctx.saved_tensors, gradient))
+        gradients = attend_backward(gradient32, query, key, value, out, log_sums, blocks, scores, trees_of(blocks))
         return *(each.to(gradient.dtype) for each in gradients), None, None
