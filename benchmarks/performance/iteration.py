@@ -1,12 +1,13 @@
 """A whole iteration by this project: Agent, RolloutDataModule and GRPO under Lightning, an epoch a lap."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from benchmarks.performance.line import Line
 from benchmarks.performance.ours import spec_of
@@ -18,13 +19,26 @@ from tsr_lightning.engines.base import Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.surrogates import Clipped
+from tsr_lightning.policy.spec import LoRA
 from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.progress import Progress
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.mismatch import KL
 from tsr_lightning.training.optimizer import Optimizer
 from tsr_lightning.trajectory import Group
+
+
+class LastFigures(DummyLogger):
+    """A logger that keeps the last of each figure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: dict[str, float] = {}
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:  # type: ignore[override]
+        self.last |= metrics
 
 
 class Stopwatch(Callback):
@@ -40,7 +54,9 @@ class Stopwatch(Callback):
         self._on_rolled_out = rolled_out
         self._started = 0.0
         self._rolled_out = 0.0
+        self._cpu = 0.0
         self._costs = Costs()
+        self.figures = LastFigures()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = time.perf_counter()
@@ -50,6 +66,7 @@ class Stopwatch(Callback):
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
         self._rolled_out = time.perf_counter()
+        self._cpu = time.process_time()
         self._on_rolled_out()
         return groups
 
@@ -59,6 +76,9 @@ class Stopwatch(Callback):
             "seconds": ended - self._started,
             "seconds_rollout": self._rolled_out - self._started,
             "seconds_update": ended - self._rolled_out,
+            "cpu_update": time.process_time() - self._cpu,
+            "tokens_per_second": self._costs.tokens_generated / (self._rolled_out - self._started),
+            "kl": self.figures.last[KL],
             "optimizer_steps": trainer.global_step,
             "costs": asdict(self._costs),
         }
@@ -86,16 +106,16 @@ def data_of(work: Workload, *, staleness: int = 0, reuse_logprobs: bool = False)
     )
 
 
-def agent_of(work: Workload, folder: Path) -> Agent:
+def agent_of(work: Workload, folder: Path, adapter: LoRA | None = None) -> Agent:
     objective = GRPO(surrogate=Clipped(0.2, 0.2), entropy_coefficient=0.0)
-    return Agent(spec_of(work, folder), objective, Optimizer(learning_rate=LEARNING_RATE))
+    return Agent(replace(spec_of(work, folder), adapter=adapter), objective, Optimizer(learning_rate=LEARNING_RATE))
 
 
 def trainer_of(watch: Stopwatch, device: str = "cpu") -> Trainer:
     return Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
         devices=1,
-        logger=False,
+        logger=watch.figures,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

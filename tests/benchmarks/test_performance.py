@@ -335,6 +335,16 @@ def test_epochs_are_compared_under_two_settings() -> None:
     assert "| rollout beside the updates | 4 | 20 | 0 |" in beside.line(before)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_base_weights_of_two_types_are_compared() -> None:
+    work = replace(TINY.sampled(), past_turns=0)
+    wide, narrow = epochs.compare(work, epochs.BITS, laps=1, epochs=1)
+    assert 0 <= wide.kl[0] < 1e-9
+    assert 0 <= narrow.kl[0] < 1e-2
+    assert min(wide.tokens_per_second + narrow.tokens_per_second) > 0
+    assert narrow.updates_cpu[0] > 0
+
+
 @pytest.mark.exhaustive
 def test_participants_take_turns_in_processes_of_their_own(tmp_path: Path) -> None:
     rules = Rules(laps=2, threads=1, log=tmp_path)

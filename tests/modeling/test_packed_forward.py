@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from peft import PeftModel
 from test_attention import TrainingSequence, dense_states, tree
 from torch import Tensor, nn
 from torch.nn import functional
@@ -40,6 +41,8 @@ from tsr_lightning.modeling.native.native_operators import NativeOperators, padd
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.modeling.torch_operators import TorchOperators
 from tsr_lightning.modeling.training_attention import TrainingAttention
+from tsr_lightning.policy.lora import with_adapter
+from tsr_lightning.policy.spec import LoRA
 
 CPU = torch.device("cpu")
 LAYERS = 3
@@ -60,6 +63,7 @@ ARCHITECTURES: dict[str, PretrainedConfig] = {
     "seed_oss": SeedOssConfig(**SIZES, head_dim=8, residual_dropout=0.0, attention_dropout=0.0),
 }
 
+renamed = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft reads the old name
 native = pytest.mark.skipif(not Kernels.AUTO.uses_native(CPU, torch.float32), reason="there is no C compiler")
 
 
@@ -228,6 +232,64 @@ def test_gradients_are_the_same_with_activation_checkpoints() -> None:
         grads.append([p.grad for p in model.parameters() if p.grad is not None])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4 * float(one.abs().max()), rtol=0)
+
+
+def adapted(dtype: torch.dtype, kernels: Kernels) -> PeftModel:
+    """A model whose weights are numbers of bfloat16, with an adapter in float32 that is not zero."""
+    model = with_adapter(model_of("llama", torch.bfloat16, None).to(dtype), LoRA(rank=4, alpha=8))
+    attention.install(model.get_base_model())
+    packed_forward.install(model.get_base_model(), kernels)
+    draw = torch.Generator().manual_seed(5)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=draw)
+    return model
+
+
+def adapter_gradients(model: PeftModel, seed: int) -> tuple[Tensor, dict[str, Tensor]]:
+    hidden = packed_states(model.get_base_model(), rows_of(seed))
+    probe = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(seed))
+    (hidden.float() * probe).sum().backward()
+    return hidden.detach().float(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@native
+@renamed
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_an_adapter_has_the_states_and_gradients_of_peft(dtype: torch.dtype, seed: int) -> None:
+    """In float32 to rounding. In bfloat16 nearer than peft's own, whose low-rank products are in float32."""
+    exact, expected = adapter_gradients(adapted(torch.float32, Kernels.TORCH), seed)
+    hidden, found = adapter_gradients(adapted(dtype, Kernels.NATIVE), seed)
+    assert found.keys() == expected.keys()
+    assert all("lora_" in name and gradient.dtype == torch.float32 for name, gradient in found.items())
+    if dtype == torch.float32:
+        torch.testing.assert_close(hidden, exact, atol=3e-5, rtol=3e-5)
+        for name, one in found.items():
+            torch.testing.assert_close(one, expected[name], atol=1e-4 * float(expected[name].abs().max()), rtol=0)
+        return
+    of_peft, by_peft = adapter_gradients(adapted(dtype, Kernels.TORCH), seed)
+    assert relative_error(hidden, exact) < min(0.03, 1.1 * relative_error(of_peft, exact))
+    ours, theirs, whole = (torch.cat([part[name].flatten() for name in found]) for part in (found, by_peft, expected))
+    assert functional.cosine_similarity(ours, whole, dim=0) > 0.997
+    assert relative_error(ours, whole) < min(0.1, 1.1 * relative_error(theirs, whole))
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@native
+@renamed
+def test_an_adapter_that_is_off_is_not_computed() -> None:
+    model, plain = adapted(torch.float32, Kernels.NATIVE), model_of("llama", torch.bfloat16, None).to(torch.float32)
+    attention.install(plain)
+    packed_forward.install(plain, Kernels.NATIVE)
+    with torch.no_grad():
+        expected = packed_states(plain, rows_of(0))
+        assert not torch.allclose(packed_states(model.get_base_model(), rows_of(0)), expected, atol=1e-3)
+        with model.disable_adapter():
+            assert torch.equal(packed_states(model.get_base_model(), rows_of(0)), expected)
 
 
 @native

@@ -19,6 +19,7 @@ from transformers import (
 
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.policy import loading
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
@@ -339,3 +340,13 @@ def test_a_frozen_copy_has_trained_weights_of_its_own_and_shares_the_others(adap
         assert torch.equal(found.logprobs, expected.logprobs)
         assert torch.equal(found.values, expected.values)
     assert torch.equal(policy.outputs(packed, 1.0).logprobs, after.logprobs)
+
+
+def test_bfloat16_on_a_processor_without_it_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    spec = PolicySpec(folder, adapter=LoRA(), dtype="bfloat16")
+    for has_it, times in ((True, 0), (False, 1)):
+        monkeypatch.setattr(loading, "multiplies_bfloat16", lambda has_it=has_it: has_it)
+        Policy(spec, TOKENIZER, critic=False)
+        assert caplog.text.count("model.policy.dtype is bfloat16, which this processor multiplies no faster") == times

@@ -22,7 +22,7 @@ from tsr_lightning.engines.local_model import weights_version
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, RunError
-from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses
+from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, Supervised
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.rng import Key
@@ -139,6 +139,14 @@ def test_else_a_sample_of_every_rollout_is_drawn_by_key() -> None:
     counts = [sum(place in drawn for drawn in draws) for place in range(1, 101)]
     assert sum((count - 16) ** 2 / (16 * 0.92) for count in counts) < 149  # chi2 of 99 degrees, at 0.1%
     assert computed([FIRST] * 3, Needs(), REUSE, Key(1)) == {0, 1, 2}
+
+
+def test_demonstrations_without_a_policy_weight_cost_no_pass() -> None:
+    """Under a supervised term; another objective imitates them with importance ratios."""
+    beside, alone = GRPO(supervised=Supervised()), RAFT()
+    assert computed([*MANY, DEMONSTRATED], beside.needs, Updates(), Key(1)) == frozenset(range(1, 101))
+    assert len(computed(MANY, beside.needs, REUSE, Key(1))) == CHECKED
+    assert computed(MANY, alone.needs, Updates(), Key(1)) == frozenset(range(101))
 
 
 def test_where_none_are_needed_only_the_sample_is_computed() -> None:

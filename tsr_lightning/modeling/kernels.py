@@ -1,6 +1,7 @@
 """Chooses the kernels of attention and layers: PyTorch's plain ones, flex_attention, or the optional C kernels of
 modeling/native."""
 
+import platform
 from collections.abc import Sequence
 from enum import Enum
 
@@ -65,6 +66,13 @@ class Kernels(Enum):
         return TorchOperators()
 
 
+def multiplies_bfloat16() -> bool:
+    """True if this processor has instructions for products of bfloat16 (AVX512-BF16, AMX, or Arm's)."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def native_training_attention(segments: Sequence[Segment]) -> PackedAttention:
-    """By the C kernels, for float32 tensors that `Kernels.uses_native`."""
+    """By the C kernels, for tensors that `Kernels.uses_native`."""
     return NativeTrainingAttention(segments)

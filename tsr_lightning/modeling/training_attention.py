@@ -1,6 +1,6 @@
 """Attention with gradients over packed sequences that share prefixes; nothing is stored.
 
-In float32 on a CPU the native kernel computes both passes, and on a GPU flex_attention, if `Kernels` allows it.
+On a CPU the native kernel computes both passes, and on a GPU flex_attention, if `Kernels` allows it.
 Otherwise PyTorch does, in the same buckets as for the engine, with two differences. A token's query and its own key are
 each gathered into one place, so their gradients are gathered too, and only those of prefixes repeated for further
 segments are added up. And a segment that adds most of its sequence attends as the whole sequence, causally and without
@@ -57,7 +57,7 @@ class TrainingAttention:
         return SelectedQueries(self, tokens)
 
     def uses_native(self, value: Tensor) -> bool:
-        return value.dtype == torch.float32 and self.kernels.uses_native(value.device, value.dtype)
+        return self.kernels.uses_native(value.device, value.dtype)
 
     def uses_flex(self, query: Tensor, value: Tensor) -> bool:
         shape, gradients = HeadShape.of(query, value), torch.is_grad_enabled()

@@ -18,6 +18,7 @@ class Needs:
 
     Args:
         logprobs: log-probabilities of the policy that sampled, for importance ratios.
+        demonstrated_logprobs: those of demonstrations too; not where these have no weight in the policy's loss.
         values: a critic and its values.
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
@@ -31,6 +32,7 @@ class Needs:
     """
 
     logprobs: bool = True
+    demonstrated_logprobs: bool = True
     values: bool = False
     final_values: bool = False
     reference: bool = False

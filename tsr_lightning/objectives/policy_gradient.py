@@ -104,7 +104,9 @@ class PolicyGradient(Objective):
     def needs(self) -> Needs:
         needs = self.advantage.needs
         quantities = tuple(dict.fromkeys([*needs.quantities, *self.surrogate.quantities]))
-        return self.searched.needs_with(replace(needs, reference=self.kl is not None, quantities=quantities))
+        of_demonstrations = self.supervised is None or (self.kl is not None and self.kl.in_rewards)
+        needs = replace(needs, demonstrated_logprobs=of_demonstrations, quantities=quantities)
+        return self.searched.needs_with(replace(needs, reference=self.kl is not None))
 
     @property
     def minimum_compared(self) -> int:

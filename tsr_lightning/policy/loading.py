@@ -1,5 +1,6 @@
 """Loads a Hugging Face causal language model and its adapter. Imports peft and bitsandbytes where they are needed."""
 
+import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from transformers import (
 
 from tsr_lightning.errors import require
 from tsr_lightning.modeling import attention, packed_forward
-from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.kernels import Kernels, multiplies_bfloat16
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.checks import check_vocabulary
 from tsr_lightning.policy.model_files import location
@@ -27,6 +28,7 @@ from tsr_lightning.rng import Key
 if TYPE_CHECKING:
     from peft import PeftModel
 
+_log = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -40,6 +42,11 @@ def load_model(
             base = AutoModelForCausalLM.from_config(config, dtype=_DTYPES[spec.dtype])
         else:
             base = _from_files(spec.model, spec, device)
+    if spec.dtype == "bfloat16" and device.type == "cpu" and not multiplies_bfloat16():
+        _log.warning(
+            "model.policy.dtype is bfloat16, which this processor multiplies no faster than float32, or slower: it "
+            "halves the memory of the base weights, and float32 is more exact"
+        )
     attention.install(base)
     packed_forward.install(base, Kernels(spec.kernels))
     if spec.quantisation is None:  # quantised weights were loaded on the device

@@ -1,8 +1,11 @@
 """Puts LoRA adapters on a model. Imports peft, which takes two seconds, so import this only for a policy with one."""
 
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft.tuners.lora import Linear as AdaptedLinear
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from tsr_lightning.modeling.linear_parts import Adapter, LinearParts, parts_of, register
 from tsr_lightning.policy.spec import LoRA
 
 
@@ -18,3 +21,22 @@ def with_adapter(base: PreTrainedModel, adapter: LoRA) -> PeftModel:
     model = get_peft_model(base, config)
     assert isinstance(model, PeftModel)
     return model
+
+
+def _read(layer: AdaptedLinear) -> LinearParts | None:
+    """peft's layer; None where it does more than add the product of two matrices."""
+    base = parts_of(layer.base_layer)
+    if base is None or layer.merged:
+        return None
+    if layer.disable_adapters:
+        return base
+    [name] = layer.active_adapters
+    if layer.lora_variant or not isinstance(layer.lora_dropout[name], nn.Identity):
+        return None
+    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
+    assert isinstance(down, Tensor)
+    assert isinstance(up, Tensor)
+    return LinearParts(base.weight, base.bias, Adapter(down, up, layer.scaling[name]))
+
+
+register(AdaptedLinear, _read)

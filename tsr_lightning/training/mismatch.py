@@ -42,8 +42,9 @@ def check_updates(objective: Objective, updates: Updates) -> None:
 
 
 def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) -> frozenset[int]:
-    """Places of the pieces whose log-probabilities the trainer computes: all where the objective needs its own.
-    Where it takes the engine's, or needs none, they are a sample for the comparison, the same for any number of ranks.
+    """Places of the pieces whose log-probabilities the trainer computes: all where the objective needs its own, but
+    for demonstrations where it needs none of theirs. Where it takes the engine's, or needs none, they are a sample for
+    the comparison, the same for any number of ranks.
 
     Args:
         pieces: trajectories and turns of trees, of all ranks, in the same order on each.
@@ -51,13 +52,16 @@ def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) 
         updates: the settings.
         key: of the epoch.
     """
-    if needs.values or (needs.logprobs and not updates.reuse_logprobs):
+    if needs.values:
         return frozenset(range(len(pieces)))
     sampled = [i for i, piece in enumerate(pieces) if piece.origin is not Origin.DEMONSTRATED]
+    needed = frozenset(range(len(pieces)) if needs.demonstrated_logprobs else sampled)
+    if needs.logprobs and not updates.reuse_logprobs:
+        return needed
     compared = sorted(sampled, key=lambda place: key.fold_in(Stream.COMPARISON, place).bits())[:CHECKED]
     if not needs.logprobs:
         return frozenset(compared)
-    return frozenset(compared) | frozenset(range(len(pieces))) - frozenset(sampled)
+    return frozenset(compared) | needed - frozenset(sampled)
 
 
 def log_ratios(piece: Piece, estimates: Estimates) -> Tensor:

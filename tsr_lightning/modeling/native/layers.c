@@ -6,6 +6,19 @@
 #include "numbers.h"
 
 #define COLUMNS 64  /* of a weight's gradient, per task */
+#define PART 4096  /* numbers of a gate, per task */
+
+INLINE void norm_row(const void *x, const void *weight, void *out, float *scale, int64_t from, int64_t width,
+                     float epsilon, const int64_t dtype) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; i++) sum += get(x, dtype, from + i) * get(x, dtype, from + i);
+    *scale = 1.0f / sqrtf(sum / width + epsilon);
+    const float by = *scale;
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++)
+        set(out, dtype, from + i, get(weight, dtype, i) * rounded(get(x, dtype, from + i) * by, dtype));
+}
 
 /* RMSNorm (arXiv 1910.07467): out = x / sqrt(mean(x^2) + epsilon) * weight, for rows [rows][width]. The factor of each
    row goes to `scales`, unless NULL. In bfloat16 a row is rounded before it is weighted, as in transformers. */
@@ -13,55 +26,60 @@ void norm(const void *x, const void *weight, void *out, float *scales, int64_t r
           int64_t dtype, int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        float sum = 0;
-        if (dtype == FLOAT32) {
-            const float *from = (const float *)x + r * width, *w = weight;
-            float *to = (float *)out + r * width;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t i = 0; i < width; i++) sum += from[i] * from[i];
-            const float scale = 1.0f / sqrtf(sum / width + epsilon);
-            for (int64_t i = 0; i < width; i++) to[i] = w[i] * (from[i] * scale);
-            if (scales) scales[r] = scale;
-        } else {
-            const uint16_t *from = (const uint16_t *)x + r * width, *w = weight;
-            uint16_t *to = (uint16_t *)out + r * width;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t i = 0; i < width; i++) sum += to_float(from[i]) * to_float(from[i]);
-            const float scale = 1.0f / sqrtf(sum / width + epsilon);
-            for (int64_t i = 0; i < width; i++)
-                to[i] = to_bfloat16(to_float(w[i]) * to_float(to_bfloat16(to_float(from[i]) * scale)));
-            if (scales) scales[r] = scale;
+        float unused;
+        BY_TYPE(norm_row, dtype, x, weight, out, scales ? scales + r : &unused, r * width, width, epsilon);
+    }
+}
+
+INLINE void norm_row_backward(const void *gradient, const void *x, const void *weight, float scale, void *x_gradient,
+                              int64_t from, int64_t width, const int64_t dtype) {
+    float along = 0;
+#pragma omp simd reduction(+ : along)
+    for (int64_t i = 0; i < width; i++)
+        along += get(gradient, dtype, from + i) * get(weight, dtype, i) * get(x, dtype, from + i);
+    const float shrunk = along * scale * scale * scale / width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++)
+        set(x_gradient, dtype, from + i,
+            get(gradient, dtype, from + i) * get(weight, dtype, i) * scale - get(x, dtype, from + i) * shrunk);
+}
+
+INLINE void norm_columns_backward(const void *gradient, const void *x, const float *scales, void *weight_gradient,
+                                  int64_t rows, int64_t width, int64_t first, const int64_t dtype) {
+    const int64_t count = width - first < COLUMNS ? width - first : COLUMNS;
+    float sum[COLUMNS] = {0};
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t from = r * width + first;
+        for (int64_t i = 0; i < count; i++)
+            sum[i] += get(gradient, dtype, from + i) * get(x, dtype, from + i) * scales[r];
+    }
+    for (int64_t i = 0; i < count; i++) set(weight_gradient, dtype, first + i, sum[i]);
+}
+
+/* The gradients of x, and of the weight unless NULL. */
+void norm_backward(const void *gradient, const void *x, const void *weight, const float *scales, void *x_gradient,
+                   void *weight_gradient, int64_t rows, int64_t width, int64_t dtype, int64_t threads) {
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t r = 0; r < rows; r++)
+            BY_TYPE(norm_row_backward, dtype, gradient, x, weight, scales[r], x_gradient, r * width, width);
+        if (weight_gradient) {
+#pragma omp for schedule(static)
+            for (int64_t first = 0; first < width; first += COLUMNS)
+                BY_TYPE(norm_columns_backward, dtype, gradient, x, scales, weight_gradient, rows, width, first);
         }
     }
 }
 
-/* The gradients of x, and of the weight unless NULL, in float32. */
-void norm_backward(const float *gradient, const float *x, const float *weight, const float *scales,
-                   float *x_gradient, float *weight_gradient, int64_t rows, int64_t width, int64_t threads) {
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static) nowait
-        for (int64_t r = 0; r < rows; r++) {
-            const float *g = gradient + r * width, *from = x + r * width;
-            float along = 0;
-#pragma omp simd reduction(+ : along)
-            for (int64_t i = 0; i < width; i++) along += g[i] * weight[i] * from[i];
-            const float scale = scales[r], shrunk = along * scale * scale * scale / width;
-            for (int64_t i = 0; i < width; i++)
-                x_gradient[r * width + i] = g[i] * weight[i] * scale - from[i] * shrunk;
-        }
-        if (weight_gradient) {
-#pragma omp for schedule(static)
-            for (int64_t first = 0; first < width; first += COLUMNS) {
-                const int64_t count = width - first < COLUMNS ? width - first : COLUMNS;
-                float sum[COLUMNS] = {0};
-                for (int64_t r = 0; r < rows; r++) {
-                    const float *g = gradient + r * width + first, *from = x + r * width + first, scale = scales[r];
-                    for (int64_t i = 0; i < count; i++) sum[i] += g[i] * from[i] * scale;
-                }
-                memcpy(weight_gradient + first, sum, count * sizeof(float));
-            }
-        }
+INLINE void rotate_head(const void *x, void *out, const void *cosines, const void *sines, int64_t at, int64_t angle,
+                        int64_t half, float sign, const int64_t dtype) {
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        const float one = get(x, dtype, at + i), other = get(x, dtype, at + i + half);
+        const float c = get(cosines, dtype, angle + i), s = get(sines, dtype, angle + i);
+        set(out, dtype, at + i, one * c - other * s * sign);
+        set(out, dtype, at + i + half, other * c + one * s * sign);
     }
 }
 
@@ -69,34 +87,11 @@ void norm_backward(const float *gradient, const float *x, const float *weight, c
    [rows][heads][width] to out, by cosines and sines [rows][width]. `inverse` rotates the other way. */
 void rotate(const void *x, void *out, const void *cosines, const void *sines, int64_t rows, int64_t heads,
             int64_t width, int64_t inverse, int64_t dtype, int64_t threads) {
-    const int64_t half = width / 2;
     const float sign = inverse ? -1.0f : 1.0f;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t h = 0; h < heads; h++) {
-            const int64_t at = (r * heads + h) * width;
-            if (dtype == FLOAT32) {
-                const float *from = (const float *)x + at, *c = (const float *)cosines + r * width;
-                const float *s = (const float *)sines + r * width;
-                float *to = (float *)out + at;
-#pragma omp simd
-                for (int64_t i = 0; i < half; i++) {
-                    const float one = from[i], other = from[i + half];
-                    to[i] = one * c[i] - other * s[i] * sign;
-                    to[i + half] = other * c[i] + one * s[i] * sign;
-                }
-            } else {
-                const uint16_t *from = (const uint16_t *)x + at, *c = (const uint16_t *)cosines + r * width;
-                const uint16_t *s = (const uint16_t *)sines + r * width;
-                uint16_t *to = (uint16_t *)out + at;
-#pragma omp simd
-                for (int64_t i = 0; i < half; i++) {
-                    const float one = to_float(from[i]), other = to_float(from[i + half]);
-                    to[i] = to_bfloat16(one * to_float(c[i]) - other * to_float(s[i]) * sign);
-                    to[i + half] = to_bfloat16(other * to_float(c[i]) + one * to_float(s[i]) * sign);
-                }
-            }
-        }
+        for (int64_t h = 0; h < heads; h++)
+            BY_TYPE(rotate_head, dtype, x, out, cosines, sines, (r * heads + h) * width, r * width, width / 2, sign);
 }
 
 /* 1 / (1 + e^-x), within a few units in the last place: e^-|x| is a power of two times a polynomial, as in
@@ -121,18 +116,35 @@ INLINE float sigmoid(float x) {
     return (x < 0 ? power : 1.0f) / (1.0f + power);
 }
 
-/* gate * sigmoid(gate) * up (arXiv 2002.05202), of `count` numbers each. */
-void gated(const float *gate, const float *up, float *out, int64_t count, int64_t threads) {
-#pragma omp parallel for simd num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < count; i++) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
+INLINE void gated_part(const void *gate, const void *up, void *out, int64_t from, int64_t count, const int64_t dtype) {
+#pragma omp simd
+    for (int64_t i = from; i < from + count; i++) {
+        const float x = get(gate, dtype, i);
+        set(out, dtype, i, rounded(x * sigmoid(x), dtype) * get(up, dtype, i));
+    }
 }
 
-void gated_backward(const float *gradient, const float *gate, const float *up, float *gate_gradient,
-                    float *up_gradient, int64_t count, int64_t threads) {
-#pragma omp parallel for simd num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < count; i++) {
-        const float sigma = sigmoid(gate[i]), silu = gate[i] * sigma;
-        up_gradient[i] = gradient[i] * silu;
-        gate_gradient[i] = gradient[i] * up[i] * (sigma + silu * (1.0f - sigma));
+/* gate * sigmoid(gate) * up (arXiv 2002.05202), of `count` numbers each. */
+void gated(const void *gate, const void *up, void *out, int64_t count, int64_t dtype, int64_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < count; i += PART)
+        BY_TYPE(gated_part, dtype, gate, up, out, i, count - i < PART ? count - i : PART);
+}
+
+INLINE void gated_part_backward(const void *gradient, const void *gate, const void *up, void *gate_gradient,
+                                void *up_gradient, int64_t from, int64_t count, const int64_t dtype) {
+#pragma omp simd
+    for (int64_t i = from; i < from + count; i++) {
+        const float x = get(gate, dtype, i), g = get(gradient, dtype, i), sigma = sigmoid(x), silu = x * sigma;
+        set(up_gradient, dtype, i, g * silu);
+        set(gate_gradient, dtype, i, g * get(up, dtype, i) * (sigma + silu * (1.0f - sigma)));
     }
+}
+
+void gated_backward(const void *gradient, const void *gate, const void *up, void *gate_gradient, void *up_gradient,
+                    int64_t count, int64_t dtype, int64_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < count; i += PART)
+        BY_TYPE(gated_part_backward, dtype, gradient, gate, up, gate_gradient, up_gradient, i,
+                count - i < PART ? count - i : PART);
 }

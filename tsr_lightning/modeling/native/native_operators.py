@@ -8,13 +8,14 @@ its rows to one of few numbers, by at most a sixteenth where it has more than 25
 """
 
 import ctypes
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.profiler import record_function
 
+from tsr_lightning.modeling.linear_parts import Adapter, parts_of
 from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.building import load
 
@@ -36,35 +37,40 @@ class NativeOperators:
 
     @staticmethod
     def supports(x: Tensor) -> bool:
-        """With gradients only float32 is supported, and bfloat16 only on processors for which oneDNN has products."""
+        """float32, and bfloat16 on processors for which oneDNN has products."""
         if not torch.backends.mkldnn.is_available():
             return False
-        if x.dtype == torch.float32:
-            return True
-        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return x.dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
     def padded_rows(self, count: int) -> int:
         return padded_rows(count)
 
     def linear(self, layer: nn.Module, x: Tensor) -> Tensor:
-        if not _is_linear(layer):
+        parts = parts_of(layer)
+        if parts is None:
             return layer(x)
+        if parts.adapter is not None:
+            return _adapted(x, parts.weight, parts.bias, parts.adapter, None)
         if torch.is_grad_enabled():
-            return _Linear.apply(x, layer.weight, layer.bias)
-        return _product(x, layer.weight, layer.bias)
+            return _Linear.apply(x, parts.weight, parts.bias)
+        return _product(x, parts.weight, parts.bias)
 
     def linear_add(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
-        if not _is_linear(layer) or torch.is_grad_enabled():
+        parts = parts_of(layer)
+        if parts is not None and parts.adapter is not None:
+            return _adapted(x, parts.weight, parts.bias, parts.adapter, other)
+        if parts is None or torch.is_grad_enabled():
             return other + self.linear(layer, x)
-        return torch.ops.mkldnn._linear_pointwise.binary(x, other, layer.weight, layer.bias, "add")
+        return _product_add(x, parts.weight, parts.bias, other)
 
     def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             return _Gated.apply(self.linear(gate, x), self.linear(up, x))
-        if not _is_linear(gate) or not _is_linear(up):
-            return nn.functional.silu(self.linear(gate, x)).mul_(self.linear(up, x))
-        activated = _product(x, gate.weight, gate.bias, "swish")
-        return torch.ops.mkldnn._linear_pointwise.binary(x, activated, up.weight, up.bias, "mul")
+        of_gate, of_up = parts_of(gate), parts_of(up)
+        if of_gate is None or of_up is None or of_gate.adapter is not None or of_up.adapter is not None:
+            return _gated(self.linear(gate, x), self.linear(up, x))
+        activated = _product(x, of_gate.weight, of_gate.bias, "swish")
+        return torch.ops.mkldnn._linear_pointwise.binary(x, activated, of_up.weight, of_up.bias, "mul")
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         if torch.is_grad_enabled():
@@ -79,14 +85,32 @@ class NativeOperators:
         return _rotate(x, x, cosines, sines, inverse=False)
 
 
-def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """True if the layer has no adapter and is not quantised."""
-    return type(layer) is nn.Linear
-
-
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none") -> Tensor:
     """x [N, I], weight [O, I] -> [N, O]."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
+
+
+def _product_add(x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor) -> Tensor:
+    """The product and `other` [N, O], rounded once."""
+    return torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, "add")
+
+
+def _adapted(x: Tensor, weight: Tensor, bias: Tensor | None, adapter: Adapter, other: Tensor | None) -> Tensor:
+    """x weight^T + scaling x down^T up^T (+ other): [N, I] -> [N, O]. The scaling is folded into `down`, so that the
+    wide output is written by one product, which adds the adapter's part."""
+    if torch.is_grad_enabled():
+        return _AdaptedLinear.apply(x, weight, bias, adapter.down, adapter.up, adapter.scaling, other)
+    low = x @ _scaled(adapter.down, adapter.scaling, x).t()
+    return _product_add(x, weight, bias, _raised(low, adapter.up.to(x.dtype), other))
+
+
+def _scaled(down: Tensor, scaling: float, x: Tensor) -> Tensor:
+    return (down * scaling).to(x.dtype)
+
+
+def _raised(low: Tensor, up: Tensor, other: Tensor | None) -> Tensor:
+    """low up^T (+ other): [N, r], [O, r] -> [N, O]."""
+    return low @ up.t() if other is None else torch.addmm(other, low, up.t())
 
 
 def _call(name: str, *arguments: int | float | Tensor | None) -> None:
@@ -110,6 +134,12 @@ def _norm(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) -> T
     x = x.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
     _call("norm", x, weight, out, scales, x.numel() // width, width, epsilon, kernel.DTYPES[x.dtype])
+    return out
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    out = torch.empty_like(gate)
+    _call("gated", gate, up, out, gate.numel(), kernel.DTYPES[gate.dtype])
     return out
 
 
@@ -141,21 +171,57 @@ class _Linear(torch.autograd.Function):
         )
 
 
+class _AdaptedLinear(torch.autograd.Function):
+    """Products are in the type of x, the adapter's weights and their gradients in their own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        down: Tensor,
+        up: Tensor,
+        scaling: float,
+        other: Tensor | None,
+    ) -> Tensor:
+        scaled, raising = _scaled(down, scaling, x), up.to(x.dtype)
+        low = x @ scaled.t()
+        ctx.save_for_backward(x, weight, scaled, raising, low)
+        ctx.scaling, ctx.dtype = scaling, down.dtype
+        return _product_add(x, weight, bias, _raised(low, raising, other))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, scaled, raising, low = ctx.saved_tensors
+        for_x, for_weight, for_bias, *_, for_other = ctx.needs_input_grad
+        gradient = gradient.contiguous()
+        of_low = gradient @ raising
+        return (
+            _product_add(gradient, weight.t(), None, of_low @ scaled) if for_x else None,
+            gradient.t() @ x if for_weight else None,
+            gradient.sum(0) if for_bias else None,
+            (of_low.t() @ x).to(ctx.dtype) * ctx.scaling,
+            (gradient.t() @ low).to(ctx.dtype),
+            None,
+            gradient if for_other else None,
+        )
+
+
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         ctx.save_for_backward(gate, up)
-        out = torch.empty_like(gate)
-        _call("gated", gate, up, out, gate.numel())
-        return out
+        return _gated(gate, up)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         gradients = torch.empty_like(gate), torch.empty_like(up)
-        _call("gated_backward", gradient.contiguous(), gate, up, *gradients, gate.numel())
+        _call("gated_backward", gradient.contiguous(), gate, up, *gradients, gate.numel(), kernel.DTYPES[gate.dtype])
         return gradients
 
 
@@ -163,7 +229,7 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         x = x.contiguous()
-        scales = x.new_empty(x.shape[:-1])
+        scales = x.new_empty(x.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(x, weight, scales)
         return _norm(x, weight, epsilon, scales)
 
@@ -173,8 +239,8 @@ class _Norm(torch.autograd.Function):
         x, weight, scales = ctx.saved_tensors
         of_x = torch.empty_like(x)
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-        width = x.shape[-1]
-        _call("norm_backward", gradient.contiguous(), x, weight, scales, of_x, of_weight, x.numel() // width, width)
+        sizes = x.numel() // x.shape[-1], x.shape[-1], kernel.DTYPES[x.dtype]
+        _call("norm_backward", gradient.contiguous(), x, weight, scales, of_x, of_weight, *sizes)
         return of_x, of_weight, None
 
 

@@ -20,18 +20,18 @@ class NativeTrainingAttention:
         self._plan = BlockPlan(segments)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
-        """Query [H, T, D], key [K, S, D] and value [K, S, E] in float32 -> [T, H, E]."""
+        """Query [H, T, D], key [K, S, D] and value [K, S, E], all of one type -> [T, H, E]."""
         return _Attention.apply(query, key, value, self._plan.blocks(scores.window), scores)
 
 
 class _Attention(torch.autograd.Function):
     """Keeps the softmax's log-sums, from which the backward pass recomputes the weights (FlashAttention, arXiv
-    2205.14135, algorithm 4). A key's gradient is added up in one order, whatever the number of threads."""
+    2205.14135, algorithm 4), in float32. A key's gradient is added up in one order, whatever the number of threads."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scores: ScoreParams) -> Tensor:
         key, value = key.contiguous(), value.contiguous()
-        log_sums = query.new_empty(query.shape[:2])
+        log_sums = query.new_empty(query.shape[:2], dtype=torch.float32)
         out = attend(query, key, value, blocks, scores, log_sums=log_sums)
         ctx.save_for_backward(query, key, value, out, log_sums)
         ctx.plan = blocks, scores
@@ -41,6 +41,6 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         blocks, scores = ctx.plan
-        query, key, value, out, log_sums = ctx.saved_tensors
-        gradients = attend_backward(gradient, query, key, value, out, log_sums, blocks, scores, trees_of(blocks))
-        return *gradients, None, None
+        query, key, value, out, log_sums, gradient32 = (x.float() for x in (*ctx.saved_tensors, gradient))
+        gradients = attend_backward(gradient32, query, key, value, out, log_sums, blocks, scores, trees_of(blocks))
+        return *(each.to(gradient.dtype) for each in gradients), None, None
