@@ -10,6 +10,7 @@ from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.retry import Retry
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message, Turn
 
 GOAL, TURNS = 9, 6
@@ -87,6 +88,8 @@ class Guided(Walk):
 
 class Letters:
     """A chat format with one token per letter."""
+
+    call_format: CallFormatName = "hermes"
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         text = "".join(_join(turn.messages) + self.read(turn.response) for turn in turns) + _join(messages)

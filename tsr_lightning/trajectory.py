@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to the policy, as chat templates take it.
-
-    Calls of tools would be a further field, `tool_calls`, and the call that a tool's message answers `tool_call_id`.
+    """One message to the policy, as chat templates take it. A response holds its calls of tools as it was sampled, and
+    a tool's message answers the first call that has no answer yet.
     """
 
-    role: str  # system, user, assistant or tool
+    role: str  # system, user, assistant, tool, or tools: what is offered, as JSON (`envs.tools.Offer`)
     content: str
 
 

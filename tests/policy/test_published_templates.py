@@ -95,7 +95,7 @@ def test_the_policys_text_has_added_tokens_and_no_control_token(name: str):
 
     def specials(spelled: str) -> int:
         text = f"Up {spelled} Down"
-        past = Turn((), chat.write(text), (), True, (USER,), text, 0.0, True, True)
+        past = Turn(chat.prompt([], [USER]), chat.write(text), (), True, (USER,), text, 0.0, True, True)
         example = Message("assistant", text)
         return sum(index in special for index in chat.prompt([past], [USER, example, USER]))
 

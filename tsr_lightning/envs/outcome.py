@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
+from tsr_lightning.envs.tools import OffersTools
 from tsr_lightning.rng import Key
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message, to_messages
 
 
@@ -20,7 +22,7 @@ class InvalidOutcome(Exception):
 class Initial(NamedTuple):
     """An environment's report of a reset."""
 
-    messages: tuple[Message, ...]  # the instructions first, if there are any
+    messages: tuple[Message, ...]  # the instructions and tools first, if there are any
     state: Any
     state_key: Hashable
     remaining: int
@@ -51,12 +53,29 @@ class WithLegalActions(Branchable, HasLegalActions, Protocol):
     """An environment that lists its legal actions."""
 
 
-def reset(env: Branchable, instance: int, scored: bool) -> Initial:
-    """Begins an episode and reads its first state."""
-    observation, _ = env.reset(seed=instance)
+def reset(env: Branchable, instance: int, scored: bool, call_format: CallFormatName | None = None) -> Initial:
+    """Begins an episode and reads its first state.
+
+    Args:
+        env: that is reset.
+        instance: the seed of the episode.
+        scored: whether the score is wanted.
+        call_format: in which responses will call tools, where the environment offers some and prefers no other.
+    """
+    if isinstance(env, OffersTools):
+        observation, _ = env.reset(seed=instance, options={"call_format": call_format})
+    else:
+        observation, _ = env.reset(seed=instance)
     score = finite("score()", env.score()) if scored else None
-    messages = texts(observation, env.instructions)  # read after the reset: they may be the instance's own
+    instructions = one_text("instructions", env.instructions)  # read after the reset: they may be the instance's own
+    system = (Message("system", instructions),) if instructions else ()
+    messages = (*system, *offered(env), *texts(observation))
     return Initial(messages, env.get_state(), hashable(env.state_key()), env.remaining(), score)
+
+
+def offered(env: Branchable) -> tuple[Message, ...]:
+    """The message that offers the tools of an episode; none where the environment has none."""
+    return (env.offer().message(),) if isinstance(env, OffersTools) else ()
 
 
 def play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> Outcome:
@@ -131,14 +150,14 @@ def one_text(name: str, value: object) -> str:
     return value
 
 
-def texts(observation: Any, instructions: Any = "") -> tuple[Message, ...]:
-    """An observation and the instructions before it as messages.
+def texts(observation: Any) -> tuple[Message, ...]:
+    """An observation as messages.
 
     Raises:
-        InvalidOutcome: one of them is no text.
+        InvalidOutcome: it is no text.
     """
     try:
-        return to_messages(observation, one_text("instructions", instructions))
+        return to_messages(observation)
     except TypeError as error:
         raise InvalidOutcome(str(error)) from error
 

@@ -9,7 +9,7 @@ import gymnasium
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.envs.boundary import Call, CallFailed, final, retried
 from tsr_lightning.envs.make import find_spec
-from tsr_lightning.envs.outcome import flag, one_text, texts
+from tsr_lightning.envs.outcome import flag, offered, one_text, texts
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.rng import Key
@@ -20,7 +20,7 @@ class Opening(NamedTuple):
     """The beginning of an episode."""
 
     instructions: str
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...]  # the tools first, if there are any
 
 
 def check_first_reset(id: str, make: Callable[[], Branchable], retries: int = 0) -> None:
@@ -94,7 +94,7 @@ def _legal_actions(env: HasLegalActions, seed: int) -> list[str]:
 
 def _open(env: Branchable, seed: int) -> Opening:
     observation, _ = env.reset(seed=seed)
-    return Opening(one_text("instructions", env.instructions), texts(observation))
+    return Opening(one_text("instructions", env.instructions), (*offered(env), *texts(observation)))
 
 
 def _close(env: Branchable) -> None:

@@ -30,6 +30,7 @@ from tsr_lightning.envs.base import (
 )
 from tsr_lightning.envs.make import find_spec
 from tsr_lightning.envs.process_group import end_group
+from tsr_lightning.envs.tools import Offer, OffersTools
 from tsr_lightning.envs.worker import Answer, Call, Made, View, made_by
 from tsr_lightning.rng import Key
 
@@ -146,11 +147,18 @@ class _WithPreparation(ProcessEnv):
         self._pending, self._view = pending, view
 
 
+class _WithTools(ProcessEnv):
+    def offer(self) -> Offer:
+        offer: Offer = self._call("offer")
+        return offer
+
+
 # What an environment may have beside the contract, and who passes it on.
 _OPTIONAL: Mapping[str, type[ProcessEnv]] = {
     HasOracle.__name__: _WithOracle,
     HasLegalActions.__name__: _WithLegalActions,
     PreparesInstances.__name__: _WithPreparation,
+    OffersTools.__name__: _WithTools,
 }
 
 

@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 
 from tsr_lightning.envs.text_env import AnyText, Draws
-from tsr_lightning.envs.tools import RefusedCall, Tool
+from tsr_lightning.envs.tools import Offer, RefusedCall, Tool
 from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
@@ -68,7 +68,7 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
         self.call_format = call_format
         self.observation_space = AnyText(_LONGEST, min_length=0)
         self.action_space = AnyText(_LONGEST, min_length=0)
-        self._by_name = {tool.name: tool for tool in self.tools()}
+        self._tools = {function.__name__: Tool(function) for function in self.tool_functions}
         self._episode: ToolEpisode[StateT] | None = None
 
     # What a task defines
@@ -103,7 +103,7 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
         Raises:
             RefusedCall: the task takes none.
         """
-        raise RefusedCall(f"call a tool: {', '.join(self._by_name)}")
+        raise RefusedCall(f"call a tool: {', '.join(self._tools)}")
 
     def state_key(self) -> Hashable:
         """The state, budget and noise left out; see `Branchable.state_key`."""
@@ -115,8 +115,8 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
 
     # What is the same for all tasks
 
-    def tools(self) -> Sequence[Tool]:
-        return tuple(Tool(function) for function in self.tool_functions)
+    def offer(self) -> Offer:
+        return Offer(tuple(self._tools.values()), self.episode.call_format)
 
     @property
     def episode(self) -> ToolEpisode[StateT]:
@@ -184,9 +184,9 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
         try:
             if call.problem:
                 raise RefusedCall(call.problem)
-            tool = self._by_name.get(call.name)
+            tool = self._tools.get(call.name)
             if tool is None:
-                raise RefusedCall(f"there is no tool {call.name!r}, only {', '.join(self._by_name)}")
+                raise RefusedCall(f"there is no tool {call.name!r}, only {', '.join(self._tools)}")
             return partial(tool.function, self, **tool.arguments(call))
         except RefusedCall as refused:
             return refused

@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NotRequired, Protocol, get_type_hints, runtime_checkable
+from typing import Any, NamedTuple, NotRequired, Protocol, get_type_hints, runtime_checkable
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict  # pydantic's own, which Python 3.11 lacks
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.tool_calls import ONLY, Call
+from tsr_lightning.tool_calls import ONLY, Call, CallFormatName
+from tsr_lightning.trajectory import Message
 
 
 class RefusedCall(Exception):
@@ -73,17 +74,25 @@ class Tool:
         return ConfigError(f"the tool {self.name!r} {problem}")
 
 
+class Offer(NamedTuple):
+    """What an episode offers."""
+
+    tools: Sequence[Tool]
+    call_format: CallFormatName  # in which responses call them
+
+    def message(self) -> Message:
+        """The same for the policy's chat template."""
+        schemas = [tool.schema() for tool in self.tools]
+        return Message("tools", json.dumps({"call_format": self.call_format, "tools": schemas}, ensure_ascii=False))
+
+
 @runtime_checkable
 class OffersTools(Protocol):
-    """An environment whose responses call tools. `reset` is told by `options["call_format"]` in which format."""
+    """An environment whose responses call tools. `reset` gets the format in which the policy's chat template writes
+    calls as `options["call_format"]`; an environment may prefer another one."""
 
-    def tools(self) -> Sequence[Tool]:
-        """Those of the episode."""
-
-
-def offer(tools: Sequence[Tool], call_format: str) -> str:
-    """What is told of tools, as JSON: the content of a message of the role "tools"."""
-    return json.dumps({"call_format": call_format, "tools": [tool.schema() for tool in tools]}, ensure_ascii=False)
+    def offer(self) -> Offer:
+        """That of the current episode."""
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -25,6 +25,7 @@ from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.outcome import InvalidOutcome
 from tsr_lightning.envs.process_group import end_own_group
 from tsr_lightning.envs.retried import FAULTS, describe
+from tsr_lightning.envs.tools import OffersTools
 from tsr_lightning.errors import ConfigError, named
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]  # a method's name and its arguments
@@ -50,7 +51,7 @@ class Made(NamedTuple):
     optional: tuple[str, ...]  # names of the protocols of `OPTIONAL` that it has
 
 
-OPTIONAL = (HasOracle, HasLegalActions, PreparesInstances)  # protocols beside the contract
+OPTIONAL = (HasOracle, HasLegalActions, PreparesInstances, OffersTools)  # protocols beside the contract
 
 
 def made_by(creator: type) -> Made:

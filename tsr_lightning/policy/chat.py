@@ -13,9 +13,12 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.policy.fragments import Fragment, fragment_cutter
+from tsr_lightning.policy.offer import offered
 from tsr_lightning.policy.plain import own_text_encoder, plain_encoder
 from tsr_lightning.policy.spec import PolicySpec
-from tsr_lightning.policy.template import ChatTemplate, Content, Spelled
+from tsr_lightning.policy.template import ChatTemplate, Content, Rendered
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message, Turn
 
 _CACHED_LAYOUTS = 2**10  # sequences of roles
@@ -87,10 +90,10 @@ class Chat:
         response_prefix: str = "",
     ) -> None:
         self._context = context
-        self._tokenizer = tokenizer
-        self._template = ChatTemplate(tokenizer, template_arguments, response_prefix)
+        self.tokenizer = tokenizer
+        self.template = ChatTemplate(tokenizer, template_arguments, response_prefix)
         self._prefix = response_prefix
-        self._opening = self._template.opened + response_prefix  # of a response, in the prompt
+        self._opening = self.template.opened + response_prefix  # of a response, in the prompt
         self._opening_tokens = len(self._opening.encode())  # at most: a token is at least a byte
         self._end = self._find_end()
         eos = tokenizer.eos_token_id
@@ -100,8 +103,9 @@ class Chat:
         cached, encode = lru_cache(maxsize=_CACHED_TEXTS), plain_encoder(tokenizer)
         self._encode_plain = cached(encode)
         self._encode_own = cached(own_text_encoder(tokenizer))
-        self._encode_segment = cached(self._encode_template)
-        self._trims = self._template.trims_contents
+        self._cut = cached(fragment_cutter(tokenizer))
+        self._conversation = lru_cache(maxsize=_CACHED_LAYOUTS)(self.template.conversation)
+        self._end_text = tokenizer.backend_tokenizer.decode([self._end], skip_special_tokens=False)
 
     @classmethod
     def of(cls, spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, context: Context = Full()) -> "Chat":
@@ -109,53 +113,89 @@ class Chat:
         arguments, prefix = spec.template_arguments, spec.response_prefix
         return cls(tokenizer, context, template_arguments=arguments, response_prefix=prefix)
 
+    @property
+    def call_format(self) -> CallFormatName:
+        """In which responses call tools, where an environment prefers no other."""
+        return self.template.call_format or "hermes"
+
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         """The prompt of the next response: [P] ids.
 
         Args:
-            turns: all past turns, of which the context selects; the first one's system messages are always shown.
+            turns: all past turns, of which the context selects; the first one's system messages and tools are
+                always shown.
             messages: the present ones, in any roles that the template takes.
         """
         skipped = len(turns) - self._context.visible_turns(len(turns))
         shown: list[Message | Turn] = []
         if skipped:
-            shown += [message for message in turns[0].messages if message.role == "system"]
+            shown += [message for message in turns[0].messages if message.role in ("system", "tools")]
         for turn in turns[skipped:]:
             shown += [*turn.messages, turn]
-        shown += messages
+        shown, tools = offered([*shown, *messages], self.template.call_format)
         is_own = any(isinstance(each, Turn) or each.role == "assistant" for each in shown)
-        if is_own and not self._template.is_prefix_preserving:
-            return self._rendered(shown)
-        contents = [self._content(each) for each in shown]
-        contents.append(())  # the response to come
+        if is_own and not self.template.is_prefix_preserving:
+            return self._rendered(shown, tools, reuses=not skipped)
         roles = tuple(_RESPONSE if isinstance(each, Turn) else each.role for each in shown)
-        ids: list[int] = []
-        for before, content in zip(self._layout(roles), contents, strict=True):
-            ids += before
-            ids += content
-        return tuple(ids)
+        return self._joined(self._layout(roles, tools), [self._content(each) for each in shown])
 
-    def _content(self, shown: Message | Turn) -> tuple[int, ...]:
-        """The ids of a message's content, or of a response as it was sampled."""
+    def _content(self, shown: Message | Turn) -> str | tuple[int, ...]:
+        """The plain text of a message, or the ids of the policy's text: of a response, as they were sampled."""
         if isinstance(shown, Turn):
             return shown.response if shown.finished else (*shown.response, self._end)
-        text = shown.content.strip() if self._trims else shown.content
-        return self._encode_own(text) if shown.role == "assistant" else self._encode_plain(text)
+        text = self.template.written(shown.role, shown.content)
+        return self._encode_own(text) if shown.role == "assistant" else text
 
-    def _rendered(self, shown: Sequence[Message | Turn]) -> tuple[int, ...]:
-        """A prompt whose responses are as the template renders them now, which may depend on all that follows."""
-        roles = ["assistant" if isinstance(each, Turn) else each.role for each in shown]
-        texts = [self._own_text(each) for each in shown]
-        ids: list[int] = []
-        for part in self._template.conversation(roles, texts):
-            match part:
-                case str():
-                    ids += self._encode_segment(part)
-                case Content(message):
-                    ids += self._content(shown[message])
-                case Spelled(text):
-                    ids += self._encode_plain(text)
+    def _joined(self, fragments: Sequence[Fragment], contents: Sequence[str | tuple[int, ...]]) -> tuple[int, ...]:
+        """The ids of M contents, with [M + 1] fragments around them."""
+        before = fragments[0]
+        ids = [*before.ids]
+        for content, after in zip(contents, fragments[1:], strict=True):
+            ids += self._encode_plain(before.tail + content + after.lead) if isinstance(content, str) else content
+            ids += after.ids
+            before = after
         return tuple(ids)
+
+    def _rendered(self, shown: Sequence[Message | Turn], tools: str, *, reuses: bool) -> tuple[int, ...]:
+        """A prompt whose responses are as the template renders them now, which may depend on all that follows.
+
+        Args:
+            shown: the conversation.
+            tools: schemas of what is offered, as JSON.
+            reuses: whether all past turns are shown, so that their prompts may begin this one.
+        """
+        roles = tuple("assistant" if isinstance(each, Turn) else each.role for each in shown)
+        texts = tuple(self._own_text(each) for each in shown)
+        rendered = self._conversation(roles, texts, tools)
+        ids, begin = self._kept(rendered, shown, roles, texts, tools) if reuses else ((), 0)
+        between, marks = rendered.parts(begin)
+        are_texts = [False, *(isinstance(mark, Content) for mark in marks), False]
+        fragments = [self._cut(*cut) for cut in zip(between, are_texts, are_texts[1:], strict=False)]
+        contents = [
+            self._content(shown[mark.message]) if isinstance(mark, Content) else self._encode_plain(mark.text)
+            for mark in marks
+        ]
+        return (*ids, *self._joined(fragments, contents))
+
+    def _kept(
+        self,
+        rendered: Rendered,
+        shown: Sequence[Message | Turn],
+        roles: tuple[str, ...],
+        texts: tuple[str | None, ...],
+        tools: str,
+    ) -> tuple[tuple[int, ...], int]:
+        """The ids of the last turn that the template has left as it was, with all before it, and where its text ends:
+        the longest beginning that needs not be tokenised anew."""
+        for place in reversed(range(len(shown))):
+            turn = shown[place]
+            if not isinstance(turn, Turn):
+                continue
+            before = self._conversation(roles[:place], texts[:place], tools).text
+            whole = before + self._decoded(turn.response) + self._end_text
+            if rendered.text.startswith(whole):
+                return (*turn.prompt, *self._content(turn)), len(whole)
+        return (), 0
 
     def _own_text(self, shown: Message | Turn) -> str | None:
         if isinstance(shown, Turn):
@@ -164,47 +204,53 @@ class Chat:
 
     def read(self, response: Sequence[int], prompt: Sequence[int] = ()) -> str:
         """The text of a response, without control tokens, after what its prompt has begun it with."""
-        kept = [index for index in response if index not in self.end_ids]
-        return self._begun(prompt) + self._tokenizer.backend_tokenizer.decode(kept, skip_special_tokens=True)
+        return self._begun(prompt) + self._decoded(response)
 
     def write(self, text: str, prompt: Sequence[int] = ()) -> tuple[int, ...]:
         """The ids of a finished response that is read as this text after its prompt. Where the prompt opens a reasoning
         that the text does not have, it is closed at once."""
         return (*self._encode_own(_after(self._begun(prompt), text)), self._end)
 
+    def _decoded(self, response: Sequence[int]) -> str:
+        kept = [index for index in response if index not in self.end_ids]
+        return self.tokenizer.backend_tokenizer.decode(kept, skip_special_tokens=True)
+
     def _begun(self, prompt: Sequence[int]) -> str:
         """The beginning of a response that a prompt ends with: templates may open a tag in some prompts only."""
         if self._opening == self._prefix:
             return self._prefix
         tail = list(prompt[-self._opening_tokens :])
-        shown = self._tokenizer.backend_tokenizer.decode(tail, skip_special_tokens=False)
+        shown = self.tokenizer.backend_tokenizer.decode(tail, skip_special_tokens=False)
         return self._opening if shown.endswith(self._opening) else self._prefix
 
-    def _make_layout(self, roles: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """The template's own ids before each of M contents, and before the next response: [M + 1]."""
+    def _make_layout(self, roles: tuple[str, ...], tools: str) -> tuple[Fragment, ...]:
+        """The template's own text before each of M contents, and before the next response: [M + 1]."""
         names = ["assistant" if role == _RESPONSE else role for role in roles]
-        ids = [self._encode_template(text) for text in self._template.fragments(names)]
+        texts = self.template.fragments(names, tools)
         for index, role in enumerate(roles):
-            if role == _RESPONSE:
-                # a response follows the prompt it was sampled from, and ends once
-                ids[index] = self._encode_template(self._template.fragments(names[:index])[-1])
-                after = ids[index + 1]
-                ids[index + 1] = after[after.index(self._end) + 1 :] if self._end in after else after
-        return tuple(ids)
+            if role == _RESPONSE:  # it follows the prompt that it was sampled from
+                texts[index] = self.template.fragments(names[:index], tools)[-1]
+        are_texts = [False, *(role not in (_RESPONSE, "assistant") for role in roles), False]
+        fragments = [self._cut(*cut) for cut in zip(texts, are_texts, are_texts[1:], strict=False)]
+        for index, role in enumerate(roles, start=1):
+            after = fragments[index].ids
+            if role == _RESPONSE and self._end in after:  # it ends once
+                fragments[index] = fragments[index]._replace(ids=after[after.index(self._end) + 1 :])
+        return tuple(fragments)
 
     def _find_end(self) -> int:
         """The token that ends a turn: the first control token after a response, or else the tokenizer's end token."""
-        control = set(self._tokenizer.get_added_vocab().values())
-        closing = self._template.fragments(["user", "assistant"], add_generation_prompt=False)[-1]
+        control = set(self.tokenizer.get_added_vocab().values())
+        closing = self.template.fragments(["user", "assistant"], add_generation_prompt=False)[-1]
         ends = [index for index in self._encode_template(closing) if index in control]
-        ends += [] if self._tokenizer.eos_token_id is None else [self._tokenizer.eos_token_id]
-        name = self._tokenizer.name_or_path
+        ends += [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
+        name = self.tokenizer.name_or_path
         require(bool(ends), "model.policy.model", name, "its tokenizer has no end token, so set its eos_token")
         return ends[0]
 
     def _encode_template(self, text: str) -> tuple[int, ...]:
         """The ids of the template's own text, in which control tokens count."""
-        return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+        return tuple(self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _after(begun: str, text: str) -> str:

@@ -4,8 +4,9 @@ A template is rendered with placeholders for the contents, in private-use charac
 rest is the template's own text: the only text in which a control token may be spelled.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from inspect import signature
@@ -16,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.plain import spelled_control
+from tsr_lightning.tool_calls import CALL_FORMATS, CallFormatName
 
 # For a tokenizer without a template: "User:", "Assistant:", and the end token after each response.
 DEFAULT_TEMPLATE = (
@@ -31,6 +33,15 @@ _STRFTIME = re.compile(r"""strftime_now\(\s*(?P<quote>["'])(?P<format>.*?)(?P=qu
 _PLACEHOLDER = re.compile("\ue000(\\d+)\ue001")
 _RESPONSES = ("<think>\n{}\n</think>\n\n{}", "{}{}")  # some templates strip the reasoning, some add an empty one
 _OPEN_TAG = re.compile(r"<\w+>\s*\Z")
+_SPELLED = 10**6  # the first number of a placeholder of a spelled control token
+_PROBE = "probe"
+_PROBED_TOOL = {
+    "name": _PROBE,
+    "description": _PROBE,
+    "parameters": {"type": "object", "properties": {"x": {"type": "string", "description": _PROBE}}, "required": ["x"]},
+}
+_PROBED_CALL = {"name": _PROBE, "arguments": {"x": "y"}}
+_WRITINGS: tuple[Callable[[str], str], ...] = (str, str.strip, lambda text: json.dumps(text, ensure_ascii=False)[1:-1])
 _SET_HERE = {"messages", "date_string", *signature(PreTrainedTokenizerFast.apply_chat_template).parameters}
 
 
@@ -52,6 +63,27 @@ class Spelled:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation up to the next response, with placeholders.
+
+    Args:
+        text: the template's and the policy's.
+        spelled: control tokens that the policy's text spells, in their order.
+    """
+
+    text: str
+    spelled: tuple[str, ...]
+
+    def parts(self, begin: int = 0) -> tuple[list[str], list[Content | Spelled]]:
+        """Text, and the contents and spelled control tokens between, from a place on: [K + 1] and [K]."""
+        found = _PLACEHOLDER.split(self.text[begin:])
+        numbers = map(int, found[1::2])
+        return found[::2], [
+            Content(number) if number < _SPELLED else Spelled(self.spelled[number - _SPELLED]) for number in numbers
+        ]
+
+
 class ChatTemplate:
     """A tokenizer's chat template.
 
@@ -62,8 +94,8 @@ class ChatTemplate:
     """
 
     opened: str  # a tag, such as "<think>\n", that begins a response and is written in the prompt
-    trims_contents: bool  # strips white space from the contents
     is_prefix_preserving: bool  # each prompt begins with the prompt before it and that turn's response
+    call_format: CallFormatName | None  # in which it shows calls; None where it offers no tools, or in another format
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerFast, arguments: Mapping[str, Any] | None = None, response_prefix: str = ""
@@ -84,53 +116,50 @@ class ChatTemplate:
         self.opened = self._opened()
         self._check_prefix(response_prefix)
         self._prefix = response_prefix
-        padded = f" {_placeholder(0)} "
-        self.trims_contents = padded not in self._render(["user"], [padded])
+        self.call_format = self._find_call_format()
+        self._write, self._write_tools = self._writing(["user"]), self._writing(["user", "assistant", "tool"])
         self.is_prefix_preserving = self._preserves_prefixes()
 
-    def fragments(self, roles: Sequence[str], *, add_generation_prompt: bool = True) -> list[str]:
+    def written(self, role: str, content: str) -> str:
+        """A content as the template writes it: some strip white space, and some quote a tool's answer as JSON."""
+        return self._write_tools(content) if role == "tool" else self._write(content)
+
+    def fragments(self, roles: Sequence[str], tools: str = "", *, add_generation_prompt: bool = True) -> list[str]:
         """The text around the contents of a conversation of M messages: [M + 1].
 
         Args:
             roles: [M] of the messages. A leading system message that the template does not take opens the user message
                 after it, or is one.
+            tools: schemas of what is offered, as JSON; "" for none.
             add_generation_prompt: whether the last fragment goes up to the next response.
         """
         contents = [_placeholder(index) for index in range(len(roles))]
-        rendered = self._render(roles, contents, add_generation_prompt=add_generation_prompt)
+        rendered = self._render(roles, contents, tools, add_generation_prompt=add_generation_prompt)
         parts = _PLACEHOLDER.split(rendered)
         self._require_all([int(number) for number in parts[1::2]], list(range(len(roles))))
         return parts[::2]
 
-    def conversation(self, roles: Sequence[str], contents: Sequence[str | None]) -> list[str | Content | Spelled]:
+    def conversation(self, roles: Sequence[str], contents: Sequence[str | None], tools: str = "") -> Rendered:
         """A conversation up to the next response, rendered with the texts that the template may rewrite.
 
         Args:
             roles: [M] of the messages.
             contents: [M] texts of the policy, or None for those that the template only surrounds.
-
-        Returns:
-            Text that is the template's or the policy's, with the other contents, and the policy's spelled control
-            tokens, between.
+            tools: schemas of what is offered, as JSON; "" for none.
         """
-        count = len(roles)
         spelled: list[str] = []
 
         def hide(match: re.Match[str]) -> str:
             spelled.append(match[0])
-            return _placeholder(count + len(spelled) - 1)
+            return _placeholder(_SPELLED + len(spelled) - 1)
 
         shown = [_placeholder(i) if text is None else self._hidden.sub(hide, text) for i, text in enumerate(contents)]
-        parts = _PLACEHOLDER.split(self._render(roles, shown))
-        numbers = [int(number) for number in parts[1::2]]
+        rendered = Rendered(self._render(roles, shown, tools), tuple(spelled))
         self._require_all(
-            [number for number in numbers if number < count],
+            [mark.message for mark in rendered.parts()[1] if isinstance(mark, Content)],
             [index for index, text in enumerate(contents) if text is None],
         )
-        found: list[str | Content | Spelled] = [parts[0]]
-        for number, text in zip(numbers, parts[2::2], strict=True):
-            found += [Content(number) if number < count else Spelled(spelled[number - count]), text]
-        return found
+        return rendered
 
     def _check_arguments(self) -> None:
         for name in self._arguments:
@@ -166,42 +195,78 @@ class ChatTemplate:
             "message once and in order",
         )
 
-    def _preserves_prefixes(self) -> bool:
-        return all(self._preserves(response) for response in _RESPONSES)
+    def _find_call_format(self) -> CallFormatName | None:
+        """The format that the template writes a call in, if it shows tools at all."""
+        tools = json.dumps([{"type": "function", "function": _PROBED_TOOL}])
+        calls = [{"type": "function", "function": _PROBED_CALL}]
+        try:
+            if _PROBE not in self._render(["user"], [_placeholder(0)], tools):
+                return None
+            called = {"role": "assistant", "content": "", "tool_calls": calls}
+            shown = self._apply([{"role": "user", "content": "x"}, called], tools, add_generation_prompt=False)
+        except ConfigError:
+            return None
+        written = {name: known.write(_PROBE, {"x": "y"}) for name, known in CALL_FORMATS.items()}
+        return next((name for name, call in written.items() if call in shown), None)
 
-    def _preserves(self, form: str) -> bool:
+    def _writing(self, roles: Sequence[str]) -> Callable[[str], str]:
+        """What the template does to the content of the last of these roles."""
+        contents = [_placeholder(number) for number in range(len(roles) - 1)]
+        probe = f' {_placeholder(8)}"\n{_placeholder(9)} '
+        try:
+            rendered = self._render(roles, [*contents, probe])
+        except ConfigError:  # a role that it does not take
+            return str
+        return next((writing for writing in _WRITINGS if writing(probe) in rendered), str)
+
+    def _preserves_prefixes(self) -> bool:
+        return all(self._preserves(form, role) for form in _RESPONSES for role in ("user", "tool"))
+
+    def _preserves(self, form: str, role: str) -> bool:
+        """Whether a response of this form stays as it is once messages of a role follow."""
         roles, contents = ["user"], [_placeholder(0)]
         before = self._render(roles, contents)
         for turn in range(1, 4):
             response = form.format(_placeholder(100 * turn), _placeholder(100 * turn + 1))
             response = response.removeprefix(self.opened + self._prefix)
-            roles += ["assistant", "user"]
+            roles += ["assistant", role]
             contents += [self.opened + self._prefix + response, _placeholder(turn)]
-            rendered = self._render(roles, contents)
+            try:
+                rendered = self._render(roles, contents)
+            except ConfigError:  # a role that it does not take
+                return role == "tool"
             # white space before a response is the policy's to generate, as in "[/INST] Up" after "[/INST]"
             if not rendered.startswith(before) or not rendered[len(before) :].lstrip().startswith(response):
                 return False
             before = rendered
         return True
 
-    def _render(self, roles: Sequence[str], contents: Sequence[str], *, add_generation_prompt: bool = True) -> str:
+    def _render(
+        self, roles: Sequence[str], contents: Sequence[str], tools: str = "", *, add_generation_prompt: bool = True
+    ) -> str:
         if not self._supports_system and roles[0] == "system":
             roles = ["user", *roles[1:]]
             if roles[1:2] == ["user"]:
                 roles, contents = roles[1:], [f"{contents[0]}\n\n{contents[1]}", *contents[2:]]
+        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        return self._apply(messages, tools, add_generation_prompt=add_generation_prompt)
+
+    def _apply(self, messages: list[dict[str, Any]], tools: str, *, add_generation_prompt: bool) -> str:
         try:
             rendered = self._tokenizer.apply_chat_template(
-                [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)],
+                messages,
+                tools=json.loads(tools) if tools else None,
                 chat_template=self._template,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 date_string=_TODAY.strftime("%d %b %Y"),
                 **self._arguments,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:
+            roles = ", ".join(message["role"] for message in messages)
             raise ConfigError(
                 f"model.policy.model is {self._tokenizer.name_or_path!r}: its chat template cannot render messages of "
-                f"the roles {', '.join(roles)} ({error}), so give its tokenizer another one"
+                f"the roles {roles} ({error}), so give its tokenizer another one"
             ) from error
         assert isinstance(rendered, str)
         return rendered + self._prefix if add_generation_prompt else rendered

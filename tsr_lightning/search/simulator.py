@@ -18,6 +18,7 @@ from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
 from tsr_lightning.search.retry import NoRetry, Retry
 from tsr_lightning.search.tree import DriverState, Node, Snapshot
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Ended, Message, Turn
 
 ResultT = TypeVar("ResultT")
@@ -27,6 +28,10 @@ _TEMPLATE_TOKENS = 64  # the most that a chat template is assumed to put around 
 
 class ChatFormat(Protocol):
     """Text to token ids and back, for search, which knows no tokenizer."""
+
+    @property
+    def call_format(self) -> CallFormatName:
+        """In which responses call tools."""
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]: ...
 
@@ -71,7 +76,9 @@ class TurnSimulator:
     def root(self, instance: int, key: Key, index: int = 0, scored: bool = False) -> Node:
         """The initial state of an instance of the environment with this index."""
         env = self.envs[index]
-        initial = self._called(Call(env, "reset", instance), partial(reset, env, instance, scored))
+        initial = self._called(
+            Call(env, "reset", instance), partial(reset, env, instance, scored, self.chat_format.call_format)
+        )
         snapshot = Snapshot(
             initial.state, initial.messages, initial.state_key, initial.remaining, env_score=initial.score
         )
