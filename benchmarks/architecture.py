@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("tsr_lightning", "callbacks")
-COMMON = ("errors", "files", "rng", "signals", "trajectory", "costs")  # small modules that every room may import
+# small modules that every room may import
+COMMON = ("errors", "files", "rng", "signals", "tool_calls", "trajectory", "costs")
 ROOMS = {
     "cli": "the `tsr` command: checks before a model loads, messages, shipped configurations",
     "callbacks": "Lightning callbacks: evaluation, instance filter, collapse guard, logs",

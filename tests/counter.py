@@ -41,7 +41,7 @@ class Counter(ToolEnv[Count]):
     def finish(self) -> str:
         """Ends the counting."""
         self.state = self.state._replace(closed=True)
-        return "Closed."
+        return "Finished."
 
     tool_functions = (add, finish)
 

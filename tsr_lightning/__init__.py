@@ -23,6 +23,7 @@ PUBLIC = {
     "envs.single_turn": ("SingleTurnEnv", "SolvedSingleTurnEnv"),
     "envs.text": ("Answer",),
     "envs.text_env": ("TextEnv", "TurnResult"),
+    "envs.tool_env": ("ToolEnv",),
     "errors": ("ConfigError", "EnvFault", "RunError"),
     "objectives": (
         "CISPO",
@@ -96,6 +97,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.envs.single_turn import SingleTurnEnv, SolvedSingleTurnEnv
     from tsr_lightning.envs.text import Answer
     from tsr_lightning.envs.text_env import TextEnv, TurnResult
+    from tsr_lightning.envs.tool_env import ToolEnv
     from tsr_lightning.errors import ConfigError, EnvFault, RunError
     from tsr_lightning.objectives import (
         CISPO,

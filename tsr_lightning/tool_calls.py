@@ -78,6 +78,8 @@ def _objects(text: str) -> Iterator[Any]:
     while end < len(text):
         found, end = _decoded(text, end)
         yield found
+        if isinstance(found, Call):  # what follows cannot be told from it
+            return
         end += len(text[end:]) - len(text[end:].lstrip("; \n\t"))
 
 

@@ -14,6 +14,7 @@ from benchmarks.gradients.enumeration import Choices
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response
 from tsr_lightning.rng import Key
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message, Turn
 
 ACTIONS = "ab"  # one step up, two steps up
@@ -98,6 +99,8 @@ class Ladder:
 
 class LastObservation:
     """A chat format of two tokens, the state; so the policy is Markov."""
+
+    call_format: CallFormatName = "hermes"
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(map(ord, messages[-1].content))

@@ -148,12 +148,15 @@ class Chat:
 
     def _joined(self, fragments: Sequence[Fragment], contents: Sequence[str | tuple[int, ...]]) -> tuple[int, ...]:
         """The ids of M contents, with [M + 1] fragments around them."""
-        before = fragments[0]
-        ids = [*before.ids]
+        ids, run = [*fragments[0].ids], fragments[0].tail
         for content, after in zip(contents, fragments[1:], strict=True):
-            ids += self._encode_plain(before.tail + content + after.lead) if isinstance(content, str) else content
+            if isinstance(content, str):
+                run += content + after.lead
+            if after.joins:
+                continue
+            ids += self._encode_plain(run) if isinstance(content, str) else content
             ids += after.ids
-            before = after
+            run = after.tail
         return tuple(ids)
 
     def _rendered(self, shown: Sequence[Message | Turn], tools: str, *, reuses: bool) -> tuple[int, ...]:

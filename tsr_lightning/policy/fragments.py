@@ -21,6 +21,7 @@ class Fragment(NamedTuple):
     lead: str  # belongs to the content before
     ids: tuple[int, ...]
     tail: str  # belongs to the content after
+    joins: bool = False  # it has no added token, so that the contents before and after it are tokenised together
 
 
 def fragment_cutter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str, bool, bool], Fragment]:
@@ -39,7 +40,8 @@ def fragment_cutter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str, bool, 
         whole = Fragment("", encode(text), "")
         marks = list(added.finditer(text))
         if not marks:
-            return whole
+            joins = follows and precedes and plain(text) == whole.ids
+            return Fragment(text, (), "", joins=True) if joins else whole
         begin = marks[0].start() if follows else 0
         end = marks[-1].end() if precedes else len(text)
         parts = Fragment(text[:begin], encode(text[begin:end]), text[end:])
