@@ -5,9 +5,9 @@ where they apply, also `ended`, `said`, `state_key`, `noise_key` and the optiona
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -51,7 +51,7 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012, gymnasium's own form
-    tool_functions: ClassVar[tuple[Callable[..., str], ...]]  # methods of the class
+    tool_functions: tuple[Callable[..., Any], ...]  # methods, of the class as a rule
     instructions: str = ""  # the system message, without the tools
     state: StateT
 
@@ -104,6 +104,11 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
             RefusedCall: the task takes none.
         """
         raise RefusedCall(f"call a tool: {', '.join(self._tools)}")
+
+    def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+        """Plays a tool, and returns what the policy is shown of it."""
+        shown: str = function(self, **arguments)
+        return shown
 
     def state_key(self) -> Hashable:
         """The state, budget and noise left out; see `Branchable.state_key`."""
@@ -187,7 +192,7 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
             tool = self._tools.get(call.name)
             if tool is None:
                 raise RefusedCall(f"there is no tool {call.name!r}, only {', '.join(self._tools)}")
-            return partial(tool.function, self, **tool.arguments(call))
+            return partial(self.call, tool.function, tool.arguments(call))
         except RefusedCall as refused:
             return refused
 

@@ -1,8 +1,10 @@
 """Checks that several environments make of their arguments. `key` is `ClassName.argument`."""
 
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 
 
@@ -25,3 +27,16 @@ def fraction(key: str, value: object) -> None:
 def noise_has_key(noise: float, key: Key | None) -> None:
     """Raises a ConfigError if an oracle's `noise` has no key to be drawn from."""
     require(not noise or key is not None, "noise", noise, "give a key to draw it from.")
+
+
+def imported(key: str, given: Any) -> Any:
+    """What a dotted path names; anything else as it is. Raises a ConfigError where there is no such thing."""
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key} is {given!r}: there is no such class or function ({error}); give module.name"
+        ) from error

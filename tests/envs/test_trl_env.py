@@ -1,0 +1,55 @@
+"""Environment classes of TRL run as they are."""
+
+import random
+
+import pytest
+
+from tests.envs.trl_examples import IncrementEnv, reward_func
+from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.trl_env import TRLEnv
+from tsr_lightning.errors import ConfigError
+
+ROWS = [{"prompt": "Count.", "goal": goal} for goal in (3, 4)]
+STEP = '<tool_call>\n{"name": "increment", "arguments": {"step": %d}}\n</tool_call>'
+
+
+def test_an_episode_is_that_of_the_class():
+    env = TRLEnv("tests.envs.trl_examples.IncrementEnv", rows=ROWS[:1])
+    before = random.getstate()
+    [asked], _ = env.reset(seed=0)
+    assert asked.content == "Count. Reach 3."
+    assert [tool.name for tool in env.offer().tools] == ["increment"]
+    [counted], reward, *_ = env.step(STEP % 2)
+    assert (counted.role, counted.content, reward) == ("tool", "2", 0.1)
+    kept = env.get_state()
+    [refused], *_, info = env.step(STEP % 9)
+    assert refused.content == "{'error': 'too far'}"
+    assert info["action_is_valid"]
+    env.set_state(kept)
+    _, reward, terminated, _, info = env.step(STEP % 1)
+    assert (reward, terminated, info["success"]) == (pytest.approx(0.9), True, True)
+    assert random.getstate() == before
+
+
+def test_a_response_without_a_call_ends_the_episode():
+    env = TRLEnv(IncrementEnv, rows=ROWS)
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step("Done.")
+    assert (reward, terminated, info["success"], info["action_is_valid"]) == (0.0, True, False, True)
+
+
+def test_a_reward_function_of_trl_takes_the_place_of_get_reward():
+    env = TRLEnv(IncrementEnv, reward=reward_func, success_at=5.0)
+    env.reset(seed=0)
+    assert [env.step(STEP % 2)[1] for _ in range(2)] == [2.0, 2.0]
+    assert env.score() == 0.8
+
+
+def test_it_can_be_branched():
+    check_branchable(lambda: TRLEnv(IncrementEnv, rows=ROWS), seeds=range(2), responses=[STEP % 1, STEP % 2])
+
+
+@pytest.mark.parametrize("given", ["nowhere.Env", "random.Nothing", "random.Random"])
+def test_a_class_that_is_none_is_refused(given: str):
+    with pytest.raises(ConfigError, match=r"TRLEnv\.environment is"):
+        TRLEnv(given)

@@ -1,0 +1,130 @@
+"""Runs the environment classes of TRL's `GRPOTrainer(environment_factory=...)` unchanged.
+
+    tsr fit ... --data.env tsr_lightning.envs.trl_env:TRL-v0 --data.env_kwargs.environment my_module.MyEnv
+
+As there, public methods are tools, `reset` begins an episode with the columns of a row, what it returns follows the
+row's prompt, a tool's exception is its answer, and a response without a call ends the episode. TRL is not needed.
+"""
+
+import hashlib
+import inspect
+import pickle
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from tsr_lightning.envs.global_random import lent
+from tsr_lightning.envs.outcome import finite
+from tsr_lightning.envs.rows import Row, read_rows
+from tsr_lightning.envs.tool_env import ToolEnv
+from tsr_lightning.envs.validate import imported
+from tsr_lightning.errors import require
+from tsr_lightning.tool_calls import CallFormatName
+
+_NO_TOOLS = ("reset", "get_reward")
+_SEEDS = 1 << 32
+
+
+class Held(NamedTuple):
+    """The state: the object itself, which methods change, as bytes."""
+
+    row: int
+    pickled: bytes
+    begun: str  # what reset returned
+    value: float = 0.0  # the reward of an episode that ended here
+    answered: bool = False  # a response called no tool
+
+
+class TRLEnv(ToolEnv[Held]):
+    """An environment class of TRL, which must be one that pickle can write.
+
+    Args:
+        environment: the class, or its dotted path.
+        rows: a .jsonl or .csv file, or the rows, with a prompt and further columns for `reset`; None for one empty row.
+        reward: a reward function of TRL, or its dotted path; None: the class has `get_reward`.
+        success_at: the reward from which on an episode is a success, which ends it. Search ranks by
+            reward / success_at within [0, 1].
+        max_turns: responses before the episode is truncated.
+        call_format: as for `ToolEnv`.
+    """
+
+    def __init__(
+        self,
+        environment: str | type,
+        *,
+        rows: str | Path | Iterable[Row] | None = None,
+        reward: str | Callable[..., list[float]] | None = None,
+        success_at: float = 1.0,
+        max_turns: int = 16,
+        call_format: CallFormatName | None = None,
+    ) -> None:
+        name = type(self).__name__
+        self._class: Any = imported(f"{name}.environment", environment)
+        self._rows = [{"prompt": ""}] if rows is None else read_rows(f"{name}.rows", rows)
+        self._reward = None if reward is None else imported(f"{name}.reward", reward)
+        valid = isinstance(success_at, int | float) and 0 < success_at < float("inf")
+        require(valid, f"{name}.success_at", success_at, "give a reward above 0.")
+        members = dict(inspect.getmembers(self._class, predicate=inspect.isfunction))
+        has_all = "reset" in members and (reward is not None or "get_reward" in members)
+        remedy = "its class needs reset and get_reward (or give reward, a function)."
+        require(has_all, f"{name}.environment", environment, remedy)
+        self._success_at = success_at
+        self.tool_functions = tuple(
+            each for key, each in members.items() if key not in _NO_TOOLS and not key.startswith("_")
+        )
+        super().__init__(max_turns=max_turns, call_format=call_format, format_penalty=0.0)
+
+    def initial_state(self, seed: int) -> Held:
+        row = self.noise_key(seed).fold_in("row").bits() % len(self._rows)
+        with lent(seed % _SEEDS):
+            held = self._class()
+            columns = {key: value for key, value in self._rows[row].items() if key != "prompt"}
+            begun = held.reset(**columns)
+        return Held(row, pickle.dumps(held), begun or "")
+
+    def ask(self) -> str:
+        return f"{self._rows[self.state.row].get('prompt', '')}{self.state.begun}"
+
+    def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+        held = pickle.loads(self.state.pickled)
+        with lent(self.noise.below(_SEEDS)):
+            try:
+                result = function(held, **arguments)
+            except Exception as error:  # of any class: it is what the tool tells, as in TRL
+                result = {"error": str(error)}
+            value = self._value(held)
+        self.state = self.state._replace(pickled=pickle.dumps(held), value=value)
+        return str(result)
+
+    def said(self, response: str) -> str:
+        self.state = self.state._replace(answered=True)
+        return ""
+
+    def reward(self, before: Held) -> float:
+        return self.state.value - before.value
+
+    def success(self) -> bool:
+        return self.state.value >= self._success_at
+
+    def ended(self) -> bool:
+        return self.state.answered or self.success()
+
+    def score(self) -> float:
+        return min(max(self.state.value / self._success_at, 0.0), 1.0)
+
+    def state_key(self) -> Hashable:
+        """The row, what the object has become, and whether the episode was ended."""
+        held = hashlib.blake2b(self.state.pickled, digest_size=16).hexdigest()
+        return self.state.row, held, self.state.answered
+
+    def _value(self, held: Any) -> float:
+        if self._reward is None:
+            return finite("get_reward()", held.get_reward())
+        columns = {key: [value] for key, value in self._rows[self.state.row].items()}
+        [value] = self._reward(environments=[held], **columns)
+        return finite("the reward", value)
+
+
+gymnasium.register("TRL-v0", TRLEnv)
