@@ -88,10 +88,11 @@ test-all: lint types ## before a release: the exhaustive tests too, with an inst
 	@$(PYTEST) -m "" $(ARGS)
 
 # What the tests compare with or run under. vLLM takes ten minutes and 3.5 GB: make test-extras EXTRAS=vllm.
-EXTRAS := trl alfworld ray
+EXTRAS := trl alfworld ray gyms
 TESTS_trl := tests/extras/test_trl_parity.py
 TESTS_alfworld := tests/worlds/test_alfworld_original.py
 TESTS_ray := tests/training/test_ray.py
+TESTS_gyms := tests/worlds/test_gyms.py
 TESTS_vllm := tests/engines/test_vllm_engine.py
 REMOVED_vllm := torchvision torchaudio torchcodec
 

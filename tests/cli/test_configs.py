@@ -43,6 +43,7 @@ def kind(name: str) -> str:
 
 
 OF_SEVERAL = [name for name in FILES if Path(name).parts[0] == "scale"]  # processes: tests/training/test_sharding.py
+OF_EXTRAS = ["reasoning_gym.yaml", "textarena.yaml"]  # packages: tests/worlds/test_gyms.py
 OVERLAYS = [name for name in FILES if Path(name).parts[0] in PARTS]
 PAIRS = [pair for pair in permutations(OVERLAYS, 2) if kind(pair[0]) == kind(pair[1])]
 BASE = "sokoban.yaml"
@@ -107,7 +108,7 @@ def is_like_another(name: str) -> bool:
     [
         pytest.param(name, marks=pytest.mark.exhaustive if is_like_another(name) else [])
         for name in FILES
-        if name not in (*COMMON, *GRIDS, *OF_SEVERAL)
+        if name not in (*COMMON, *GRIDS, *OF_SEVERAL, *OF_EXTRAS)
     ],
 )
 def test_builds(name: str, tiny_model, empty_folder: Path):

@@ -1,0 +1,59 @@
+"""Data sets of reasoning-gym and games of TextArena, where those packages are installed."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.errors import ConfigError
+
+DATASETS = ["basic_arithmetic", "chain_sum", "gcd", "lcm", "leg_counting", "letter_counting", "number_sorting"]
+DATASETS += ["spell_backward", "count_bits", "prime_factorization"]
+GAMES = ["2048-v0-raw", "FrozenLake-v0-raw", "Sokoban-v0-raw", "TowerOfHanoi-v0-raw", "Mastermind-v0-raw"]
+GAMES += ["LightsOut-v0-raw", "GuessTheNumber-v0-raw", "Blackjack-v0-raw", "Minesweeper-v0-raw", "Bandit-v0-raw"]
+REASONING = "tsr_lightning.worlds.reasoning_gym:ReasoningGym-v0"
+ARENA = "tsr_lightning.worlds.textarena:TextArena-v0"
+MOVES = ["[up]", "[left]", "[A C]", "[1 2 3 4]", "[0 0]", "[5]", "[hit]", "[red]", "nothing"]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the packages, at their import
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_data_set_scores_its_own_answers(dataset: str):
+    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+    before = random.getstate()
+    env = make_env(REASONING, dataset=dataset, size=20)
+    assert random.getstate() == before
+    for seed in range(5):
+        env.reset(seed=seed)
+        assert env.step(env.oracle())[1] == 1.0
+    check_branchable(lambda: make_env(REASONING, dataset=dataset, size=20), seeds=range(2))
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_a_game_can_be_branched(game: str):
+    pytest.importorskip("textarena", reason="textarena is not installed")
+    before = random.getstate()
+    check_branchable(lambda: make_env(ARENA, game=game, max_turns=8), seeds=range(2), turns=8, responses=MOVES)
+    assert random.getstate() == before
+
+
+def test_an_unknown_name_is_refused():
+    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+    with pytest.raises(ConfigError, match=r"ReasoningGym\.dataset is 'no_such'"):
+        make_env(REASONING, dataset="no_such")
+    pytest.importorskip("textarena", reason="textarena is not installed")
+    with pytest.raises(ConfigError, match=r"TextArena\.game is 'NoSuch-v0'"):
+        make_env(ARENA, game="NoSuch-v0")
+
+
+@pytest.mark.parametrize("layer", ["reasoning_gym", "textarena"])
+def test_all_ten_train_for_an_epoch_with_beam_search(layer: str, tmp_path: Path):
+    pytest.importorskip(layer, reason=f"{layer} is not installed")
+    command = [sys.executable, "-W", "ignore", "-m", "tsr_lightning", "fit", "--config", f"{layer}.yaml"]
+    command += ["--config", "search/beam.yaml", "--config", "credit/imitate.yaml", "--trainer.max_epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
