@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counter import Counter
 from published_templates import published_tokenizer
 from tool_templates import AS_PUBLISHED, CONDENSED, OTHERS, SILENT, as_published, condensed, template_text
 
+from tests.counter import Counter
 from tsr_lightning.batching.sequences import training_sequences
 from tsr_lightning.envs.outcome import reset
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
