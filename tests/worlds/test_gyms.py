@@ -18,6 +18,7 @@ GAMES += ["LightsOut-v0-raw", "GuessTheNumber-v0-raw", "Blackjack-v0-raw", "Mine
 REASONING = "tsr_lightning.worlds.reasoning_gym:ReasoningGym-v0"
 ARENA = "tsr_lightning.worlds.textarena:TextArena-v0"
 MOVES = ["[up]", "[left]", "[A C]", "[1 2 3 4]", "[0 0]", "[5]", "[hit]", "[red]", "nothing"]
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the packages, at their import
 
 
