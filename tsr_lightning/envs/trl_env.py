@@ -127,4 +127,4 @@ class TRLEnv(ToolEnv[Held]):
         return finite("the reward", value)
 
 
-gymnasium.register("TRL-v0", TRLEnv)
+gymnasium.register("TRL-v0", "tsr_lightning.envs.trl_env:TRLEnv")

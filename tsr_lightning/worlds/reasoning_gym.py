@@ -64,4 +64,4 @@ class ReasoningGym(SolvedSingleTurnEnv):
         super().__init__(rows, score, success_at=success_at, instructions=instructions)
 
 
-gymnasium.register("ReasoningGym-v0", ReasoningGym)
+gymnasium.register("ReasoningGym-v0", "tsr_lightning.worlds.reasoning_gym:ReasoningGym")

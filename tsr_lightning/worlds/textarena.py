@@ -139,4 +139,4 @@ class TextArena(gymnasium.Env[str, str]):
         return {"success": success, "action_is_valid": valid, "action_is_effective": effective}
 
 
-gymnasium.register("TextArena-v0", TextArena)
+gymnasium.register("TextArena-v0", "tsr_lightning.worlds.textarena:TextArena")
