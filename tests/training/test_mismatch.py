@@ -337,7 +337,10 @@ def test_a_correction_changes_nothing_where_engine_and_trainer_agree(fit) -> Non
 
 
 def test_reuse_is_refused_at_run_time_where_precision_makes_a_difference(fit) -> None:
-    flags = ("--config", "search/sample.yaml", "--config", "objective/grpo.yaml", "--trainer.precision=bf16-mixed")
+    flags = (
+        *("--config", "search/sample.yaml", "--config", "objective/grpo.yaml"),
+        *("--trainer.precision=bf16-mixed", "--model.policy.kernels=torch"),
+    )
     with pytest.raises(ConfigError, match=r"data\.updates\.reuse_logprobs is True: the engine's log-probabilities"):
         fit(*flags, "--data.updates.reuse_logprobs=true")
 
