@@ -28,6 +28,7 @@ class Stream(StrEnum):
     SHUFFLE = "shuffle"  # the order of the training sequences in an update pass
     INSTANCE = "instance"  # the seeds of the instances
     CHOICE = "choice"  # what a strategy chooses by chance
+    ROLLOUT = "rollout"  # the actions of random play, and the environment's noise in it
     COMPARISON = "comparison"  # the trajectories whose log-probabilities are compared with the trainer's
 
 

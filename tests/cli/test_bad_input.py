@@ -36,6 +36,13 @@ def overlay(**keys: object) -> dict[str, str]:
 
 MINE = ("--config", "mine.yaml")
 TREE = ("--config", "credit/tree.yaml")
+ROLLOUTS = ("--config", "search/random_rollouts.yaml")
+SILENT = {
+    "its_env.py": "import gymnasium\nfrom tsr_lightning.envs.single_turn import SingleTurnEnv\n"
+    "rows = [{'prompt': f'{number}?'} for number in range(99)]\n"
+    "kwargs = {'rows': rows, 'reward': lambda response, row: 0.0}\n"
+    "gymnasium.register('Silent-v0', SingleTurnEnv, kwargs=kwargs)\n"
+}
 SUPERVISED = ("--config", "warm_start/supervised.yaml")
 FILE = ("--data.demonstrations.path", "mine.jsonl", "--data.demonstrations.count", "1")
 
@@ -185,16 +192,31 @@ CASES = {
         ("--config", "search/expert.yaml", "--data.env", "corridor:Corridor-v0", "--data.env_kwargs", "null"),
         r"Expert, but corridor:Corridor-v0 has no oracle: use RandomActions, .*\(--config warm_start/form\.yaml\)",
     ),
+    "random play without an action": Case(
+        (*ROLLOUTS, f"{STRATEGY}.scorer.init_args.horizon", "0"),
+        r"RandomRollouts\.horizon is 0: a rollout plays at least 1 action; give about as many as random play needs",
+    ),
+    "random play where no actions are listed": Case(
+        (*ROLLOUTS, "--data.env", "its_env:Silent-v0", "--data.env_kwargs", "null"),
+        r"RandomRollouts plays random legal actions, and Silent-v0 does not list any: add the method legal_act",
+        SILENT,
+    ),
+    "random play under noise that no reseed sets": Case(
+        (*ROLLOUTS, "--data.env", "drifting_env:Drifting-v0", "--data.env_kwargs", "null"),
+        r"RandomRollouts plays Drifting-v0 with draws of its own, and .* ended differently: let reseed set all chance",
+        {
+            "drifting_env.py": "import random\nimport gymnasium\nfrom tests.corridor import Corridor\n\n\n"
+            "class Drifting(Corridor):\n    def legal_actions(self):\n        return ['l', 'lr']\n\n"
+            "    def step(self, action):\n        result = super().step(action)\n"
+            "        self.place += (self.turn == 3) * random.randrange(999)\n        return result\n\n\n"
+            "gymnasium.register('Drifting-v0', Drifting)\n"
+        },
+    ),
     "random actions where none are listed": Case(
         ("--config", "warm_start/form.yaml", "--data.env", "its_env:Silent-v0", "--data.env_kwargs", "null"),
         r"RandomActions, but its_env:Silent-v0 does not list its legal actions: add the method legal_actions, or give "
         r"demonstrations of a file \(data\.demonstrations\.path\)",
-        {
-            "its_env.py": "import gymnasium\nfrom tsr_lightning.envs.single_turn import SingleTurnEnv\n"
-            "rows = [{'prompt': f'{number}?'} for number in range(99)]\n"
-            "kwargs = {'rows': rows, 'reward': lambda response, row: 0.0}\n"
-            "gymnasium.register('Silent-v0', SingleTurnEnv, kwargs=kwargs)\n"
-        },
+        SILENT,
     ),
     "demonstrations under a policy gradient": Case(
         ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*supervised term.*SFT"

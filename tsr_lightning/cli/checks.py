@@ -115,6 +115,8 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
                 "trains none: use EnvironmentScore, or the objective PPO"
             )
         for entry, env in zip(data.mixture, data.envs, strict=True):
+            if scorer is not None:
+                scorer.check(env)
             if isinstance(strategy, Expert | RandomActions):
                 strategy.demonstrator.check(env, entry.env)
     check_plan(agent.objective, data.plan, data.demonstrations)
