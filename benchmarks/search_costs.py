@@ -154,16 +154,18 @@ class Player(NamedTuple):
         return cls(env, chat, Transformers().build(policy, chat.end_ids, policy.context_length), policy.context_length)
 
 
-def measure(player: Player, strategies: Mapping[str, Strategy], instances: int) -> list[StrategyFigures]:
+def measure(
+    player: Player, strategies: Mapping[str, Strategy], instances: int, searches: int = 1
+) -> list[StrategyFigures]:
+    """Searches each instance as often as it says."""
     env, chat, engine, context = player
     held_out = Instances([env], Key(0), HeldOut(instances)).held_out
     rows = []
     for name, strategy in strategies.items():
         driver = Driver([env], chat, engine, Sampling(1.0, 12), TokenLimits(context), keep_tree=True)
         before = time.process_time()
-        found = driver.run(
-            [SearchTask(seed, 0, strategy, Key(1).fold_in(place)) for place, (_, seed) in enumerate(held_out)]
-        )
+        seeds = [seed for _, seed in held_out for _ in range(searches)]
+        found = driver.run([SearchTask(seed, 0, strategy, Key(1).fold_in(i)) for i, seed in enumerate(seeds)])
         seconds = time.process_time() - before
         successes = sum(trajectory.succeeded for trajectory in found)
         contrasts = sum(contrasting_states(trajectory.tree) for trajectory in found)
@@ -221,7 +223,8 @@ def main() -> None:
         strategies, written = (GUIDED, guide_table) if args.guides else (STRATEGIES, table)
         _add(texts, instance_set.title, written(measure(player, strategies, args.instances)))
     for title, puzzle in SCORELESS.items() if args.guides else ():
-        _add(texts, title, guide_table(measure(Player(puzzle, LastText(), Uniform(), 1000), GUIDED, args.instances)))
+        player = Player(puzzle, LastText(), Uniform(), 1000)
+        _add(texts, title, guide_table(measure(player, GUIDED, args.instances // 16, searches=16)))
     args.out.write_text("\n".join(texts), encoding="utf-8")
 
 

@@ -43,6 +43,7 @@ SILENT = {
     "kwargs = {'rows': rows, 'reward': lambda response, row: 0.0}\n"
     "gymnasium.register('Silent-v0', SingleTurnEnv, kwargs=kwargs)\n"
 }
+GRAPH = ("--config", "credit/graph.yaml")
 SUPERVISED = ("--config", "warm_start/supervised.yaml")
 FILE = ("--data.demonstrations.path", "mine.jsonl", "--data.demonstrations.count", "1")
 
@@ -103,6 +104,26 @@ CASES = {
             *(f"{STRATEGY}.strategy", "tests.broken_strategies.NoTraits"),
         ),
         r"NoTraits has no traits: define `traits = Traits\(",
+    ),
+    "credit of the best outcome in a world with chance": Case(
+        (
+            *("--data.env", "tsr/FrozenLake-v0", "--data.env_kwargs", '{"prompt_style": "bare"}'),
+            *(*GRAPH, "--model.objective.init_args.searched.init_args.backup", "MaxBackup"),
+        ),
+        r"GraphCredit has a MaxBackup, and equal actions in one state of tsr/FrozenLake-v0 had two outcomes, of which "
+        r"the best is luck: use MeanBackup \(--config credit/graph\.yaml\)",
+    ),
+    "credit by a state key that says too little": Case(
+        (*GRAPH, "--data.env", "coarse_env:Coarse-v0", "--data.env_kwargs", "null"),
+        r"GraphCredit takes states with equal keys for one, and Coarse-v0 breaks the contract: state_key: it is equal "
+        r"after .*; correct it \(check_branchable tells more\), or use TreeCredit",
+        {
+            "coarse_env.py": "import gymnasium\nfrom tests.corridor import Corridor\n\n\n"
+            "class Coarse(Corridor):\n    def __init__(self):\n        super().__init__(slip=0.0)\n\n"
+            "    def legal_actions(self):\n        return ['r', 'l', 'rr']\n\n"
+            "    def state_key(self):\n        return self.place % 2\n\n\n"
+            "gymnasium.register('Coarse-v0', Coarse)\n"
+        },
     ),
     "tree credit with shaping": Case(
         (*BEAM, *TREE, "--model.objective.init_args.shaping", '[{"class_path": "ReturnAtEnd"}]'),

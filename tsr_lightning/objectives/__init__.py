@@ -17,6 +17,7 @@ from tsr_lightning.objectives.estimators import (
     outcome_advantages,
 )
 from tsr_lightning.objectives.gae import BilevelGAE, TokenGAE, TurnGAE
+from tsr_lightning.objectives.graph_credit import GraphCredit
 from tsr_lightning.objectives.kl import K2, K3, KL, K1Reward, UnbiasedK3
 from tsr_lightning.objectives.losses import ValueLoss
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
@@ -40,6 +41,7 @@ from tsr_lightning.objectives.searched import ImitateEverySuccess, ImitateSucces
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
 from tsr_lightning.objectives.supervised import SFT, Supervised
 from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
+from tsr_lightning.objectives.targets import CandidateTarget, ExponentialWeights, ImprovedPolicy
 from tsr_lightning.objectives.tree_credit import TreeCredit
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "Aggregation",
     "Backup",
     "BilevelGAE",
+    "CandidateTarget",
     "Clipped",
     "ClippedWeight",
     "Constant",
@@ -67,11 +70,14 @@ __all__ = [
     "Discount",
     "DrGRPO",
     "Estimates",
+    "ExponentialWeights",
     "GiGPO",
+    "GraphCredit",
     "GroupInGroup",
     "GroupNormalised",
     "ImitateEverySuccess",
     "ImitateSuccesses",
+    "ImprovedPolicy",
     "K1Reward",
     "LeaveOneOut",
     "LinearSchedule",
