@@ -85,7 +85,15 @@ def _tree(backup: Backup, search: str, target: str, size_power: float = 0.0) -> 
 def _graph(backup: Backup, search: str, target: str, whole_key: bool) -> Case:
     name = f"graph credit, {type(backup).__name__}" + (", budget in the state key" if whole_key else "")
     objective = compared(GraphCredit(backup, size_power=0.0))
-    return Case(name, search, objective, target, tree=search != "plain samples", whole_key=whole_key)
+    found = "the best return that was found"
+    return Case(
+        name,
+        search,
+        objective,
+        found if backup.takes_best else target,
+        tree=search != "plain samples",
+        whole_key=whole_key,
+    )
 
 
 MEAN, MAX = MeanBackup(), MaxBackup()

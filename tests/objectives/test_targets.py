@@ -1,4 +1,4 @@
-"""Distributions over candidates as targets: mctx's own figures, the gradient of the cross-entropy, and hand-made ones."""
+"""Distributions over candidates as targets: mctx's own figures, the gradient of the cross-entropy, values by hand."""
 
 import pytest
 import torch
@@ -16,9 +16,9 @@ FOLLOWED = torch.tensor([True, True, True, False])
 
 
 def test_the_improved_policy_is_that_of_mctx() -> None:
-    """mctx 0.0.71: `qtransform_completed_by_mix_value(rescale_values=False)` and `softmax(logits + .)` of a root with these
-    prior logits, q values and visits 3, 1, 2 and 0, whose raw value is the mean of q weighted by the prior. Its scale is
-    (50 + 3) * 0.1."""
+    """mctx 0.0.71: `qtransform_completed_by_mix_value(rescale_values=False)` and `softmax(logits + .)` of a root with
+    these prior logits, q values and visits 3, 1, 2 and 0, whose raw value is the mean of q weighted by the prior. Its
+    scale is (50 + 3) * 0.1."""
     q = completed(VALUES, FOLLOWED, LOGITS.softmax(-1))
     scaled = [1.0600000619888306, 3.7100000381469727, -2.120000123977661, -0.6485772132873535]
     policy = [0.22893008589744568, 0.7230052947998047, 0.017346948385238647, 0.03071770817041397]
@@ -41,7 +41,7 @@ def members(*drawn: tuple[str, float]) -> tuple[TreePath, ...]:
 
 @pytest.mark.parametrize("target", [ImprovedPolicy(2.0), ExponentialWeights(2.0)], ids=repr)
 def test_the_step_is_that_of_the_cross_entropy(target: CandidateTarget) -> None:
-    """Sum over draws of gain / draws, by response, is the target minus the policy: down the gradient of -sum p' log p."""
+    """Sum over draws of gain / draws, by response, is the target minus the policy: down the gradient of the loss."""
     drawn = members(("a", 0.9), ("b", 0.1), ("a", 0.9), ("cc", 0.5))
     gains = target.compared(drawn, [True] * 4)
     assert sum(each.value for each in gains) == pytest.approx(0)

@@ -9,6 +9,7 @@ from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
     GroupNormalised,
     LeaveOneOut,
+    OptimalBaseline,
     ReturnToGo,
     RolloutScaled,
     ShapedTrajectory,
@@ -40,7 +41,15 @@ from tsr_lightning.objectives.schedules import ConstantSchedule, CosineSchedule,
 from tsr_lightning.objectives.searched import ImitateEverySuccess, ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
 from tsr_lightning.objectives.supervised import SFT, Supervised
-from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
+from tsr_lightning.objectives.surrogates import (
+    Clipped,
+    ClippedWeight,
+    GeometricMean,
+    SoftGate,
+    Surrogate,
+    TurnClipped,
+    Unclipped,
+)
 from tsr_lightning.objectives.targets import CandidateTarget, ExponentialWeights, ImprovedPolicy
 from tsr_lightning.objectives.tree_credit import TreeCredit
 
@@ -71,6 +80,7 @@ __all__ = [
     "DrGRPO",
     "Estimates",
     "ExponentialWeights",
+    "GeometricMean",
     "GiGPO",
     "GraphCredit",
     "GroupInGroup",
@@ -87,6 +97,7 @@ __all__ = [
     "MeanBackup",
     "Needs",
     "Objective",
+    "OptimalBaseline",
     "Outputs",
     "OverlongPenalty",
     "PolicyGradient",
@@ -102,6 +113,7 @@ __all__ = [
     "SearchedCredit",
     "SequenceMean",
     "ShapedTrajectory",
+    "SoftGate",
     "SuccessRelative",
     "SuccessSign",
     "Supervised",
@@ -114,6 +126,7 @@ __all__ = [
     "TurnGAE",
     "UnbiasedK3",
     "Unchanged",
+    "Unclipped",
     "ValueLoss",
     "outcome_advantages",
 ]

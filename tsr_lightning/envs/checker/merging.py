@@ -38,9 +38,10 @@ def check_merging(make: Callable[[], Branchable], credit: str, takes_best: bool)
                 noisy = check_noise(snapshot, KEYS) or noisy
                 check_state_keys(snapshot)
     except BranchabilityError as error:
+        found = shorten(str(error), 140, placeholder="...")
         raise ConfigError(
-            f"{credit} takes states with equal keys for one, and {name} breaks the contract: "
-            f"{shorten(str(error), 140, placeholder='...')}; correct it (check_branchable tells more), or use TreeCredit"
+            f"{credit} takes states with equal keys for one, and {name} breaks the contract: {found}; correct it "
+            "(check_branchable tells more), or use TreeCredit"
         ) from error
     if noisy and takes_best:
         raise ConfigError(
