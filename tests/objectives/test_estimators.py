@@ -409,7 +409,7 @@ def test_the_random_rollouts_have_what_the_estimators_must_stand():
 
 
 def test_the_optimal_baseline_weighs_returns_by_tokens():
-    """Returns 1 and 0 of one and of three tokens: the baseline is (1 * 1 + 3 * 0) / 4. At equal lengths it is the mean."""
+    """Returns 1 and 0 of one and of three tokens: the baseline is (1 * 1 + 3 * 0) / 4. Of equal ones it is the mean."""
     objective = GRPO(advantage=OptimalBaseline(), entropy_coefficient=0.0)
     for tokens, expected in (((1, 3), (0.75, -0.25)), ((2, 2), (0.5, -0.5))):
         group = Group(

@@ -11,6 +11,7 @@ from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.process import process_env
 from tsr_lightning.envs.random_play import check_random_play, play_randomly
 from tsr_lightning.envs.sokoban import SokobanEnv
+from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.search.random_rollouts import BestSuccess, MeanSuccess, RandomRollouts, RolloutValue, ShareSolved
@@ -39,6 +40,8 @@ def test_play_from_memory_is_that_of_steps(env: Any) -> None:
     found = env.play_randomly(KEYS, 25)
     assert env.get_state() == state
     assert found == play_randomly(stepped, state, KEYS, 25)  # type: ignore[arg-type]
+    env.set_state(state)
+    assert found == TextEnv.play_randomly(env, KEYS, 25)  # which the lake does not use
     assert len(set(found)) > 1
     assert None in found
 

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple
 
-import numpy as np
-
 from tsr_lightning.envs.turns import Draws, StateT, TurnResult
-from tsr_lightning.rng import Key, Stream, uniforms
+from tsr_lightning.rng import Key, Stream, draws_of
 
 MOST_PLACES = 50_000  # remembered
 
@@ -52,9 +50,7 @@ class PlaceMap(Generic[StateT]):
         if len(self._places) > MOST_PLACES:
             self._places.clear()
         place = self._place(_Kind(start, False, False))
-        values = np.array([key.value for key in keys], dtype=np.uint64)[:, None]
-        drawn = uniforms(values, np.arange(horizon, dtype=np.uint64)[None])
-        return [self._walk(place, key, row) for key, row in zip(keys, drawn.tolist(), strict=True)]
+        return [self._walk(place, key, row) for key, row in zip(keys, draws_of(keys, horizon), strict=True)]
 
     def _walk(self, place: _Place[StateT], key: Key, drawn: Sequence[float]) -> int | None:
         noise: Draws | None = None
