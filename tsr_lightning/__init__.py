@@ -146,6 +146,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
         FirstImprovement,
         Lookahead,
         RandomActions,
+        RandomRollouts,
         Sample,
         SearchFailures,
         Strategy,
