@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tsr_lightning.errors import require_coefficient
 from tsr_lightning.objectives.backups import Backup, MeanBackup, found_success
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.checks import require_coefficient
 from tsr_lightning.objectives.searched import CreditOverride, SearchedCredit, beside_comparisons
 from tsr_lightning.objectives.state_graph import StateGraph
 from tsr_lightning.objectives.tree_credit import require_size_power, varies
