@@ -4,15 +4,18 @@ Every strategy searches the same held-out instances once, with the embedded poli
 """
 
 import argparse
+import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from benchmarks.scoreless import Hanoi, LastText, Puzzle, Tiles, Uniform
 from tsr_lightning.costs import Costs
-from tsr_lightning.engines.base import Sampling
+from tsr_lightning.engines.base import Engine, Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.policy.chat import Chat, SingleTurn
 from tsr_lightning.policy.model import Policy
@@ -33,7 +36,9 @@ from tsr_lightning.search import (
     Vine,
 )
 from tsr_lightning.search.driver import Driver, SearchTask
-from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.search.random_rollouts import BestSuccess, MeanSuccess, RandomRollouts, ShareSolved
+from tsr_lightning.search.scorers import EnvironmentScore, Scorer
+from tsr_lightning.search.simulator import ChatFormat, TokenLimits
 from tsr_lightning.trajectory import Candidate
 
 BARE: dict[str, Any] = {"prompt_style": "bare"}  # as the task's configuration has it
@@ -82,6 +87,29 @@ STRATEGIES: dict[str, Strategy] = {
     "Vine of 4": Vine(),
     "Vine of 4, half of the states": Vine(share=0.5),
 }
+OWN = EnvironmentScore()
+GUIDES: dict[str, Scorer] = {
+    "the task's own score": OWN,
+    **{
+        f"{count} rollouts, {value}": RandomRollouts(count, value=of)
+        for count, value, of in (
+            (8, "mean", MeanSuccess()),
+            (32, "mean", MeanSuccess()),
+            (128, "mean", MeanSuccess()),
+            (32, "best", BestSuccess()),
+            (32, "share", ShareSolved()),
+        )
+    },
+}
+GUIDED: dict[str, Strategy] = {
+    f"Beam 1 of {candidates}, {name}": Beam(1, candidates, scorer)
+    for candidates in (2, 4)
+    for name, scorer in GUIDES.items()
+}
+SCORELESS: dict[str, Puzzle] = {
+    "Sliding tiles, two rows of three": Tiles(max_turns=12),
+    "Towers of Hanoi, four discs": Hanoi(max_turns=15),
+}
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,7 @@ class StrategyFigures:
     costs: Costs
     successes: int
     contrasts: int  # states with two candidates followed to an end, one to a success and one not
+    seconds: float  # of the CPU
 
 
 def contrasting_states(tree: Sequence[Candidate]) -> int:
@@ -108,22 +137,39 @@ def contrasting_states(tree: Sequence[Candidate]) -> int:
     return sum(len(found) == 2 for found in outcomes.values())
 
 
-def measure(instance_set: InstanceSet, instances: int) -> list[StrategyFigures]:
-    spec = PolicySpec(instance_set.policy)
-    tokenizer = load_tokenizer(spec, ())
-    policy, chat = Policy(spec, tokenizer, critic=False), Chat(tokenizer, SingleTurn())
-    env = make_env(instance_set.env, **instance_set.env_kwargs)
-    engine = Transformers().build(policy, chat.end_ids, policy.context_length)
+class Player(NamedTuple):
+    """What plays an environment."""
+
+    env: Branchable
+    chat: ChatFormat
+    engine: Engine
+    context: int
+
+    @classmethod
+    def of(cls, instance_set: InstanceSet) -> "Player":
+        spec = PolicySpec(instance_set.policy)
+        tokenizer = load_tokenizer(spec, ())
+        policy, chat = Policy(spec, tokenizer, critic=False), Chat(tokenizer, SingleTurn())
+        env = make_env(instance_set.env, **instance_set.env_kwargs)
+        return cls(env, chat, Transformers().build(policy, chat.end_ids, policy.context_length), policy.context_length)
+
+
+def measure(
+    player: Player, strategies: Mapping[str, Strategy], instances: int, searches: int = 1
+) -> list[StrategyFigures]:
+    """Searches each instance as often as it says."""
+    env, chat, engine, context = player
     held_out = Instances([env], Key(0), HeldOut(instances)).held_out
     rows = []
-    for name, strategy in STRATEGIES.items():
-        driver = Driver([env], chat, engine, Sampling(1.0, 12), TokenLimits(policy.context_length), keep_tree=True)
-        found = driver.run(
-            [SearchTask(seed, 0, strategy, Key(1).fold_in(place)) for place, (_, seed) in enumerate(held_out)]
-        )
+    for name, strategy in strategies.items():
+        driver = Driver([env], chat, engine, Sampling(1.0, 12), TokenLimits(context), keep_tree=True)
+        before = time.process_time()
+        seeds = [seed for _, seed in held_out for _ in range(searches)]
+        found = driver.run([SearchTask(seed, 0, strategy, Key(1).fold_in(i)) for i, seed in enumerate(seeds)])
+        seconds = time.process_time() - before
         successes = sum(trajectory.succeeded for trajectory in found)
         contrasts = sum(contrasting_states(trajectory.tree) for trajectory in found)
-        rows.append(StrategyFigures(name, len(found), driver.costs, successes, contrasts))
+        rows.append(StrategyFigures(name, len(found), driver.costs, successes, contrasts, seconds))
     return rows
 
 
@@ -148,17 +194,43 @@ def _per_thousand(tokens: int) -> Callable[[int], float]:
     return lambda count: 1000 * count / tokens
 
 
+def guide_table(rows: Sequence[StrategyFigures]) -> str:
+    head = (
+        "| strategy | success | tokens a search | successes per 1,000 tokens | CPU milliseconds a search |\n"
+        "|---|---|---|---|---|\n"
+    )
+    return head + "".join(map(_guide_line, rows))
+
+
+def _guide_line(row: StrategyFigures) -> str:
+    tokens, per_thousand = row.costs.tokens_generated, _per_thousand(row.costs.tokens_generated)
+    return (
+        f"| {row.name} | {row.successes / row.searches:.3f} | {tokens / row.searches:.0f} "
+        f"| {per_thousand(row.successes):.1f} | {1000 * row.seconds / row.searches:.1f} |\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search_costs", description=__doc__)
     parser.add_argument("--instances", type=int, default=256, help="held-out instances of each task")
+    parser.add_argument("--guides", action="store_true", help="what guides a beam instead: scores and random play")
     parser.add_argument("--out", type=Path, default=Path("runs/search_costs.md"), help="file of the tables")
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     texts = []
     for instance_set in SETS:
-        texts.append(f"### {instance_set.title}\n\n{table(measure(instance_set, args.instances))}")
-        print(texts[-1], flush=True)
+        player = Player.of(instance_set)
+        strategies, written = (GUIDED, guide_table) if args.guides else (STRATEGIES, table)
+        _add(texts, instance_set.title, written(measure(player, strategies, args.instances)))
+    for title, puzzle in SCORELESS.items() if args.guides else ():
+        player = Player(puzzle, LastText(), Uniform(), 1000)
+        _add(texts, title, guide_table(measure(player, GUIDED, args.instances // 16, searches=16)))
     args.out.write_text("\n".join(texts), encoding="utf-8")
+
+
+def _add(texts: list[str], title: str, text: str) -> None:
+    texts.append(f"### {title}\n\n{text}")
+    print(texts[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ PUBLIC = {
     "envs.replay": ("Replayed",),
     "envs.single_turn": ("SingleTurnEnv", "SolvedSingleTurnEnv"),
     "envs.text": ("Answer",),
-    "envs.text_env": ("TextEnv", "TurnResult"),
+    "envs.text_env": ("TextEnv",),
     "envs.tool_env": ("ToolEnv",),
+    "envs.turns": ("TurnResult",),
     "errors": ("ConfigError", "EnvFault", "RunError"),
     "objectives": (
         "CISPO",
@@ -36,6 +37,7 @@ PUBLIC = {
         "SFT",
         "DrGRPO",
         "GiGPO",
+        "GraphCredit",
         "ImitateEverySuccess",
         "ImitateSuccesses",
         "MaxRL",
@@ -67,6 +69,7 @@ PUBLIC = {
         "FirstImprovement",
         "Lookahead",
         "RandomActions",
+        "RandomRollouts",
         "Sample",
         "SearchFailures",
         "Strategy",
@@ -96,8 +99,9 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.envs.replay import Replayed
     from tsr_lightning.envs.single_turn import SingleTurnEnv, SolvedSingleTurnEnv
     from tsr_lightning.envs.text import Answer
-    from tsr_lightning.envs.text_env import TextEnv, TurnResult
+    from tsr_lightning.envs.text_env import TextEnv
     from tsr_lightning.envs.tool_env import ToolEnv
+    from tsr_lightning.envs.turns import TurnResult
     from tsr_lightning.errors import ConfigError, EnvFault, RunError
     from tsr_lightning.objectives import (
         CISPO,
@@ -110,6 +114,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
         SFT,
         DrGRPO,
         GiGPO,
+        GraphCredit,
         ImitateEverySuccess,
         ImitateSuccesses,
         MaxRL,
@@ -141,6 +146,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
         FirstImprovement,
         Lookahead,
         RandomActions,
+        RandomRollouts,
         Sample,
         SearchFailures,
         Strategy,

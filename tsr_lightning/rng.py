@@ -5,6 +5,7 @@ index). Nothing here has a state, so wave size, row order and the number of rank
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,7 @@ class Stream(StrEnum):
     SHUFFLE = "shuffle"  # the order of the training sequences in an update pass
     INSTANCE = "instance"  # the seeds of the instances
     CHOICE = "choice"  # what a strategy chooses by chance
+    ROLLOUT = "rollout"  # the actions of random play, and the environment's noise in it
     COMPARISON = "comparison"  # the trajectories whose log-probabilities are compared with the trainer's
 
 
@@ -69,3 +71,10 @@ def uniforms(keys: NDArray[np.uint64], index: NDArray[np.uint64] | int) -> NDArr
         z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
         z = z ^ (z >> np.uint64(31))
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def draws_of(keys: Sequence[Key], count: int) -> list[list[float]]:
+    """The first `count` numbers of each key, as `Key.uniform` gives them."""
+    values = np.array([key.value for key in keys], dtype=np.uint64)[:, None]
+    drawn: list[list[float]] = uniforms(values, np.arange(count, dtype=np.uint64)[None]).tolist()
+    return drawn

@@ -13,12 +13,16 @@ from tsr_lightning.objectives import (
     RLOO,
     Constant,
     DrGRPO,
+    ExponentialWeights,
+    GraphCredit,
     GroupNormalised,
+    ImprovedPolicy,
     LeaveOneOut,
     MaxBackup,
     MeanBackup,
     Objective,
     PolicyGradient,
+    SearchedCredit,
     TreeCredit,
 )
 from tsr_lightning.objectives.backups import Backup
@@ -59,9 +63,10 @@ class Case:
     target: str  # of what it is the gradient
     tree: bool = False  # groups of one search with its tree, instead of PLAIN trajectories
     exact_score: bool = False  # the search's score is the policy's exact value
+    whole_key: bool = False  # the turns left are a part of the state key
 
 
-def compared(searched: TreeCredit) -> PolicyGradient:
+def compared(searched: SearchedCredit) -> PolicyGradient:
     """Leave-one-out, summed over tokens."""
     return PolicyGradient(LeaveOneOut(), aggregation=SUM, searched=searched, entropy_coefficient=0.0)
 
@@ -77,11 +82,30 @@ def _tree(backup: Backup, search: str, target: str, size_power: float = 0.0) -> 
     )
 
 
+def _graph(backup: Backup, search: str, target: str, whole_key: bool) -> Case:
+    name = f"graph credit, {type(backup).__name__}" + (", budget in the state key" if whole_key else "")
+    objective = compared(GraphCredit(backup, size_power=0.0))
+    found = "the best return that was found"
+    return Case(
+        name,
+        search,
+        objective,
+        found if backup.takes_best else target,
+        tree=search != "plain samples",
+        whole_key=whole_key,
+    )
+
+
 MEAN, MAX = MeanBackup(), MaxBackup()
 RETURN, LENGTH = "the return", "the return, states of short episodes weighed more"
 FREE = {"entropy_coefficient": 0.0}
 OFF_PATH = "the return, in the states that the search visits"
 PART = "the return, in the first state alone"
+GRAPHS = {
+    "plain samples": "the return, where samples meet",
+    "vine": "the return, where responses meet",
+    "beam": "the return, half guessed by the score",
+}
 CASES = [
     Case("RLOO, summed (`Constant`)", "plain samples", RLOO(aggregation=SUM, **FREE), RETURN),
     Case("Dr. GRPO", "plain samples", DrGRPO(**FREE), RETURN),
@@ -142,6 +166,43 @@ CASES = [
     _tree(MAX, "lookahead", "the best return that was found"),
     _tree(MEAN, "best of 3", PART),
     _tree(MAX, "best of 3", "the best return that was found, in the first state alone"),
+    *(
+        Case(
+            f"tree credit, {type(backup).__name__}, {type(target).__name__}",
+            search,
+            PolicyGradient(
+                GroupNormalised(divide_by_std=False),
+                aggregation=SUM,
+                searched=TreeCredit(backup, size_power=0.0, target=target),
+                **FREE,
+            ),
+            "the return, bent by the softmax"
+            if backup is MEAN
+            else "the best return that was found, bent by the softmax",
+            tree=True,
+        )
+        for backup, search, found in ((MEAN, "vine", "the return"), (MAX, "beam", "the best return that was found"))
+        for target in (ImprovedPolicy(1.0), ExponentialWeights(1.0))
+    ),
+    Case(
+        "graph credit, MeanBackup, PPO with exact critic, budget in the state key",
+        "plain samples",
+        PPO(whiten=False, searched=GraphCredit(MEAN, size_power=0.0), **FREE),
+        RETURN,
+        whole_key=True,
+    ),
+    *(
+        _graph(backup, search, target, whole_key)
+        for search, target in GRAPHS.items()
+        for backup in (MEAN, MAX)
+        for whole_key in (True, False)
+        if backup is MEAN or not whole_key
+    ),
+]
+IN_STEPS = [
+    case
+    for case in CASES
+    if case.target == RETURN or "graph credit" in case.credit or case.credit.endswith(("Policy", "Weights"))
 ]
 
 
@@ -150,15 +211,15 @@ class Rollouts:
 
     def __init__(self, rules: Rules) -> None:
         self.world = World(rules)
-        self._known: dict[tuple[str, bool, bool], list[Outcome[GroupOutcome]]] = {}
+        self._known: dict[tuple[str, bool, bool, bool], list[Outcome[GroupOutcome]]] = {}
 
     def of(self, case: Case) -> list[Outcome[GroupOutcome]]:
-        key = case.search, case.tree, case.exact_score
+        key = case.search, case.tree, case.exact_score, case.whole_key
         if key not in self._known:
             strategy = SEARCHES[case.search]
             self._known[key] = (
-                self.world.single(strategy, exact_score=case.exact_score)
+                self.world.single(strategy, exact_score=case.exact_score, whole_key=case.whole_key)
                 if case.tree
-                else self.world.groups(strategy, PLAIN)
+                else self.world.groups(strategy, PLAIN, whole_key=case.whole_key)
             )
         return self._known[key]

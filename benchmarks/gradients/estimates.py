@@ -48,6 +48,21 @@ class Figures:
     opposed: int  # states in which the expected update makes the better action less likely
 
 
+class Step(NamedTuple):
+    """Of the gradient of a step of some groups, in units of its part along the exact one."""
+
+    bias: float  # norm of what is left after the best multiple of the exact gradient
+    noise: float  # root of the summed variances
+
+
+def quadrature(scale: float) -> tuple[Tensor, Tensor]:
+    """Points t and weights for integrals over t from 0 on of what falls off around 1 / scale: the trapezoidal rule in
+    log t, which converges faster than any power."""
+    logs = torch.linspace(-30.0, 12.0, 1201, dtype=torch.float64)
+    times = logs.exp() / scale
+    return times, times * (logs[1] - logs[0])
+
+
 class World:
     """A task, a policy, and the searches of one by the other."""
 
@@ -57,15 +72,19 @@ class World:
         self.policy = Table(rules, self.choices)
         self.exact: Exact = exact(rules, self.policy.logits)
 
-    def searches(self, strategy: Strategy, *, exact_score: bool = False) -> Iterator[Outcome[Search]]:
+    def searches(
+        self, strategy: Strategy, *, exact_score: bool = False, whole_key: bool = False
+    ) -> Iterator[Outcome[Search]]:
         """Every outcome of a search, trees included.
 
         Args:
             strategy: of the search.
             exact_score: score a state by the policy's exact value instead of its nearness to the goal.
+            whole_key: the turns left are a part of the state key.
         """
-        env = Ladder(self.rules, self.choices, self.exact.values if exact_score else None)
-        driver = Driver([env], LastObservation(), self.policy, Sampling(), TokenLimits(100), keep_tree=True)
+        env = Ladder(self.rules, self.choices, self.exact.values if exact_score else None, whole_key)
+        limits = TokenLimits(100)
+        driver = Driver([env], LastObservation(), self.policy, Sampling(), limits, keep_tree=True, keep_state_keys=True)
         task = SearchTask(0, 0, strategy, Key(0))
 
         def run() -> Search:
@@ -75,18 +94,20 @@ class World:
 
         return outcomes(run, self.choices)
 
-    def single(self, strategy: Strategy, *, exact_score: bool = False) -> list[Outcome[GroupOutcome]]:
+    def single(
+        self, strategy: Strategy, *, exact_score: bool = False, whole_key: bool = False
+    ) -> list[Outcome[GroupOutcome]]:
         """Groups of one search, with its tree."""
-        searches = self.searches(strategy, exact_score=exact_score)
+        searches = self.searches(strategy, exact_score=exact_score, whole_key=whole_key)
         return [
             Outcome(probability, GroupOutcome(Group(0, (search.trajectory,)), search.turns))
             for probability, search in searches
         ]
 
-    def groups(self, strategy: Strategy, size: int) -> list[Outcome[GroupOutcome]]:
+    def groups(self, strategy: Strategy, size: int, *, whole_key: bool = False) -> list[Outcome[GroupOutcome]]:
         """Groups of several searches of one instance, without their trees; their order does not matter."""
         found: dict[tuple[Turn, ...], list[tuple[float, Search]]] = defaultdict(list)
-        for probability, search in self.searches(strategy):
+        for probability, search in self.searches(strategy, whole_key=whole_key):
             found[search.trajectory.turns].append((probability, search))
         cost = sum(probability * search.turns for same in found.values() for probability, search in same)
         members = [(sum(probability for probability, _ in same), same[0][1].trajectory) for same in found.values()]
@@ -121,6 +142,31 @@ class World:
             float(turns * variance / along.square()),
             int((gradient * goal < -1e-9).any(1).sum()),
         )
+
+    def step(self, objective: Objective, groups: Sequence[Outcome[GroupOutcome]], count: int) -> Step:
+        """Of the gradient of a step of `count` groups, each with its own weights: the mean of a quotient.
+
+        With S and D the sums of a group's weighted losses and normalizers, and 1 / D = int exp(-t D) dt,
+        E[sum S / sum D] = n int E[S exp(-t D)] E[exp(-t D)]^(n - 1) dt, and E[|sum S|^2 / (sum D)^2] likewise, by
+        quadrature over t. A step without a comparison counts as 0.
+        """
+        probabilities = torch.tensor([probability for probability, _ in groups], dtype=torch.float64)
+        sums, divisors = self._steps(objective, [group for _, (group, _) in groups])
+        sums = sums.flatten(1)
+        scale = float(probabilities @ divisors) * count
+        times, weights = quadrature(scale)
+        gradient, square = torch.zeros_like(sums[0]), torch.zeros((), dtype=torch.float64)
+        for time, weight in zip(times.tolist(), weights.tolist(), strict=True):
+            discounts = probabilities * (-time * divisors).exp()
+            rest, first, second = discounts.sum(), discounts @ sums, discounts @ sums.square().sum(1)
+            gradient += weight * count * first * rest ** (count - 1)
+            pairs = (count - 1) * first.square().sum() * rest ** (count - 2) if count > 1 else 0.0
+            square += weight * time * count * (second * rest ** (count - 1) + pairs)
+        goal = self.exact.gradient.flatten()
+        along = (gradient @ goal) / goal.norm()
+        across = gradient - along * goal / goal.norm()
+        variance = square - gradient.square().sum()
+        return Step(float(across.norm() / along.abs()), float(variance.clamp(min=0).sqrt() / along.abs()))
 
     def _steps(self, objective: Objective, groups: Sequence[Group]) -> tuple[Tensor, Tensor]:
         """The ascent direction [G, S, A] and the divisor [G] that each group adds to its step: the objective's own

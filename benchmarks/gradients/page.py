@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.gradients.cases import CASES, TASKS, Case, Rollouts
-from benchmarks.gradients.estimates import Figures
+from benchmarks.gradients.cases import CASES, IN_STEPS, TASKS, Case, Rollouts
+from benchmarks.gradients.estimates import Figures, Step
 
 EXACT = 1e-6  # credit is float32
 COLUMNS = (
@@ -14,6 +14,12 @@ COLUMNS = (
     "gradient of",
     *(f"{name}: {what}" for name in TASKS for what in ("cosine", "bias", "opposed", "turns")),
 )
+SIZES = (4, 16)  # groups of a step
+STEP_COLUMNS = (
+    "credit",
+    "rollouts",
+    *(f"{name}, {size}: {what}" for name in TASKS for size in SIZES for what in ("bias", "noise")),
+)
 
 
 class Measured(NamedTuple):
@@ -21,6 +27,7 @@ class Measured(NamedTuple):
 
     case: Case
     figures: list[Figures]
+    steps: list[Step]  # of each task and size; none where they are not asked for
 
     @property
     def unbiased(self) -> bool:
@@ -40,16 +47,30 @@ turns; with slip it is the third in two, and a move goes one step further with p
   lookahead and first improvement have two candidates (beam width 2, lookahead one turn deep), a vine two in every
   state. A contrast beam keeps the best and the worst prefix and plays all that it prunes out; suffix restarts are two
   plain samples from the last state of a success.
-- The gradient is that of a step of many groups with importance ratios of 1, without an entropy bonus. A step divides by
-  the weights of its own states, so tree credit in a step of few is biased: here, without noise and with slip, by 6.5
-  and 3.6% with one vine, some 2% with four, some 0.6% with sixteen; on another task 5.6% with four. It has
-  leave-one-out baselines and `size_power` 0 unless the row says otherwise.
+- The gradient is that of a step of many groups with importance ratios of 1, without an entropy bonus; steps of few are
+  [below](#in-a-step). Tree and graph credit have leave-one-out baselines and `size_power` 0 unless the row says
+  otherwise; the targets `ImprovedPolicy` and `ExponentialWeights` have a `scale` of 1 and baselines of the mean.
+- Graph credit takes states of equal keys for one. The key is the rung alone, or the rung and the turns left where it
+  says so: on this task the turns left decide.
 - *cosine*: with the exact gradient of the expected return. *bias*: what is left of the expected gradient after the best
   multiple of the exact one, in units of that multiple; a common factor is a step size.
 - *opposed*: states in which the expected update makes the better action less likely.
 - *turns*: how many turns have to be drawn until the noise, the root of the summed variances, is as small as the part of
   the gradient that points along the exact one. It compares kinds of credit at equal cost; with n times as many the
   noise is root n times smaller, the bias stays.
+
+"""
+
+_IN_A_STEP = """
+## In a step
+
+A step divides by the weights of its own states and not by the expected ones, so a credit that is unbiased in steps of
+many groups is not in a step of few. Here a step has 4 or 16 groups: searches with their trees, or groups of four plain
+samples. The *bias* is as above, and the *noise* is the root of the summed variances of the step, in units of the part
+along the exact gradient: at 1 a step is as much noise as signal. Both are exact: the expectation of the quotient is an
+integral over its divisor, taken numerically. Only credit on plain samples whose divisor is constant (RLOO and Dr. GRPO
+here) is unbiased in every step. With one vine a step the bias of tree credit is 6.5 and 3.6%; on another task it was
+5.6% with four.
 
 """
 
@@ -70,6 +91,17 @@ visits s. Comparing n responses drawn in s, leave-one-out, gives g(s) in expecta
 3. **Centring** shrinks by (n − 1) / n without leave-one-out. That is a step size where n is constant, and a bias where
    equal states were merged. Dividing by the deviation weighs states, and outcomes within one, anew.
 
+Graph credit pools what was found after all paths through an equal state, so its noise at equal turns is among the
+lowest of this page. Three things bias it. A state in which a single response was drawn is compared with nothing, so
+states weigh by how often samples meet there and not by d(s). Within a vine, responses that were played out meet in
+states by themselves. Where the budget is not in the state key, values of different budgets are pooled. Under a critic
+the first cannot happen, since no state is left out: with the budget in the key, graph credit of plain samples is then
+unbiased in steps of many groups, and with less noise than PPO. `MaxBackup` is no value of the policy here either.
+
+A target adds (p' - p) ∇log π over the responses of a state, where p' ∝ p exp(scale · q). For a small scale that is the
+gradient of the return in the state, times the scale; the softmax bends it. The policy that `ImprovedPolicy` improves on
+is that among what was proposed, and what was not followed teaches nothing of its own.
+
 `drop_uniform` leaves out comparisons whose advantages are 0; under `size_power: 0` it changes the step's length alone.
 A critic's advantages are not 0 there, so PPO keeps all.
 Where responses have several tokens, `Constant` sums them; `SequenceMean` and `TokenMean` weigh tokens anew here too.
@@ -89,7 +121,16 @@ exact gradient in no state. [Tree credit](objectives/tree_credit.md) says when t
 def measured(cases: Sequence[Case] = CASES) -> list[Measured]:
     """All rows; each search is enumerated once per task."""
     rollouts = [Rollouts(rules) for rules in TASKS.values()]
-    return [Measured(case, [each.world.figures(case.objective, each.of(case)) for each in rollouts]) for case in cases]
+    return [_measured(case, rollouts) for case in cases]
+
+
+def _measured(case: Case, rollouts: Sequence[Rollouts]) -> Measured:
+    sizes = SIZES if case in IN_STEPS else ()
+    return Measured(
+        case,
+        [each.world.figures(case.objective, each.of(case)) for each in rollouts],
+        [each.world.step(case.objective, each.of(case), size) for each in rollouts for size in sizes],
+    )
 
 
 def write_page(out: Path) -> None:
@@ -97,13 +138,25 @@ def write_page(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)  # before the enumeration, which takes minutes
     rows = measured()
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *map(_line, rows)]
-    page = _PREFACE.format(verdict=_verdict(rows)) + "\n".join(lines) + "\n" + _REASONS
+    in_steps = [row for row in rows if row.steps]
+    steps = [f"| {' | '.join(STEP_COLUMNS)} |", "|---" * len(STEP_COLUMNS) + "|", *map(_step_line, in_steps)]
+    tables = ["\n".join([*table, ""]) for table in (lines, steps)]
+    page = _PREFACE.format(verdict=_verdict(rows)) + tables[0] + _IN_A_STEP + tables[1] + _REASONS
     (out / "gradients.md").write_text(page, encoding="utf-8")
 
 
 def _line(row: Measured) -> str:
     cells = [cell for figures in row.figures for cell in _cells(figures)]
     return f"| {row.case.credit} | {row.case.search} | {row.case.target} | {' | '.join(cells)} |"
+
+
+def _step_line(row: Measured) -> str:
+    cells = [cell for step in row.steps for cell in (_share(step.bias), f"{step.noise:.2f}")]
+    return f"| {row.case.credit} | {row.case.search} | {' | '.join(cells)} |"
+
+
+def _share(bias: float) -> str:
+    return "**0**" if bias < EXACT else f"{bias:.1%}"
 
 
 def _cells(figures: Figures) -> tuple[str, ...]:

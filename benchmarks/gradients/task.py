@@ -53,8 +53,11 @@ class Ladder:
 
     instructions = ""
 
-    def __init__(self, rules: Rules, choices: Choices, scores: dict[Rung, float] | None = None) -> None:
+    def __init__(
+        self, rules: Rules, choices: Choices, scores: dict[Rung, float] | None = None, whole_key: bool = False
+    ) -> None:
         self.rules, self.choices = rules, choices
+        self.whole_key = whole_key  # the turns left are a part of the state key
         self.scores = scores  # by state; None: nearness to the goal
         self.state = Rung(rules.turns, 0)
 
@@ -87,8 +90,8 @@ class Ladder:
             return self.scores.get(self.state, 0.0)
         return max(0.0, 1 - abs(self.rules.goal - self.state.height) / self.rules.goal)
 
-    def state_key(self) -> int:
-        return self.state.height
+    def state_key(self) -> tuple[int, ...]:
+        return self.state if self.whole_key else (self.state.height,)
 
     def remaining(self) -> int:
         return self.state.turns_left

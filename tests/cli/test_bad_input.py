@@ -36,6 +36,14 @@ def overlay(**keys: object) -> dict[str, str]:
 
 MINE = ("--config", "mine.yaml")
 TREE = ("--config", "credit/tree.yaml")
+ROLLOUTS = ("--config", "search/random_rollouts.yaml")
+SILENT = {
+    "its_env.py": "import gymnasium\nfrom tsr_lightning.envs.single_turn import SingleTurnEnv\n"
+    "rows = [{'prompt': f'{number}?'} for number in range(99)]\n"
+    "kwargs = {'rows': rows, 'reward': lambda response, row: 0.0}\n"
+    "gymnasium.register('Silent-v0', SingleTurnEnv, kwargs=kwargs)\n"
+}
+GRAPH = ("--config", "credit/graph.yaml")
 SUPERVISED = ("--config", "warm_start/supervised.yaml")
 FILE = ("--data.demonstrations.path", "mine.jsonl", "--data.demonstrations.count", "1")
 
@@ -96,6 +104,26 @@ CASES = {
             *(f"{STRATEGY}.strategy", "tests.broken_strategies.NoTraits"),
         ),
         r"NoTraits has no traits: define `traits = Traits\(",
+    ),
+    "credit of the best outcome in a world with chance": Case(
+        (
+            *("--data.env", "tsr/FrozenLake-v0", "--data.env_kwargs", '{"prompt_style": "bare"}'),
+            *(*GRAPH, "--model.objective.init_args.searched.init_args.backup", "MaxBackup"),
+        ),
+        r"GraphCredit has a MaxBackup, and equal actions in one state of tsr/FrozenLake-v0 had two outcomes, of which "
+        r"the best is luck: use MeanBackup \(--config credit/graph\.yaml\)",
+    ),
+    "credit by a state key that says too little": Case(
+        (*GRAPH, "--data.env", "coarse_env:Coarse-v0", "--data.env_kwargs", "null"),
+        r"GraphCredit takes states with equal keys for one, and Coarse-v0 breaks the contract: state_key: it is equal "
+        r"after .*; correct it \(check_branchable tells more\), or use TreeCredit",
+        {
+            "coarse_env.py": "import gymnasium\nfrom tests.corridor import Corridor\n\n\n"
+            "class Coarse(Corridor):\n    def __init__(self):\n        super().__init__(slip=0.0)\n\n"
+            "    def legal_actions(self):\n        return ['r', 'l', 'rr']\n\n"
+            "    def state_key(self):\n        return self.place % 2\n\n\n"
+            "gymnasium.register('Coarse-v0', Coarse)\n"
+        },
     ),
     "tree credit with shaping": Case(
         (*BEAM, *TREE, "--model.objective.init_args.shaping", '[{"class_path": "ReturnAtEnd"}]'),
@@ -185,16 +213,31 @@ CASES = {
         ("--config", "search/expert.yaml", "--data.env", "corridor:Corridor-v0", "--data.env_kwargs", "null"),
         r"Expert, but corridor:Corridor-v0 has no oracle: use RandomActions, .*\(--config warm_start/form\.yaml\)",
     ),
+    "random play without an action": Case(
+        (*ROLLOUTS, f"{STRATEGY}.scorer.init_args.horizon", "0"),
+        r"RandomRollouts\.horizon is 0: a rollout plays at least 1 action; give about as many as random play needs",
+    ),
+    "random play where no actions are listed": Case(
+        (*ROLLOUTS, "--data.env", "its_env:Silent-v0", "--data.env_kwargs", "null"),
+        r"RandomRollouts plays random legal actions, and Silent-v0 does not list any: add the method legal_act",
+        SILENT,
+    ),
+    "random play under noise that no reseed sets": Case(
+        (*ROLLOUTS, "--data.env", "drifting_env:Drifting-v0", "--data.env_kwargs", "null"),
+        r"RandomRollouts plays Drifting-v0 with draws of its own, and .* ended differently: let reseed set all chance",
+        {
+            "drifting_env.py": "import random\nimport gymnasium\nfrom tests.corridor import Corridor\n\n\n"
+            "class Drifting(Corridor):\n    def legal_actions(self):\n        return ['l', 'lr']\n\n"
+            "    def step(self, action):\n        result = super().step(action)\n"
+            "        self.place += (self.turn == 3) * random.randrange(999)\n        return result\n\n\n"
+            "gymnasium.register('Drifting-v0', Drifting)\n"
+        },
+    ),
     "random actions where none are listed": Case(
         ("--config", "warm_start/form.yaml", "--data.env", "its_env:Silent-v0", "--data.env_kwargs", "null"),
         r"RandomActions, but its_env:Silent-v0 does not list its legal actions: add the method legal_actions, or give "
         r"demonstrations of a file \(data\.demonstrations\.path\)",
-        {
-            "its_env.py": "import gymnasium\nfrom tsr_lightning.envs.single_turn import SingleTurnEnv\n"
-            "rows = [{'prompt': f'{number}?'} for number in range(99)]\n"
-            "kwargs = {'rows': rows, 'reward': lambda response, row: 0.0}\n"
-            "gymnasium.register('Silent-v0', SingleTurnEnv, kwargs=kwargs)\n"
-        },
+        SILENT,
     ),
     "demonstrations under a policy gradient": Case(
         ("--config", "search/expert.yaml"), "Expert.*no samples of the policy.*GRPO.*supervised term.*SFT"

@@ -10,7 +10,8 @@ from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.envs.text import Answer
-from tsr_lightning.envs.text_env import AnyText, Draws, TextEnv, TextEnvOptions, TurnResult
+from tsr_lightning.envs.text_env import AnyText, TextEnv, TextEnvOptions
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 import torch
-from ragged import trajectory_of
+from ragged import trajectory_of, zero_estimates
 from torch import Tensor
 
 from tsr_lightning.batching.tensors import columns
@@ -33,6 +33,7 @@ from tsr_lightning.objectives import (
     K1Reward,
     MaxRL,
     Needs,
+    OptimalBaseline,
     Outputs,
     PolicyGradient,
     ReinforcePlusPlus,
@@ -405,6 +406,17 @@ def test_the_random_rollouts_have_what_the_estimators_must_stand():
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_optimal_baseline_weighs_returns_by_tokens():
+    """Returns 1 and 0 of one and of three tokens: the baseline is (1 * 1 + 3 * 0) / 4. Of equal ones it is the mean."""
+    objective = GRPO(advantage=OptimalBaseline(), entropy_coefficient=0.0)
+    for tokens, expected in (((1, 3), (0.75, -0.25)), ((2, 2), (0.5, -0.5))):
+        group = Group(
+            0, tuple(trajectory_of([(count, value)]) for count, value in zip(tokens, (1.0, 0.0), strict=True))
+        )
+        credits = objective.credit([group], [[zero_estimates(each) for each in group.trajectories]])
+        assert [credit.advantages.unique().tolist() for credit in credits[0]] == [[value] for value in expected]
 
 
 def test_bilevel_gae_by_hand():

@@ -15,6 +15,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, ImitateSuccesses, MeanBackup, TreeCredit
 from tsr_lightning.search.branching import Vine
 from tsr_lightning.search.plan import Uniform
+from tsr_lightning.search.random_rollouts import RandomRollouts
 from tsr_lightning.search.rehearsal import rehearse, rehearse_scorer
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.strategies import Beam, Expert, Lookahead, Strategy
@@ -31,7 +32,13 @@ def test_what_is_shipped_is_as_it_says(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize(
     "scorer",
-    [EnvironmentScore(), ReturnSoFar(), CriticValue(), WeightedSum([EnvironmentScore(), CriticValue()], [1.0, 0.5])],
+    [
+        EnvironmentScore(),
+        ReturnSoFar(),
+        CriticValue(),
+        WeightedSum([EnvironmentScore(), CriticValue()], [1.0, 0.5]),
+        RandomRollouts(),
+    ],
     ids=repr,
 )
 def test_a_scorer_that_is_shipped_is_as_it_says(scorer: Scorer) -> None:

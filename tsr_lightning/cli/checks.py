@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.vllm.spec import VLLM
+from tsr_lightning.envs.checker.merging import check_merging
 from tsr_lightning.envs.first_turns import check_first_turns
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
@@ -115,8 +116,13 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
                 "trains none: use EnvironmentScore, or the objective PPO"
             )
         for entry, env in zip(data.mixture, data.envs, strict=True):
+            if scorer is not None:
+                scorer.check(env)
             if isinstance(strategy, Expert | RandomActions):
                 strategy.demonstrator.check(env, entry.env)
+    needs = agent.objective.needs
+    for entry in data.mixture if needs.merges_states else ():
+        check_merging(entry.make, "GraphCredit", needs.best_of_tree)
     check_plan(agent.objective, data.plan, data.demonstrations)
     check_updates(agent.objective, data.updates)
     check_void(agent.objective, data.plan, data.updates)

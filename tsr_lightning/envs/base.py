@@ -76,6 +76,19 @@ class HasLegalActions(Protocol):
 
 
 @runtime_checkable
+class HasRandomPlay(Protocol):
+    """An environment that plays random legal actions faster than step by step, and past the budget of its episodes."""
+
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        """Plays one sequence of legal actions a key from the current state, whatever budget is left there: each action
+        is equally likely, and all chance comes from the key.
+
+        Returns how many actions led to a success: None where the task ended before, or `horizon` actions did not
+        succeed. The state is left as it is.
+        """
+
+
+@runtime_checkable
 class PreparesInstances(Protocol):
     """An environment whose instances take long to make and can be made in the background."""
 

@@ -25,6 +25,7 @@ from tsr_lightning.envs.base import (
     EnvTimedOut,
     HasLegalActions,
     HasOracle,
+    HasRandomPlay,
     Observation,
     PreparesInstances,
 )
@@ -139,6 +140,11 @@ class _WithLegalActions(ProcessEnv):
         return self._call("legal_actions")
 
 
+class _WithRandomPlay(ProcessEnv):
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        return self._call("play_randomly", keys, horizon)
+
+
 class _WithPreparation(ProcessEnv):
     def prepare(self, seeds: Sequence[int], /) -> None:
         """Announces seeds at once, between any other calls: the state and what is pending stay as they are."""
@@ -157,6 +163,7 @@ class _WithTools(ProcessEnv):
 _OPTIONAL: Mapping[str, type[ProcessEnv]] = {
     HasOracle.__name__: _WithOracle,
     HasLegalActions.__name__: _WithLegalActions,
+    HasRandomPlay.__name__: _WithRandomPlay,
     PreparesInstances.__name__: _WithPreparation,
     OffersTools.__name__: _WithTools,
 }

@@ -5,21 +5,22 @@ also `noise_key`, `state_key`, `extra_info` and `render_state`, and the optional
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, NamedTuple, TypedDict
 
 import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
+from tsr_lightning.envs.base import HasLegalActions
+from tsr_lightning.envs.place_map import PlaceMap
 from tsr_lightning.envs.reading import READERS, Answer, ReaderName
 from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, PromptStyle
+from tsr_lightning.envs.turns import Draws, StateT, TurnResult
 from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
-
-StateT = TypeVar("StateT", bound=Hashable)
 
 _LONGEST_OBSERVATION = 1 << 20  # characters
 _LONGEST_RESPONSE = 8192
@@ -32,23 +33,6 @@ class AnyText(spaces.Text):
         return isinstance(x, str) and len(x) <= self.max_length
 
 
-@dataclass(slots=True)
-class Draws:
-    """The numbers of a key, one after the other."""
-
-    key: Key
-    count: int = 0  # numbers used up
-
-    def uniform(self) -> float:
-        """In [0, 1)."""
-        self.count += 1
-        return self.key.uniform(self.count - 1)
-
-    def below(self, bound: int) -> int:
-        """In [0, bound)."""
-        return int(self.uniform() * bound)
-
-
 class Episode(NamedTuple, Generic[StateT]):
     """All of an episode that `set_state` needs, immutable."""
 
@@ -58,19 +42,6 @@ class Episode(NamedTuple, Generic[StateT]):
     turns: int = 0  # played
     actions: int = 0  # played
     terminated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TurnResult(Generic[StateT]):
-    """The outcome of a turn's actions."""
-
-    state: StateT
-    reward: float = 0.0
-    played: int = 1  # actions; fewer than were given where the task ended
-    effective: bool = True  # whether an action changed the state
-    success: bool = False  # the task is solved, which ends the episode
-    terminated: bool = False  # the episode ends without success
-    problem: str = ""  # why an action could not be played, which makes the response invalid; "" if all could
 
 
 class TextEnvOptions(TypedDict, total=False):
@@ -142,6 +113,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         self.observation_space = AnyText(_LONGEST_OBSERVATION, min_length=0, charset=CHARSET)
         self.action_space = spaces.Text(_LONGEST_RESPONSE, min_length=0, charset=CHARSET)
         self._episode: Episode[StateT] | None = None
+        self._map: PlaceMap[StateT] = PlaceMap(self._legal_in, self.play)
 
     # What a task defines
 
@@ -242,6 +214,19 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
     def has_ended(self) -> bool:
         """True if the episode is terminated or truncated."""
         return self.episode.terminated or not self.remaining()
+
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        """See `HasRandomPlay`; the task needs `legal_actions`."""
+        before = self.episode
+        found = self._map.play(before.state, keys, horizon)
+        self._episode = before
+        return found
+
+    def _legal_in(self, state: StateT) -> list[tuple[str, ...]]:
+        """The legal actions in a state with the whole budget left."""
+        assert isinstance(self, HasLegalActions)
+        self._episode = Episode(state, Key(0))
+        return [self.read(response, 1).actions for response in self.legal_actions()]
 
     def _shown(self, result: TurnResult[StateT]) -> tuple[str, dict[str, Any]]:
         """The observation and info of the current turn."""

@@ -19,6 +19,7 @@ from tsr_lightning.envs.base import (
     EnvRaised,
     HasLegalActions,
     HasOracle,
+    HasRandomPlay,
     PreparesInstances,
 )
 from tsr_lightning.envs.make import make_env
@@ -51,7 +52,7 @@ class Made(NamedTuple):
     optional: tuple[str, ...]  # names of the protocols of `OPTIONAL` that it has
 
 
-OPTIONAL = (HasOracle, HasLegalActions, PreparesInstances, OffersTools)  # protocols beside the contract
+OPTIONAL = (HasOracle, HasLegalActions, HasRandomPlay, PreparesInstances, OffersTools)  # protocols beside the contract
 
 
 def made_by(creator: type) -> Made:

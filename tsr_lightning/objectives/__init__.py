@@ -9,6 +9,7 @@ from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
     GroupNormalised,
     LeaveOneOut,
+    OptimalBaseline,
     ReturnToGo,
     RolloutScaled,
     ShapedTrajectory,
@@ -17,6 +18,7 @@ from tsr_lightning.objectives.estimators import (
     outcome_advantages,
 )
 from tsr_lightning.objectives.gae import BilevelGAE, TokenGAE, TurnGAE
+from tsr_lightning.objectives.graph_credit import GraphCredit
 from tsr_lightning.objectives.kl import K2, K3, KL, K1Reward, UnbiasedK3
 from tsr_lightning.objectives.losses import ValueLoss
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
@@ -39,7 +41,16 @@ from tsr_lightning.objectives.schedules import ConstantSchedule, CosineSchedule,
 from tsr_lightning.objectives.searched import ImitateEverySuccess, ImitateSuccesses, SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import Discount, OverlongPenalty, ReturnAtEnd, RewardShaping, Scale
 from tsr_lightning.objectives.supervised import SFT, Supervised
-from tsr_lightning.objectives.surrogates import Clipped, ClippedWeight, Surrogate, TurnClipped
+from tsr_lightning.objectives.surrogates import (
+    Clipped,
+    ClippedWeight,
+    GeometricMean,
+    SoftGate,
+    Surrogate,
+    TurnClipped,
+    Unclipped,
+)
+from tsr_lightning.objectives.targets import CandidateTarget, ExponentialWeights, ImprovedPolicy
 from tsr_lightning.objectives.tree_credit import TreeCredit
 
 __all__ = [
@@ -58,6 +69,7 @@ __all__ = [
     "Aggregation",
     "Backup",
     "BilevelGAE",
+    "CandidateTarget",
     "Clipped",
     "ClippedWeight",
     "Constant",
@@ -67,11 +79,15 @@ __all__ = [
     "Discount",
     "DrGRPO",
     "Estimates",
+    "ExponentialWeights",
+    "GeometricMean",
     "GiGPO",
+    "GraphCredit",
     "GroupInGroup",
     "GroupNormalised",
     "ImitateEverySuccess",
     "ImitateSuccesses",
+    "ImprovedPolicy",
     "K1Reward",
     "LeaveOneOut",
     "LinearSchedule",
@@ -81,6 +97,7 @@ __all__ = [
     "MeanBackup",
     "Needs",
     "Objective",
+    "OptimalBaseline",
     "Outputs",
     "OverlongPenalty",
     "PolicyGradient",
@@ -96,6 +113,7 @@ __all__ = [
     "SearchedCredit",
     "SequenceMean",
     "ShapedTrajectory",
+    "SoftGate",
     "SuccessRelative",
     "SuccessSign",
     "Supervised",
@@ -108,6 +126,7 @@ __all__ = [
     "TurnGAE",
     "UnbiasedK3",
     "Unchanged",
+    "Unclipped",
     "ValueLoss",
     "outcome_advantages",
 ]

@@ -26,6 +26,8 @@ class Needs:
         best_of_tree: the best outcome below a response stands for all of them.
         scores_of_tree: the score of a state stands for the return that is still to come there.
         state_keys: the state that each turn was taken in, in `Trajectory.state_keys`.
+        merges_states: states with equal keys count as one, whatever turns and budget are left there; plain samples are
+            compared by their states too.
         quantities: names of further quantities per token that the loss reads from `Targets.quantities`:
             `behaviour_logprobs`, the log-probabilities with which the engine sampled, and those that the objective's
             own credit gives (`Credit.quantities`).
@@ -40,6 +42,7 @@ class Needs:
     best_of_tree: bool = False
     scores_of_tree: bool = False
     state_keys: bool = False
+    merges_states: bool = False
     quantities: tuple[str, ...] = ()
 
 

@@ -136,6 +136,25 @@ class LeaveOneOut(AdvantageEstimator):
 
 
 @dataclass(frozen=True)
+class OptimalBaseline(AdvantageEstimator):
+    """A trajectory's return minus the mean of its group's, weighted by their tokens: OPO's baseline,
+    https://arxiv.org/abs/2505.23585, of least variance where the gradient of a trajectory grows with its length."""
+
+    minimum_compared = 2
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        def baseline(group: Sequence[ShapedTrajectory]) -> float:
+            compared = [(each.member.trained_tokens, each.episode_return) for each in group if each.compared]
+            tokens = sum(length for length, _ in compared)
+            return sum(length * value for length, value in compared) / tokens if tokens else 0.0
+
+        return [
+            [uniform(each.member.trained_tokens, each.episode_return - least) for each in group]
+            for group, least in zip(groups, map(baseline, groups), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class ReturnToGo(AdvantageEstimator):
     """The discounted return from each token on, without a baseline: REINFORCE++, https://arxiv.org/abs/2501.03262.
 

@@ -19,6 +19,15 @@ class CreditOverride(NamedTuple):
 LEFT_OUT = CreditOverride(advantage=0.0, weight=0.0)
 
 
+def beside_comparisons(member: Member, imitation: float) -> CreditOverride | None:
+    """The credit of a trajectory where responses are compared with one another: a searched success is imitated beside
+    it, unless `imitation` is 0; None for what is compared."""
+    if member.origin is Origin.SAMPLED:
+        return None
+    imitated = member.origin is Origin.SEARCHED and member.succeeded and imitation > 0
+    return CreditOverride(imitation, 1.0) if imitated else LEFT_OUT
+
+
 class SearchedCredit(ABC):
     """Credits the trajectories that search selected."""
 

@@ -3,11 +3,19 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from tsr_lightning.batching.tensors import Targets
 from tsr_lightning.errors import require
-from tsr_lightning.objectives.terms import SurrogateLoss, clipped_surrogate, clipped_weight, turn_log_ratios
+from tsr_lightning.objectives.terms import (
+    SurrogateLoss,
+    clipped_surrogate,
+    clipped_weight,
+    geometric_mean,
+    soft_gate,
+    turn_log_ratios,
+)
 
 
 class Surrogate(ABC):
@@ -102,6 +110,54 @@ class TurnClipped(Surrogate):
     def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
         of_turns = turn_log_ratios(logprobs, log_ratios, targets.turn_starts)
         return clipped_surrogate(of_turns, targets.advantages, low=self.low, high=self.high)
+
+
+@dataclass(frozen=True)
+class SoftGate(Surrogate):
+    """SAPO's: a sigmoid of the ratio instead of a clip, so that the gradient fades and does not end. See
+    `terms.soft_gate`.
+
+    Args:
+        positive: how fast it fades where the advantage is positive (the paper's temperature).
+        negative: and where it is negative; faster, since those gradients spread over all other tokens.
+    """
+
+    positive: float = 1.0
+    negative: float = 1.05
+
+    def __post_init__(self) -> None:
+        require_width("SoftGate.positive", self.positive, 1.0)
+        require_width("SoftGate.negative", self.negative, 1.05)
+
+    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
+        return soft_gate(log_ratios, targets.advantages, positive=self.positive, negative=self.negative)
+
+
+@dataclass(frozen=True)
+class GeometricMean(Surrogate):
+    """GMPO's: the geometric mean of a turn's clipped ratios, which an outlier moves little. See `terms.geometric_mean`.
+
+    Args:
+        width: of the clip, of the logarithm of a ratio; far wider than other clips, as the mean of a turn varies less.
+    """
+
+    width: float = 0.4
+
+    def __post_init__(self) -> None:
+        require_width("GeometricMean.width", self.width, 0.4)
+
+    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
+        return geometric_mean(log_ratios, targets.advantages, targets.turn_starts, width=self.width)
+
+
+@dataclass(frozen=True)
+class Unclipped(Surrogate):
+    """The policy gradient itself, -A log pi, without a ratio: GPG, https://arxiv.org/abs/2504.02546. For steps that are
+    on policy, one a rollout."""
+
+    def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
+        never = torch.zeros_like(logprobs, dtype=torch.bool)
+        return SurrogateLoss(-targets.advantages * logprobs, log_ratios.detach(), never, never)
 
 
 def require_width(key: str, width: float, example: float) -> None:

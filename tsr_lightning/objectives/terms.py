@@ -91,6 +91,34 @@ def clipped_surrogate(
     return SurrogateLoss(losses, log_ratios.detach(), clipped_low, clipped_high)
 
 
+def soft_gate(log_ratios: Tensor, advantages: Tensor, *, positive: float, negative: float) -> SurrogateLoss:
+    """SAPO, https://arxiv.org/abs/2511.20347: -(4 / tau) sigmoid(tau (r - 1)) A, with tau = positive where A > 0 and
+    negative elsewhere. Its gradient is that of -r A at r = 1, and fades on both sides of it."""
+    ratios = log_ratios.exp()
+    tau = torch.where(advantages > 0, advantages.new_tensor(positive), advantages.new_tensor(negative))
+    losses = -(4 / tau) * torch.sigmoid(tau * (ratios - 1)) * advantages
+    never = torch.zeros_like(ratios, dtype=torch.bool)
+    return SurrogateLoss(losses, log_ratios.detach(), never, never)
+
+
+def geometric_mean(log_ratios: Tensor, advantages: Tensor, turn_starts: Tensor, *, width: float) -> SurrogateLoss:
+    """GMPO, https://arxiv.org/abs/2507.20673, with the turn as the sequence: -A times the geometric mean of the turn's
+    ratios, each clipped to [exp(-width), exp(width)] on the side that its advantage moves it to."""
+    clipped_low = (advantages < 0) & (log_ratios < -width)
+    clipped_high = (advantages > 0) & (log_ratios > width)
+    clipped = torch.where(clipped_low | clipped_high, log_ratios.clamp(-width, width), log_ratios)
+    means = _turn_means(clipped, turn_starts)
+    return SurrogateLoss(-means.exp() * advantages, means.detach(), clipped_low, clipped_high)
+
+
+def _turn_means(values: Tensor, turn_starts: Tensor) -> Tensor:
+    """The mean [N] over the turn of each token."""
+    starts = turn_starts.nonzero().squeeze(1)
+    lengths = torch.diff(starts, append=starts.new_tensor([len(turn_starts)]))
+    # Its checks, which `unsafe` leaves out, fail without tokens.
+    return torch.segment_reduce(values, "mean", lengths=lengths, unsafe=True).repeat_interleave(lengths)
+
+
 def turn_log_ratios(logprobs: Tensor, log_ratios: Tensor, turn_starts: Tensor) -> Tensor:
     """The log of GSPO-token's ratio, equation 14 of https://arxiv.org/abs/2507.18071, with the turn as the sequence:
     log(sg[s] pi / sg[pi]), s = exp(mean of log(pi / pi_old) over the tokens of the turn).
@@ -102,11 +130,7 @@ def turn_log_ratios(logprobs: Tensor, log_ratios: Tensor, turn_starts: Tensor) -
         log_ratios: [N] log(pi / pi_old).
         turn_starts: [N] 1 at the first token of each turn, 0 at the others; the first token starts a turn.
     """
-    starts = turn_starts.nonzero().squeeze(1)
-    lengths = torch.diff(starts, append=starts.new_tensor([len(turn_starts)]))
-    # Its checks, which `unsafe` leaves out, fail without tokens.
-    means = torch.segment_reduce(log_ratios.detach(), "mean", lengths=lengths, unsafe=True)
-    return means.repeat_interleave(lengths) + (logprobs - logprobs.detach())  # the difference is exactly 0
+    return _turn_means(log_ratios.detach(), turn_starts) + (logprobs - logprobs.detach())  # the difference is exactly 0
 
 
 def clipped_weight(

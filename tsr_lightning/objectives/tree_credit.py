@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tsr_lightning.errors import require, require_coefficient
-from tsr_lightning.objectives.backups import Backup, MaxBackup, found_success, proposed_in
+from tsr_lightning.objectives.backups import Backup, MaxBackup, found_success, proposed_in, were_followed
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.searched import LEFT_OUT, CreditOverride, SearchedCredit
+from tsr_lightning.objectives.searched import CreditOverride, SearchedCredit, beside_comparisons
 from tsr_lightning.objectives.signal import MINIMUM_STD
+from tsr_lightning.objectives.targets import CandidateTarget
 from tsr_lightning.trajectory import Candidate, Comparison, Group, Member, Origin, State, Trajectory, TreePath
 
 
@@ -40,17 +41,19 @@ class TreeCredit(SearchedCredit):
             0.5.
         drop_uniform: leave out states whose responses are all worth the same, where the baseline is theirs. A critic's
             is not, so under PPO none is left out: it would be biased by those that are kept.
+        target: what responses are compared by instead of their values: how far a distribution over them that these
+            improve lies above the policy; null compares the values.
     """
 
     backup: Backup = field(default_factory=MaxBackup)
     imitation: float = 0.0
     size_power: float = 1.0
     drop_uniform: bool = True
+    target: CandidateTarget | None = None
 
     def __post_init__(self) -> None:
         require_coefficient("TreeCredit.imitation", self.imitation)
-        remedy = "1 makes instances equal, 0 makes expansions equal; use a number from 0 to 1"
-        require(0 <= self.size_power <= 1, "TreeCredit.size_power", self.size_power, remedy)
+        require_size_power("TreeCredit.size_power", self.size_power)
 
     def needs_with(self, needs: Needs) -> Needs:
         takes_best, takes_scores = self.backup.takes_best, self.backup.takes_scores_for_returns
@@ -60,17 +63,14 @@ class TreeCredit(SearchedCredit):
         return origin is Origin.SAMPLED
 
     def override(self, member: Member) -> CreditOverride | None:
-        if self.compares(member.origin):
-            return None
-        imitated = member.origin is Origin.SEARCHED and member.succeeded and self.imitation > 0
-        return CreditOverride(self.imitation, 1.0) if imitated else LEFT_OUT
+        return beside_comparisons(member, self.imitation)
 
     def comparisons(self, group: Group, minimum_compared: int) -> list[Group | Comparison]:
         """The trajectories that are compared or imitated as a whole, and the comparison of each expanded state."""
         whole = tuple(trajectory for trajectory in group.trajectories if self._is_whole(trajectory))
         drops_uniform = self.drop_uniform and minimum_compared > 1
         trees = [trajectory.tree for trajectory in group.trajectories if trajectory.tree]
-        states = [each for each in self._states(trees) if not drops_uniform or _varies(each[1])]
+        states = [each for each in self._states(trees) if not drops_uniform or varies(each[1])]
         count = sum(state.expansions for state, _ in states)
         return [
             *([replace(group, trajectories=whole)] if whole else []),
@@ -94,7 +94,16 @@ class TreeCredit(SearchedCredit):
             candidate = trees[i][j]
             return TreePath((candidate.turn,), (state,), values[i][j], successes[i][j], candidate.overlong)
 
-        return [(each, tuple(response(each.state, *place) for place in each.drawn)) for each in expanded_states(trees)]
+        compared = [
+            (each, tuple(response(each.state, *place) for place in each.drawn)) for each in expanded_states(trees)
+        ]
+        if self.target is None:
+            return compared
+        known = were_followed(trees)
+        return [
+            (each, self.target.compared(responses, [known[i][j] for i, j in each.drawn]))
+            for each, responses in compared
+        ]
 
 
 class ExpandedState(NamedTuple):
@@ -134,6 +143,11 @@ def _expansions(trees: Sequence[Sequence[Candidate]], places: Sequence[tuple[int
     return sum(count > 1 for count in nodes.values())
 
 
-def _varies(responses: Sequence[TreePath]) -> bool:
+def require_size_power(key: str, power: float) -> None:
+    require(0 <= power <= 1, key, power, "1 makes instances equal, 0 makes expansions equal; use a number from 0 to 1")
+
+
+def varies(responses: Sequence[TreePath]) -> bool:
+    """True if they are not all worth the same."""
     values = [response.value for response in responses]
     return max(values) - min(values) > MINIMUM_STD

@@ -1,8 +1,9 @@
-"""Search over turns. The strategies that this imports have short names in configurations."""
+"""Search over turns. The strategies and scorers that this imports have short names in configurations."""
 
 from tsr_lightning.search.branching import ContrastBeam, SuffixRestarts, Vine
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
+from tsr_lightning.search.random_rollouts import RandomRollouts
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "FirstImprovement",
     "Lookahead",
     "RandomActions",
+    "RandomRollouts",
     "Sample",
     "SearchFailures",
     "Strategy",

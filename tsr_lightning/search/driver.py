@@ -105,6 +105,7 @@ class Driver:
         self._retry = NoRetry() if retry is None else retry
         self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._retry)
         self._workers = [replace(self._simulator, envs=worker) for worker in workers]
+        self._scorers: dict[int, Scorer] = {}  # as they are in these searches, by the identity of those in strategies
         # an instance, and whether it is scored, and its root, which a group shares; None where its reset failed
         self._first: tuple[tuple[int, int, bool], Node | None] | None = None
 
@@ -294,7 +295,9 @@ class Driver:
         for strategy, own in groups:
             scorer = strategy.traits.scored_by
             if own and scorer is not None:
-                _, nodes = batches.setdefault(id(scorer), (scorer, []))
+                if id(scorer) not in self._scorers:
+                    self._scorers[id(scorer)] = scorer.in_search(self._play_randomly)
+                _, nodes = batches.setdefault(id(scorer), (self._scorers[id(scorer)], []))
                 nodes.extend(own)
         for scorer, nodes in batches.values():
             for node, score in zip(nodes, scorer(nodes, self._values), strict=True):
@@ -305,6 +308,17 @@ class Driver:
                         f"{response}); let it give finite numbers"
                     )
                 node.score = score
+
+    def _play_randomly(self, node: Node, keys: Sequence[Key], horizon: int) -> list[int | None]:
+        """See `TurnSimulator.play_randomly`. Where the environment fails for good no rollout succeeds: the state is
+        ranked last, and nothing is trained on that."""
+        started = time.perf_counter()
+        try:
+            return self._simulator.play_randomly(node, keys, horizon)
+        except RetriesExhausted:
+            return [None] * len(keys)
+        finally:
+            self.costs += Costs(seconds_environment=time.perf_counter() - started)
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
         return self.engine.values([self._simulator.prompt(node) for node in nodes])

@@ -84,7 +84,8 @@ def rehearse_scorer(scorer: Scorer) -> None:
 
     with_rewards, without = _twins(0.25), _twins(0.0)
     try:
-        scores = [list(scorer(nodes, critic)) for nodes in (with_rewards, without)]
+        rehearsed = scorer.in_search(_play_randomly)
+        scores = [list(rehearsed(nodes, critic)) for nodes in (with_rewards, without)]
     except Exception as error:
         raise ConfigError(f"{name} failed in its rehearsal on a small tree: {describe(error)}") from error
     for nodes, found in zip((with_rewards, without), scores, strict=True):
@@ -105,7 +106,7 @@ Play = Callable[[_Tree, bool], Drive]
 
 def _player(name: str, strategy: Strategy, traits: Traits) -> Play:
     """Drives the strategy through a tree; the second argument loses responses."""
-    scorer = traits.scored_by
+    scorer = None if traits.scored_by is None else traits.scored_by.in_search(_play_randomly)
 
     def set_scores(nodes: Sequence[Node]) -> None:
         assert scorer is not None
@@ -183,6 +184,11 @@ def _differs(name: str, trait: str, value: object, did: str) -> ConfigError:
     return ConfigError(
         f"{name}.traits.{trait} is {value}, and in a rehearsal {did}: correct the trait, or the strategy"
     )
+
+
+def _play_randomly(node: Node, keys: Sequence[Key], horizon: int) -> list[int | None]:
+    """Random play of fakes, of which every second one succeeds."""
+    return [1 + key.bits() % horizon if key.bits(1) % 2 else None for key in keys]
 
 
 def _twins(reward: float) -> list[Node]:

@@ -2,12 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tsr_lightning.envs.base import Branchable
 from tsr_lightning.errors import require
+from tsr_lightning.rng import Key
 from tsr_lightning.search.tree import Node
 
 Critic = Callable[[Sequence[Node]], list[float]]  # the value of each node
+# How many random legal actions led from a node to a success, for each key; see `envs.base.HasRandomPlay`
+RandomPlay = Callable[[Node, Sequence[Key], int], list[int | None]]
 
 
 class Scorer(ABC):
@@ -25,6 +29,13 @@ class Scorer(ABC):
     def includes_rewards(self) -> bool:
         """Whether the rewards up to a node are in its score."""
         return False
+
+    def check(self, env: Branchable) -> None:  # noqa: B027  (most score any)
+        """Raises a ConfigError if it cannot score the states of an environment."""
+
+    def in_search(self, play: RandomPlay) -> "Scorer":
+        """The scorer of one driver's searches, which may play from their nodes and remember what it found."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -88,3 +99,10 @@ class WeightedSum(Scorer):
     @property
     def includes_rewards(self) -> bool:
         return any(scorer.includes_rewards for scorer in self.scorers)
+
+    def check(self, env: Branchable) -> None:
+        for scorer in self.scorers:
+            scorer.check(env)
+
+    def in_search(self, play: RandomPlay) -> Scorer:
+        return replace(self, scorers=[scorer.in_search(play) for scorer in self.scorers])

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from tsr_lightning.engines.base import Response, Sampling
-from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.boundary import Call, bounded, name_of
 from tsr_lightning.envs.outcome import Outcome, play, reset
+from tsr_lightning.envs.random_play import play_randomly
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
@@ -133,6 +134,16 @@ class TurnSimulator:
         ids = self.chat_format.write(text, self.prompt(node))
         played = self.chat_format.read(ids, self.prompt(node))  # as the policy's own would be
         return self._step(node, Response(ids, (0.0,) * len(ids), True), played, key, key.fold_in(Stream.BRANCH))
+
+    def play_randomly(self, node: Node, keys: Sequence[Key], horizon: int) -> list[int | None]:
+        """How many random legal actions led from a node to a success, for each key; see `HasRandomPlay`."""
+        env = self.envs[node.driver.env]
+        if not isinstance(env, HasLegalActions):
+            raise ConfigError(
+                f"{name_of(env)} does not list its legal actions, which random play needs: add the method"
+            )
+        call = Call(env, "play_randomly", node.driver.instance)
+        return self._called(call, partial(play_randomly, env, node.snapshot.state, keys, horizon))
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
         """The context after an episode that a budget ended, even where no response would fit behind it; empty where the

@@ -91,7 +91,7 @@ def tree_metrics(
     ]
     differing = sum(not Compared(group, [state], objective).is_uniform() for group, state in states)
     return {
-        "rollout/signal_node_share": differing / max(expanded, 1),
+        "rollout/signal_node_share": differing / max(expanded, len(states), 1),
         "rollout/compared_responses": sum(len(state.members) for _, state in states),
     }
 

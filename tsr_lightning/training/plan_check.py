@@ -44,10 +44,12 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
         "it compares the responses that a search proposes in one state, and no strategy of data.plan proposes several; "
         "use a search (--config search/beam.yaml), or ImitateSuccesses (--config credit/imitate.yaml)"
     )
-    branches = any(strategy.traits.branches for strategy in plan.strategies)
-    require(branches or not objective.needs.tree, "model.objective.init_args.searched", "TreeCredit", remedy)
+    merges = objective.needs.merges_states
+    credit = "GraphCredit" if merges else "TreeCredit"
+    branches = merges or any(strategy.traits.branches for strategy in plan.strategies)
+    require(branches or not objective.needs.tree, "model.objective.init_args.searched", credit, remedy)
     remedy = (
-        "TreeCredit needs independent responses in a state, and this draws some by what came of others, or without "
+        f"{credit} needs independent responses in a state, and this draws some by what came of others, or without "
         "replacement; use a Beam with without_replacement false, or ImitateSuccesses"
     )
     for strategy in plan.strategies:

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack,
 
 from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import PromptStyle, format_answer
-from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
+from tsr_lightning.envs.text_env import TextEnv, TextEnvOptions
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.command_prompts import (

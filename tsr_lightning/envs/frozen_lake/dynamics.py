@@ -10,6 +10,7 @@ Goals and holes lead to themselves with probability 1, so goals keep 1 and holes
 the cell; the actions of a turn are chosen all at once, so on slippery ice V is an upper bound for longer turns.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from numpy.typing import NDArray
 
-from tsr_lightning.envs.frozen_lake.maps import FROZEN, GOAL, START, Rows
+from tsr_lightning.envs.frozen_lake.maps import ENDS, FROZEN, GOAL, START, Rows
 
 ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's order
 # of an action: the upper edge of each outcome's piece of [0, 1), and the cell that it leads to
@@ -63,6 +64,16 @@ def land(outcomes: Outcomes, uniform: float) -> int:
         if uniform < edge:
             return cell
     raise ValueError(f"{uniform} is no number in [0, 1)")
+
+
+def wander(lake: Dynamics, cell: int, choices: Sequence[float], noise: Sequence[float]) -> int | None:
+    """How many actions led to a goal, None where they did not: each is that of a number in [0, 1) of `choices`, and
+    slips as that of `noise` says."""
+    for step, (choice, slip) in enumerate(zip(choices, noise, strict=True)):
+        if lake.letters[cell] in ENDS:
+            return step if lake.letters[cell] == GOAL else None
+        cell = land(lake.outcomes[cell][int(choice * len(ACTIONS))], slip)
+    return len(choices) if lake.letters[cell] == GOAL else None
 
 
 def likeliest(lake: Dynamics, cell: int, action: int) -> int:

@@ -7,12 +7,12 @@ Departs from RAGEN's FrozenLake: a seed names the same lake in every process (th
 hash), a branch can have noise of its own, and "actions left" counts what the turns left allow as well.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Unpack, get_args
 
 from gymnasium.utils import seeding
 
-from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest
+from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest, wander
 from tsr_lightning.envs.frozen_lake.maps import ENDS, GOAL, Rows, given_lake, random_lake, start_cell
 from tsr_lightning.envs.frozen_lake.render import LEGEND, grid, rules, show
 from tsr_lightning.envs.reading import Answer
@@ -23,9 +23,10 @@ from tsr_lightning.envs.text import (
     format_rules,
     parse_answer,
 )
-from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
+from tsr_lightning.envs.text_env import TextEnv, TextEnvOptions
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
-from tsr_lightning.rng import Key
+from tsr_lightning.rng import Key, Stream, draws_of
 
 
 class LakeState(NamedTuple):
@@ -120,6 +121,14 @@ class TextFrozenLake(TextEnv[LakeState]):
 
     def legal_actions(self) -> list[str]:
         return [] if self.has_ended() else [format_answer(self.prompt_style, [name]) for name in ACTIONS]
+
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        """As that of `TextEnv`, on the table of the lake."""
+        rows, cell = self.state
+        lake = dynamics(rows, self._success_rate)
+        choices = draws_of(keys, horizon)
+        slips = draws_of([key.fold_in(Stream.BRANCH) for key in keys], horizon)
+        return [wander(lake, cell, *pair) for pair in zip(choices, slips, strict=True)]
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
         """The best turn by value iteration. After a slippery action it plans from the most probable cell."""

@@ -17,7 +17,8 @@ from tsr_lightning.envs.text import (
     format_rules,
     parse_answer,
 )
-from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
+from tsr_lightning.envs.text_env import TextEnv, TextEnvOptions
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key

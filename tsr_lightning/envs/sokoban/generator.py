@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from tsr_lightning.envs.sokoban.board import MAX_BOXES, Board, Layout, State, before, endings
 from tsr_lightning.envs.sokoban.solver import plan
-from tsr_lightning.envs.text_env import Draws
+from tsr_lightning.envs.turns import Draws
 from tsr_lightning.envs.validate import whole
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key

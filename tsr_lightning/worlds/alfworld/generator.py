@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-from tsr_lightning.envs.text_env import Draws
+from tsr_lightning.envs.turns import Draws
 from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key

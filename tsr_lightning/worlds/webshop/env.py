@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Unpack, get_args
 
 from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import PromptStyle, format_answer
-from tsr_lightning.envs.text_env import Draws, TextEnv, TextEnvOptions, TurnResult
+from tsr_lightning.envs.text_env import TextEnv, TextEnvOptions
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.envs.validate import noise_has_key, one_of
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.webshop.factory import GoalOrderName, GoalSourceName, SplitName, open_tasks

@@ -1,0 +1,89 @@
+"""Distributions over candidates as targets: mctx's own figures, the gradient of the cross-entropy, values by hand."""
+
+import pytest
+import torch
+from trees import candidate_of, searched
+
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.objectives import GRPO, DrGRPO, ExponentialWeights, ImprovedPolicy, MaxBackup, TreeCredit
+from tsr_lightning.objectives.rehearsal import rehearse
+from tsr_lightning.objectives.targets import CandidateTarget, completed, improved
+from tsr_lightning.trajectory import Comparison, Group, State, TreePath
+
+LOGITS = torch.tensor([0.3, -1.2, 0.9, 0.0], dtype=torch.float64)
+VALUES = torch.tensor([0.2, 0.7, -0.4, 0.0], dtype=torch.float64)
+FOLLOWED = torch.tensor([True, True, True, False])
+
+
+def test_the_improved_policy_is_that_of_mctx() -> None:
+    """mctx 0.0.71: `qtransform_completed_by_mix_value(rescale_values=False)` and `softmax(logits + .)` of a root with
+    these prior logits, q values and visits 3, 1, 2 and 0, whose raw value is the mean of q weighted by the prior. Its
+    scale is (50 + 3) * 0.1."""
+    q = completed(VALUES, FOLLOWED, LOGITS.softmax(-1))
+    scaled = [1.0600000619888306, 3.7100000381469727, -2.120000123977661, -0.6485772132873535]
+    policy = [0.22893008589744568, 0.7230052947998047, 0.017346948385238647, 0.03071770817041397]
+    torch.testing.assert_close(5.3 * q, torch.tensor(scaled, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(improved(LOGITS, q, 5.3), torch.tensor(policy, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_values_stay_where_nothing_or_everything_was_followed() -> None:
+    policy = LOGITS.softmax(-1)
+    for followed in (torch.zeros(4, dtype=torch.bool), torch.ones(4, dtype=torch.bool)):
+        assert torch.equal(completed(VALUES, followed, policy), VALUES)
+
+
+def members(*drawn: tuple[str, float]) -> tuple[TreePath, ...]:
+    """Single responses with values; `candidate_of` gives each letter a log-probability of -1."""
+    return tuple(
+        TreePath((candidate_of(text).turn,), (State(1, "s", 0),), value, False, False) for text, value in drawn
+    )
+
+
+@pytest.mark.parametrize("target", [ImprovedPolicy(2.0), ExponentialWeights(2.0)], ids=repr)
+def test_the_step_is_that_of_the_cross_entropy(target: CandidateTarget) -> None:
+    """Sum over draws of gain / draws, by response, is the target minus the policy: down the gradient of the loss."""
+    drawn = members(("a", 0.9), ("b", 0.1), ("a", 0.9), ("cc", 0.5))
+    gains = target.compared(drawn, [True] * 4)
+    assert sum(each.value for each in gains) == pytest.approx(0)
+    of_response = {text: sum(g.value for g in gains if g.turns[0].text == text) / 4 for text in ("a", "b", "cc")}
+    start = {ImprovedPolicy: [-1.0, -1.0, -2.0], ExponentialWeights: [2 / 4, 1 / 4, 1 / 4]}[type(target)]
+    logits = torch.tensor(start, dtype=torch.float64)
+    logits = (logits if isinstance(target, ImprovedPolicy) else logits.log()).requires_grad_()
+    wanted = (logits.detach() + 2.0 * torch.tensor([0.9, 0.1, 0.5], dtype=torch.float64)).softmax(-1)
+    loss = -(wanted * logits.log_softmax(-1)).sum()
+    [gradient] = torch.autograd.grad(loss, logits)
+    assert list(of_response.values()) == pytest.approx((-gradient).tolist())
+
+
+def test_what_was_not_followed_gets_the_mean_of_what_was() -> None:
+    """q of b becomes 0.8, that of a; so both keep the policy's share, and nothing is learned."""
+    gains = ImprovedPolicy(3.0).compared(members(("a", 0.8), ("b", 0.1)), [True, False])
+    assert [each.value for each in gains] == pytest.approx([0.0, 0.0])
+
+
+def test_tree_credit_compares_by_a_target() -> None:
+    """a leads to b, which succeeds; c leads nowhere and is a guess, so it is taken for as good as a, which is followed.
+    d failed. With V the discounted success 0.9: p' = softmax(log p + 2 (0.9 or 0))."""
+    tree = (
+        candidate_of("a", key="B"),
+        candidate_of("c", key="C", score=0.4),
+        candidate_of("d", key="D", done=True, score=0.0),
+        candidate_of("b", 0, key="E", succeeded=True),
+        candidate_of("x", 0, key="F", done=True, score=0.0),
+    )
+    objective = DrGRPO(searched=TreeCredit(MaxBackup(0.9), target=ImprovedPolicy(2.0)))
+    first, _ = [part for part in objective.comparisons(Group(0, (searched(tree),))) if isinstance(part, Comparison)]
+    # q = 0.9, (0.9 p + 0 p) / 2 p = 0.45, 0
+    wanted = torch.tensor([1.8, 0.9, 0.0], dtype=torch.float64).softmax(-1) - 1 / 3
+    assert [each.value for each in first.members] == pytest.approx((3 * wanted).tolist())
+
+
+@pytest.mark.parametrize("target", [ImprovedPolicy(), ExponentialWeights()], ids=repr)
+def test_a_target_passes_the_rehearsal(target: CandidateTarget) -> None:
+    rehearse(GRPO(searched=TreeCredit(target=target)))
+
+
+@pytest.mark.parametrize("target", [ImprovedPolicy, ExponentialWeights])
+def test_a_scale_of_nothing_is_refused(target: type[ImprovedPolicy]) -> None:
+    with pytest.raises(ConfigError, match=r"scale is 0: give a positive number"):
+        target(0)

@@ -1,0 +1,50 @@
+"""Checks, before a run whose credit takes states with equal keys for one, that they go on alike."""
+
+from collections.abc import Callable
+from textwrap import shorten
+
+from tsr_lightning.envs.base import Branchable, HasLegalActions
+from tsr_lightning.envs.boundary import name_of
+from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
+from tsr_lightning.envs.checker.noise import check_noise
+from tsr_lightning.envs.checker.recording import Recorder
+from tsr_lightning.envs.checker.snapshots import take_snapshot
+from tsr_lightning.envs.checker.state_keys import check_state_keys
+from tsr_lightning.errors import ConfigError
+
+SEEDS, DEPTHS, TURNS, KEYS = range(3), (0, 1), 6, 8
+
+
+def check_merging(make: Callable[[], Branchable], credit: str, takes_best: bool) -> None:
+    """Refuses an environment whose state key says too little, or whose chance would make a maximum luck.
+
+    It plays random legal actions, so nothing is seen of an environment that lists none.
+
+    Args:
+        make: makes the environment.
+        credit: that merges its states, for a message.
+        takes_best: the best outcome stands for all.
+    """
+    env = make()
+    if not isinstance(env, HasLegalActions):
+        return
+    name = name_of(env)
+    recorder = Recorder(env, EnvFactory(name, env, None, None), TURNS, ())
+    noisy = False
+    try:
+        for seed, depth in ((seed, depth) for seed in SEEDS for depth in DEPTHS):
+            snapshot = take_snapshot(recorder, seed, depth)
+            if snapshot is not None:
+                noisy = check_noise(snapshot, KEYS) or noisy
+                check_state_keys(snapshot)
+    except BranchabilityError as error:
+        found = shorten(str(error), 140, placeholder="...")
+        raise ConfigError(
+            f"{credit} takes states with equal keys for one, and {name} breaks the contract: {found}; correct it "
+            "(check_branchable tells more), or use TreeCredit"
+        ) from error
+    if noisy and takes_best:
+        raise ConfigError(
+            f"{credit} has a MaxBackup, and equal actions in one state of {name} had two outcomes, of which the best "
+            "is luck: use MeanBackup (--config credit/graph.yaml)"
+        )
