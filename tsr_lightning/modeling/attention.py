@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import sdpa_mask
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.modeling.recurrence import Recurrence
 
 NAME = "shared_prefix"
 
@@ -59,9 +60,12 @@ def install(model: PreTrainedModel) -> None:
         )
 
 
-def packed_inputs(ids: Tensor, positions: Tensor, attention: PackedAttention) -> dict[str, Any]:
+def packed_inputs(
+    ids: Tensor, positions: Tensor, attention: PackedAttention, recurrence: Recurrence | None = None
+) -> dict[str, Any]:
     """Arguments of a model's forward pass over packed tokens: ids [T] at positions [T] in their sequences."""
-    return {
+    states = {} if recurrence is None else {"packed_recurrence": recurrence}
+    return states | {
         "input_ids": ids[None],
         "position_ids": positions[None],
         "attention_mask": ids.new_zeros(1, 1, 1, 1),  # of four dimensions, so that transformers builds none

@@ -26,6 +26,7 @@ from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 
 from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed_inputs
 from tsr_lightning.modeling.kernels import Kernels, Operators
+from tsr_lightning.modeling.recurrence import Recurrence
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,19 @@ def is_capturable(backbone: Any) -> bool:
 
 
 def run(
-    backbone: nn.Module, ids: Tensor, positions: Tensor, attention: PackedAttention, outputs: OutputPositions
+    backbone: nn.Module,
+    ids: Tensor,
+    positions: Tensor,
+    attention: PackedAttention,
+    outputs: OutputPositions,
+    recurrence: Recurrence | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A pass over packed ids [T] at positions [T] in their sequences.
+    """A pass over packed ids [T] at positions [T] in their sequences, with the recurrence of a model that has one.
 
     Returns:
         The final hidden states at the output positions [N, H], and the states [T, H] that `finish` completes.
     """
-    inputs = packed_inputs(ids, positions, attention)
+    inputs = packed_inputs(ids, positions, attention, recurrence)
     if not is_supported(backbone):
         hidden = backbone(**inputs).last_hidden_state[0]
         return hidden.index_select(0, _on(outputs.tokens, hidden)), hidden
@@ -118,9 +124,15 @@ def run(
     return out.last_hidden_state[0], out.hidden_states[-1][0]
 
 
-def run_whole(backbone: nn.Module, ids: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:
+def run_whole(
+    backbone: nn.Module,
+    ids: Tensor,
+    positions: Tensor,
+    attention: PackedAttention,
+    recurrence: Recurrence | None = None,
+) -> Tensor:
     """A pass over packed ids [T] at positions [T]: the final hidden states of all tokens [T, H]."""
-    return backbone(**packed_inputs(ids, positions, attention)).last_hidden_state[0]
+    return backbone(**packed_inputs(ids, positions, attention, recurrence)).last_hidden_state[0]
 
 
 def finish(backbone: nn.Module, unfinished: Tensor, positions: Tensor, attention: PackedAttention) -> Tensor:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from tsr_lightning.batching.packing import Packed
-from tsr_lightning.modeling import packed_forward
+from tsr_lightning.modeling import packed_forward, recurrence
 from tsr_lightning.modeling.attention import OutputPositions
 from tsr_lightning.modeling.training_attention import TrainingAttention
 
@@ -43,7 +43,8 @@ class PackedCausalLM:
         positions, places = np.unique(packed.output_positions.cpu().numpy(), return_inverse=True)
         positions = positions if len(positions) else np.zeros(1, dtype=np.int64)  # a batch without sampled tokens
         outputs = OutputPositions(positions, attention.select_queries(positions))
-        hidden, _ = packed_forward.run(self.model.base_model, packed.ids, packed.positions, attention, outputs)
+        states = recurrence.for_training(self.model, packed.segments, packed.ids.device)
+        hidden, _ = packed_forward.run(self.model.base_model, packed.ids, packed.positions, attention, outputs, states)
         hidden = hidden.index_select(0, torch.from_numpy(places).to(hidden.device))  # [M, H]
         return TokenScores(hidden, *self._score(hidden, packed.target_ids, temperature, entropies))
 

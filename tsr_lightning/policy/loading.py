@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from tsr_lightning.errors import require
-from tsr_lightning.modeling import attention, packed_forward
+from tsr_lightning.modeling import attention, packed_forward, recurrence
 from tsr_lightning.modeling.kernels import Kernels, multiplies_bfloat16
 from tsr_lightning.policy.architecture import small_config
 from tsr_lightning.policy.checks import check_vocabulary
@@ -49,6 +49,7 @@ def load_model(
         )
     attention.install(base)
     packed_forward.install(base, Kernels(spec.kernels))
+    recurrence.install(base)
     if spec.quantisation is None:  # quantised weights were loaded on the device
         nn.Module.to(base, device)
     embedding = base.get_input_embeddings().weight
