@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tsr_lightning.engines.transformers.kv_store import KVShape, KVStore
+from tsr_lightning.engines.transformers.kv_store import KVShape, KVStore, LayerShape
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
 from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.kernels import Kernels
@@ -343,7 +343,7 @@ def test_a_step_does_not_depend_on_the_number_of_threads() -> None:
 def test_a_decode_step_stores_its_keys_and_sees_them(window: int | None) -> None:
     """As the engine calls it: columns that were copied, then the step's own."""
     drawn = RandomStep.draw(6, 5, 7, 40)
-    store = KVStore(KVShape(1, 2, 16, 16, torch.float32, 4, torch.float32), drawn.size, CPU)
+    store = KVStore(KVShape((LayerShape(2, 16, 16),), torch.float32, 4, torch.float32), drawn.size, CPU)
     store.keys[0].normal_(), store.values[0].normal_()
     decode = NativeBackend(2).decode(store, drawn.prompts, drawn.columns.shape[1])
     groups, columns = (x.flatten().tolist() for x in np.indices(drawn.columns.shape))

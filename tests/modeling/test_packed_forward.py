@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from tsr_lightning.batching.packing import pack
-from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore
+from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore, LayerShape
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.modeling import attention, packed_forward
@@ -162,7 +162,7 @@ def store_for(model: PreTrainedModel, kernels: Kernels) -> tuple[KVStore, TorchB
     config = model.config
     width = config.head_dim if isinstance(config, Qwen3Config) else config.hidden_size // config.num_attention_heads
     heads = config.num_key_value_heads
-    shape = KVShape(LAYERS, heads, width, width, torch.float32, config.hidden_size, torch.float32)
+    shape = KVShape((LayerShape(heads, width, width),) * LAYERS, torch.float32, config.hidden_size, torch.float32)
     is_native = kernels is Kernels.NATIVE
     backend = (
         NativeBackend(config.num_attention_heads // heads) if is_native else TorchBackend(DecodeBuffer(shape, 64, CPU))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tsr_lightning.engines.transformers.cache import BUFFER_SHARE
 from tsr_lightning.engines.transformers.engine import PREFILL_TOKENS, SAMPLED_LOGITS
-from tsr_lightning.engines.transformers.kv_store import KVShape
+from tsr_lightning.engines.transformers.kv_store import KVShape, LayerShape
 from tsr_lightning.estimate.activations import Activations, PassSize
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.setup import Setup
@@ -97,7 +97,7 @@ def kv_shape(setup: Setup) -> KVShape:
     """Returns what the engine stores of a token: keys and values of all layers, and a hidden state."""
     shape, dtype = setup.shape, DTYPES[setup.spec.dtype]
     heads, width = shape.num_key_value_heads, shape.head_dim
-    return KVShape(shape.num_hidden_layers, heads, width, width, dtype, shape.hidden_size, dtype)
+    return KVShape((LayerShape(heads, width, width),) * shape.num_hidden_layers, dtype, shape.hidden_size, dtype)
 
 
 def buffer_tokens(setup: Setup) -> int:

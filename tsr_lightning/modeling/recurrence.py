@@ -7,7 +7,8 @@ computes packed sequences as each alone is checked by `policy.probe`.
 """
 
 import inspect
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from transformers import Cache, PreTrainedModel
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.modeling.state_rows import RowPlan, plan_rows
 
+_NO_LIMITS = (0.0, math.inf)
 _CACHES = {"cache_params", "past_key_values"}  # transformers' names of a mixer's second argument
 
 
@@ -50,15 +52,15 @@ class MixerState(Cache):
     def tensors(self) -> list[Tensor]:
         return [*self.conv.values(), *self.recurrent.values()]
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> "MixerState":
-        """A state of the same kind."""
-        count = len(self.conv)
-        conv, recurrent = zip(self.conv, tensors[:count], strict=True), zip(self.recurrent, tensors[count:], strict=True)
-        return MixerState(dict(conv), dict(recurrent))
+    def map(self, change: Callable[[Tensor], Tensor]) -> "MixerState":
+        """A state of changed tensors."""
+        conv, recurrent = ({i: change(t) for i, t in part.items()} for part in (self.conv, self.recurrent))
+        return MixerState(conv, recurrent)
 
     def split(self) -> list["MixerState"]:
         """A state for each row."""
-        return [self.with_tensors(rows) for rows in zip(*(t.split(1) for t in self.tensors()), strict=True)]
+        rows = len(self.tensors()[0])
+        return [self.map(lambda tensor, row=row: tensor[row : row + 1]) for row in range(rows)]
 
     # what mixers call
 
@@ -121,6 +123,12 @@ def _forward(
     if packed_recurrence is None:
         return type(mixer).forward(mixer, hidden_states, *others, **named)
     return packed_recurrence.mix(mixer, hidden_states[0])[None]
+
+
+def steps_exactly(mixer: nn.Module) -> bool:
+    """True if a row of one token that takes up a state is computed as in a longer row. Mixers of Mamba-2 leave the
+    limits of their time step out of it (transformers 5.23), which Nemotron-H has."""
+    return tuple(vars(mixer).get("time_step_limit", _NO_LIMITS)) == _NO_LIMITS
 
 
 def run_rows(mixer: nn.Module, rows: Tensor, state: MixerState) -> Tensor:

@@ -3,7 +3,7 @@
 Packed tokens are a tree of prefixes. Attention sees each token's own past through a mask; a state has to be carried
 along it. So the tree is cut at its branch points into rows, and a row takes up the state at the end of another one.
 Rows whose end is needed have the exact length of others beside them, and all others are padded at their ends, where
-nothing is read.
+nothing is read. A row that takes up a state has two tokens or more: for a single one mixers have code of another kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def plan_rows(
     rows: list[_Row] = []
     given: dict[int, int] = {}  # packed token with a state -> level of its row
     for path, origin, is_needed in _stops(segments, origins, all_ends):
-        begin = _after_last(path[:-1], given)
+        begin = _after_last(path[:-2], given)
         if int(path[-1]) not in given and (is_needed or len(path) - begin >= _LEAST):
             rows.append(_row(path, begin, origin, given, is_exact=True))
             given[int(path[-1])] = rows[-1].level

@@ -5,22 +5,26 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tsr_lightning.engines.local_model import Model, autocast_dtype
 from tsr_lightning.engines.transformers.cuda_graphs import CudaGraphs, Direct, Replay
-from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore
+from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore, LayerShape
 from tsr_lightning.engines.transformers.native_backend import NativeBackend, NativeDecode
+from tsr_lightning.engines.transformers.state_store import StateStore
 from tsr_lightning.engines.transformers.static_backend import StaticBackend, StaticDecode, StepRounding
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend, TorchDecode
-from tsr_lightning.engines.transformers.trie import Trie
+from tsr_lightning.engines.transformers.trie import CachedSequence, Trie
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams, dot_product
 from tsr_lightning.modeling.flex import HeadShape
+from tsr_lightning.modeling.recurrence import MixerState, mixers, run_rows
 
 _MIB = 2**20
+_STATES_OF_A_GROUP = 3  # before its prompt, where that parts from another one, and after it
+STATE_CACHE_MIB = 2048
 BUFFER_SHARE = 1 / 3  # of the memory, for the decode buffer of a backend that needs one
 
 
@@ -35,19 +39,30 @@ class PrefixCache:
         kv_cache_mib: memory for them.
         context_tokens: most tokens of a prompt and its response.
         stream: captures decode steps; None on a CPU.
+        state_cache_mib: memory for states, where layers are recurrent.
     """
 
-    def __init__(self, model: Model, kv_cache_mib: int, context_tokens: int, stream: torch.cuda.Stream | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        kv_cache_mib: int,
+        context_tokens: int,
+        stream: torch.cuda.Stream | None,
+        state_cache_mib: int = STATE_CACHE_MIB,
+    ) -> None:
         lm = model.causal_lm
-        shape, heads = _shapes_of(lm)
+        probe = _probe(lm)
+        shape = probe.kv_shape
         self.device = lm.device
         self.precision = autocast_dtype(lm.device)
         kernels = packed_forward.kernels_of(lm)
-        is_native = kernels.uses_native(lm.device, shape.dtype)
-        is_static = kernels.uses_flex(lm.device, heads, gradients=False)
+        shared = {heads.heads // heads.key_heads for heads in probe.heads.values()}
+        is_native = len(shared) == 1 and kernels.uses_native(lm.device, shape.dtype)
+        is_uniform = len(set(probe.heads.values())) == 1 and not probe.states
+        is_static = is_uniform and kernels.uses_flex(lm.device, next(iter(probe.heads.values())), gradients=False)
         rounding = StepRounding()
         buffer = 0.0 if is_native else BUFFER_SHARE
-        buffer_tokens = int(kv_cache_mib * _MIB * buffer) // shape.token_bytes
+        buffer_tokens = int(kv_cache_mib * _MIB * buffer) // max(1, shape.token_bytes)
         slots = int(kv_cache_mib * _MIB * (1 - buffer)) // shape.slot_bytes - is_static
         needed = rounding.lengths.most(context_tokens) + 1 if is_static else context_tokens
         token_bytes = max(shape.slot_bytes / (1 - buffer), 0 if is_native else shape.token_bytes / buffer)
@@ -64,17 +79,58 @@ class PrefixCache:
         self.finished = np.zeros(slots, dtype=np.bool_)  # of each slot: whether its hidden state is the final one
         self.backend: TorchBackend | NativeBackend | StaticBackend
         if is_native:
-            self.backend = NativeBackend(heads.heads // heads.key_heads)
+            self.backend = NativeBackend(shared.pop())
         elif is_static:
             memory = DecodeBuffer(shape, buffer_tokens, lm.device)
             self.backend = StaticBackend(memory, _replay(lm, stream), rounding)
         else:
             self.backend = TorchBackend(DecodeBuffer(shape, buffer_tokens, lm.device))
+        self.states: StateStore | None = None
+        self.most_groups = self.most_rows = 2**62  # of responses that are sampled at once
+        if probe.states:
+            state_bytes = sum(tensor.nbytes for state in probe.states.values() for tensor in state.tensors())
+            count = int(state_cache_mib * _MIB) // state_bytes
+            require(
+                count >= 2 * _STATES_OF_A_GROUP,
+                "Transformers.state_cache_mib",
+                state_cache_mib,
+                f"a state of this model's recurrent layers takes {state_bytes / _MIB:.1f} MiB, so give "
+                f"{int(2 * _STATES_OF_A_GROUP * state_bytes / _MIB) + 1} or more",
+            )
+            self.states = StateStore(probe.states, count // 2)
+            self.most_groups, self.most_rows = count // 2 // _STATES_OF_A_GROUP, count - count // 2
 
     @property
     def used_bytes(self) -> int:
         """Memory of the slots that were used since the weights changed; a CPU has not touched the others."""
         return self.trie.used * self._slot_bytes
+
+    def clear(self) -> None:
+        """Empties the cache: other weights give other keys."""
+        self.trie.clear()
+        if self.states is not None:
+            self.states.clear()
+
+    def reserve(self, count: int) -> None:
+        """Makes slots free, whose prefixes lose their states."""
+        evicted = self.trie.reserve(count)
+        if self.states is not None:
+            self.states.forget(evicted)
+
+    def first_new(self, prompt: CachedSequence) -> int:
+        """The place of the first token of a prompt that has to be computed, so that what follows can be."""
+        return prompt.cached if self.states is None else self.states.last(prompt.slots)
+
+    def starts(self, prompts: Sequence[CachedSequence]) -> list[int]:
+        """The places of the prompts' first tokens that a pass computes, if each leaves out those of the ones before."""
+        starts, computed = [], set[int]()
+        for prompt in prompts:
+            start = self.first_new(prompt)
+            slots = prompt.slots[start:].tolist()
+            new = next((i for i, slot in enumerate(slots) if slot not in computed), len(slots))
+            computed.update(slots[new:])
+            starts.append(start + new)
+        return starts
 
     def hidden(self, slots: Sequence[int]) -> Tensor:
         """The hidden states at slots [N, H]."""
@@ -95,30 +151,38 @@ def _replay(lm: PreTrainedModel, stream: torch.cuda.Stream | None) -> Replay:
     return Direct()
 
 
-def _shapes_of(lm: PreTrainedModel) -> tuple[KVShape, HeadShape]:
+def _probe(lm: PreTrainedModel) -> "_Probe":
     """Sizes are taken from a pass over two tokens."""
-    probe, ids = _ShapeProbe(), torch.arange(2, device=lm.device)
-    hidden = packed_forward.run_whole(lm.base_model, ids, ids, probe)
-    layers = lm.config.get_text_config().num_hidden_layers
-    distinct = {(of_layer.key_heads, of_layer.width, of_layer.value_width, of_layer.dtype) for of_layer in probe.shapes}
-    if len(probe.shapes) != layers or len(distinct) != 1:
-        raise ConfigError(
-            f"model.policy.model attends in {len(probe.shapes)} of {layers} layers, in {len(distinct)} shapes: use a "
-            "model in which all layers attend, in the same shape"
-        )
-    heads = probe.shapes[0]
-    shape = KVShape(
-        layers, heads.key_heads, heads.width, heads.value_width, heads.dtype, hidden.shape[-1], hidden.dtype
-    )
-    return shape, heads
+    probe, ids = _Probe(lm.dtype), torch.arange(2, device=lm.device)
+    hidden = packed_forward.run_whole(lm.base_model, ids, ids, probe, probe if mixers(lm) else None)
+    probe.hidden, probe.hidden_dtype = hidden.shape[-1], hidden.dtype
+    return probe
 
 
-class _ShapeProbe:
-    """Records the shapes of queries, keys and values of each layer."""
+class _Probe:
+    """Records the shapes of each layer's queries, keys and values, and the states of mixers."""
 
-    def __init__(self) -> None:
-        self.shapes: list[HeadShape] = []
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.heads: dict[int, HeadShape] = {}
+        self.states: dict[nn.Module, MixerState] = {}
+        self.hidden, self.hidden_dtype = 0, dtype
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
-        self.shapes.append(HeadShape.of(query, value))
+        if layer in self.heads:
+            raise ConfigError(
+                f"model.policy.model attends twice in layer {layer}, for which the engine has no memory: use another "
+                "model, or data.engine VLLM"
+            )
+        self.heads[layer] = HeadShape.of(query, value)
         return dot_product(query[None], key[None], value[None], None, scores, causal=True)[0].transpose(0, 1)
+
+    def mix(self, mixer: nn.Module, hidden: Tensor) -> Tensor:
+        self.states[mixer] = MixerState()
+        return run_rows(mixer, hidden[None], self.states[mixer])[0]
+
+    @property
+    def kv_shape(self) -> KVShape:
+        shapes = {i: LayerShape(each.key_heads, each.width, each.value_width) for i, each in self.heads.items()}
+        layers = tuple(shapes.get(i, LayerShape()) for i in range(max(shapes, default=-1) + 1))
+        dtype = next((each.dtype for each in self.heads.values()), self.hidden_dtype)
+        return KVShape(layers, dtype, self.hidden, self.hidden_dtype)

@@ -16,10 +16,11 @@ from torch import Tensor
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.engines.local_model import Model, autocast_dtype, inference_mode, weights_version
-from tsr_lightning.engines.transformers.cache import Decode, PrefixCache
+from tsr_lightning.engines.transformers.cache import STATE_CACHE_MIB, Decode, PrefixCache
 from tsr_lightning.engines.transformers.sampling import removed_parts, sample
 from tsr_lightning.engines.transformers.sequence_groups import SequenceData, SequenceGroup, SequenceState, unpack_bits
-from tsr_lightning.engines.transformers.trie import CachedSequence, Trie
+from tsr_lightning.engines.transformers.state_store import DecodeStates, PrefillStates
+from tsr_lightning.engines.transformers.trie import CachedSequence
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
 from tsr_lightning.modeling.segments import Segment
@@ -35,13 +36,20 @@ class TransformersEngine:
     """Samples responses from a causal language model. Arguments as of `EngineSpec.build` and `spec.Transformers`."""
 
     def __init__(
-        self, model: Model, end_ids: frozenset[int], context_tokens: int, kv_cache_mib: int, max_num_seqs: int
+        self,
+        model: Model,
+        end_ids: frozenset[int],
+        context_tokens: int,
+        kv_cache_mib: int,
+        max_num_seqs: int,
+        state_cache_mib: int = STATE_CACHE_MIB,
     ) -> None:
         self.model = model
         self.end_ids = end_ids
         self.context_tokens = context_tokens
         self.kv_cache_mib = kv_cache_mib
         self.max_num_seqs = max_num_seqs
+        self.state_cache_mib = state_cache_mib
         self._costs = Costs()
         self._version: object = None
         self._cache: PrefixCache | None = None
@@ -102,9 +110,11 @@ class TransformersEngine:
             if version != self._version:
                 torch.clear_autocast_cache()  # casts of the weights before, where one context spans an update
             if self._cache is None or self._cache.precision != precision:
-                self._cache = PrefixCache(self.model, self.kv_cache_mib, self.context_tokens, self._stream)
+                self._cache = PrefixCache(
+                    self.model, self.kv_cache_mib, self.context_tokens, self._stream, self.state_cache_mib
+                )
             elif version != self._version:
-                self._cache.trie.clear()
+                self._cache.clear()
             self._version = version
             try:
                 yield self._cache
@@ -116,12 +126,13 @@ class TransformersEngine:
         """Groups of similar length together, as many as memory and `max_num_seqs` allow; a large group is split."""
         chunk: list[SequenceGroup] = []
         longest = columns = tokens = count = 0
+        rows = min(self.max_num_seqs, cache.most_rows)
         for group in self._split(sorted(groups, key=lambda group: len(group.ids)), cache):
             longer, wider = max(longest, len(group.ids)), max(columns, group.max_new_tokens)
-            fits = cache.backend.fits(len(chunk) + 1, longer, wider)
+            fits = len(chunk) < cache.most_groups and cache.backend.fits(len(chunk) + 1, longer, wider)
             more_tokens = tokens + len(group.ids) + group.max_new_tokens
             more = count + len(group.sequences)
-            if chunk and (not fits or more_tokens > cache.trie.capacity or more > self.max_num_seqs):
+            if chunk and (not fits or more_tokens > cache.trie.capacity or more > rows):
                 yield chunk
                 chunk, longer, wider = [], len(group.ids), group.max_new_tokens
                 more_tokens, more = len(group.ids) + group.max_new_tokens, len(group.sequences)
@@ -132,13 +143,14 @@ class TransformersEngine:
 
     def _split(self, groups: Sequence[SequenceGroup], cache: PrefixCache) -> Iterator[SequenceGroup]:
         """Groups in parts, each of which fits alone."""
+        rows = min(self.max_num_seqs, cache.most_rows)
         for group in groups:
             part = SequenceGroup(group.ids)
             for data in group.sequences:
                 columns = part.max_new_tokens + data.max_new_tokens
                 tokens = len(part.ids) + columns
                 fits = tokens <= cache.trie.capacity and cache.backend.fits(1, len(part.ids), columns)
-                if part.sequences and (not fits or len(part.sequences) == self.max_num_seqs):
+                if part.sequences and (not fits or len(part.sequences) == rows):
                     yield part
                     part = SequenceGroup(group.ids)
                 part.sequences.append(data)
@@ -152,13 +164,13 @@ class TransformersEngine:
         trie.begin()
         matched = [trie.match_prefix(group.ids) for group in chunk]
         new = sum(len(g.ids) - len(slots) + g.max_new_tokens for g, slots in zip(chunk, matched, strict=True))
-        trie.reserve(new)
+        cache.reserve(new)
         prompts = [trie.insert(group.ids, slots) for group, slots in zip(chunk, matched, strict=True)]
         pending: list[tuple[SequenceGroup, CachedSequence]] = []
         count = 0
         for group, prompt in zip(chunk, prompts, strict=True):
             group.prompt_slot = int(prompt.slots[-1])
-            own = len(prompt.slots) - prompt.cached
+            own = len(prompt.slots) - cache.first_new(prompt)
             if pending and count + own > PREFILL_TOKENS:
                 self._prefill_pass(pending, cache)
                 pending, count = [], 0
@@ -171,11 +183,18 @@ class TransformersEngine:
 
     def _prefill_pass(self, pending: Sequence[tuple[SequenceGroup, CachedSequence]], cache: PrefixCache) -> None:
         """Runs one forward pass over the ends of prompts that are not cached."""
-        segments = [Segment(len(prompt.slots) - prompt.cached, prompt.slots) for _, prompt in pending]
-        ids = [token for group, prompt in pending for token in group.ids[prompt.cached :]]
-        positions = np.concatenate([np.arange(prompt.cached, len(prompt.slots)) for _, prompt in pending])
-        slots = np.concatenate([prompt.slots[prompt.cached :] for _, prompt in pending])
+        if cache.states is not None:  # what a later prompt leaves out begins no earlier than the one that computes it
+            pending = sorted(pending, key=lambda each: cache.first_new(each[1]))
+        starts = cache.starts([prompt for _, prompt in pending])
+        whole = [Segment(len(p.slots) - start, p.slots) for (_, p), start in zip(pending, starts, strict=True)]
+        segments = [segment for segment in whole if segment.length]
+        if not segments:
+            return
+        ids = [token for (group, _), start in zip(pending, starts, strict=True) for token in group.ids[start:]]
+        positions = np.concatenate([np.arange(segment.start, len(segment.path)) for segment in segments])
+        slots = np.concatenate([segment.path[segment.start :] for segment in segments])
         attention = cache.backend.prefill(cache.store, segments, slots)
+        states = PrefillStates(cache.states, whole, cache.device) if cache.states is not None else None
         ends = np.cumsum([segment.length for segment in segments]) - 1
         hidden, unfinished = packed_forward.run(
             self.model.causal_lm.base_model,
@@ -183,7 +202,10 @@ class TransformersEngine:
             torch.from_numpy(positions).to(cache.device),
             attention,
             OutputPositions(ends, attention.select_queries(ends)),
+            states,
         )
+        if states is not None:
+            states.keep()
         cache.store_hidden(slots, unfinished, finished=False)
         cache.store_hidden(slots[ends], hidden, finished=True)
         self._costs += Costs(
@@ -210,24 +232,29 @@ class TransformersEngine:
         prompts = self._prefill(chunk, cache)
         states = [SequenceState(group, data, group.prompt_slot) for group in chunk for data in group.sequences]
         attention: Decode | None = None
+        recurrence: DecodeStates | None = None
         present = list(chunk)
         for index in range(max(state.data.max_new_tokens for state in states)):
             self._sample(states, index, cache, temperature)
+            if recurrence is not None:
+                recurrence.keep([state.slot for state in states if state.data.is_over(self.end_ids)])
             states = [state for state in states if not state.data.is_over(self.end_ids)]
-            pending = self._advance(states, cache.trie)
+            pending = self._advance(states, cache)
             if not states:
                 return
             if attention is None:
                 # the last token of a response is not computed
                 columns = max(group.max_new_tokens - len(group.sequences) for group in chunk)
                 attention = cache.backend.decode(cache.store, [prompt.slots for prompt in prompts], columns)
+                if cache.states is not None:
+                    recurrence = DecodeStates(cache.states, list(dict.fromkeys(group.prompt_slot for group in chunk)))
             unfinished = {id(state.group) for state in states}
             if len(unfinished) <= _SHRINK_AT * len(present):
                 stay = [i for i, group in enumerate(present) if id(group) in unfinished]
                 attention.keep(stay)
                 present = [present[i] for i in stay]
             if pending:
-                self._decode_pass(pending, present, attention, cache)
+                self._decode_pass(pending, present, attention, recurrence, cache)
 
     def _sample(self, states: Sequence[SequenceState], index: int, cache: PrefixCache, temperature: float) -> None:
         """Samples each response's token of this index; responses with the same prefix share its distribution."""
@@ -244,25 +271,29 @@ class TransformersEngine:
                 state.data.ids.append(token)
                 state.data.logprobs.append(logprob)
 
-    def _advance(self, states: Sequence[SequenceState], trie: Trie) -> list[SequenceState]:
-        """Moves each response to the prefix that ends with its sampled token; returns one for each that is new."""
-        pending: list[SequenceState] = []
+    def _advance(self, states: Sequence[SequenceState], cache: PrefixCache) -> list[SequenceState]:
+        """Moves each response to the prefix that ends with its sampled token; returns one for each that is to be
+        computed: it is new, or has a state that is not kept."""
+        pending: dict[int, SequenceState] = {}
         for state in states:
             token = state.data.ids[-1]
-            slot = trie.find(state.slot, token)
+            slot = cache.trie.find(state.slot, token)
             if slot is None:
-                slot = trie.add(state.slot, token, len(state.group.ids) + len(state.data.ids) - 1)
-                pending.append(state)
+                slot = cache.trie.add(state.slot, token, len(state.group.ids) + len(state.data.ids) - 1)
+                pending[slot] = state
             else:
-                trie.touch(slot)
+                cache.trie.touch(slot)
+                if cache.states is not None:
+                    pending.setdefault(slot, state)
             state.slot = slot
-        return pending
+        return list(pending.values())
 
     def _decode_pass(
         self,
         pending: Sequence[SequenceState],
         present: Sequence[SequenceGroup],
         attention: Decode,
+        recurrence: DecodeStates | None,
         cache: PrefixCache,
     ) -> None:
         """Runs one forward pass over newly sampled tokens."""
@@ -277,7 +308,10 @@ class TransformersEngine:
         columns = [state.group.add_column(state.slot, cache.trie) for state in pending]
         slots = [state.slot for state in pending]
         attention.prepare(groups, columns, unpack_bits([state.group.visible[state.slot] for state in pending]), slots)
-        hidden = attention.forward(self.model.causal_lm.base_model, [state.data.ids[-1] for state in pending])
+        if recurrence is not None:
+            recurrence.prepare([cache.trie.parent(slot) for slot in slots], slots)
+        ids = [state.data.ids[-1] for state in pending]
+        hidden = attention.forward(self.model.causal_lm.base_model, ids, recurrence)
         cache.store_hidden(np.array(slots), hidden, finished=True)
         self._costs += Costs(
             tokens_computed=len(pending),

@@ -10,13 +10,19 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Sizes of a layer's keys and values; zeros where it does not attend."""
+
+    heads: int = 0  # of keys and values
+    key_width: int = 0
+    value_width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KVShape:
     """Sizes of what a model stores per token."""
 
-    layers: int
-    heads: int  # of keys and values
-    key_width: int
-    value_width: int
+    layers: tuple[LayerShape, ...]
     dtype: torch.dtype  # of keys and values
     hidden: int  # width of the last hidden state
     hidden_dtype: torch.dtype
@@ -24,16 +30,21 @@ class KVShape:
     @property
     def token_bytes(self) -> int:
         """Bytes of keys and values in all layers."""
-        return self.layers * self.heads * (self.key_width + self.value_width) * self.dtype.itemsize
+        return sum(each.heads * (each.key_width + each.value_width) for each in self.layers) * self.dtype.itemsize
 
     @property
     def slot_bytes(self) -> int:
         """Bytes of all that is stored."""
         return self.token_bytes + self.hidden * self.hidden_dtype.itemsize
 
-    def per_layer(self, *size: int, device: torch.device) -> list[Tensor]:
-        """Memory of this size for keys or values, one tensor per layer."""
-        return [torch.empty(size, dtype=self.dtype, device=device) for _ in range(self.layers)]
+    def memory(self, tokens: int, device: torch.device) -> tuple[list[Tensor], list[Tensor]]:
+        """Memory for keys and values, one tensor [K, tokens, D] per layer."""
+
+        def empty(heads: int, width: int) -> Tensor:
+            return torch.empty(heads, tokens, width, dtype=self.dtype, device=device)
+
+        keys = [empty(each.heads, each.key_width) for each in self.layers]
+        return keys, [empty(each.heads, each.value_width) for each in self.layers]
 
 
 class KVStore:
@@ -41,8 +52,7 @@ class KVStore:
 
     def __init__(self, shape: KVShape, capacity: int, device: torch.device, spare: int = 0) -> None:
         self.capacity = capacity
-        self.keys = shape.per_layer(shape.heads, capacity + spare, shape.key_width, device=device)
-        self.values = shape.per_layer(shape.heads, capacity + spare, shape.value_width, device=device)
+        self.keys, self.values = shape.memory(capacity + spare, device)
         self.hidden = torch.empty(capacity + spare, shape.hidden, dtype=shape.hidden_dtype, device=device)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
@@ -63,18 +73,13 @@ class DecodeBuffer:
     def __init__(self, shape: KVShape, tokens: int, device: torch.device) -> None:
         self.tokens = tokens
         self.device = device
-        self._shape = shape
-        self._keys = shape.per_layer(tokens * shape.heads * shape.key_width, device=device)
-        self._values = shape.per_layer(tokens * shape.heads * shape.value_width, device=device)
+        self._keys, self._values = shape.memory(tokens, device)
 
     def views(self, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values of each layer, [K, tokens, D], at the front of the buffer."""
-        heads = self._shape.heads
-        return (
-            [_front(flat, heads, tokens, self._shape.key_width) for flat in self._keys],
-            [_front(flat, heads, tokens, self._shape.value_width) for flat in self._values],
-        )
+        return [_front(whole, tokens) for whole in self._keys], [_front(whole, tokens) for whole in self._values]
 
 
-def _front(flat: Tensor, heads: int, tokens: int, width: int) -> Tensor:
-    return flat[: heads * tokens * width].view(heads, tokens, width)
+def _front(whole: Tensor, tokens: int) -> Tensor:
+    heads, _, width = whole.shape
+    return whole.view(-1)[: heads * tokens * width].view(heads, tokens, width)

@@ -14,6 +14,7 @@ from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.native.blocks import BlockPlan
 from tsr_lightning.modeling.native.kernel import NewKeys, attend, attend_step
 from tsr_lightning.modeling.native.step_blocks import PlannedStep, StepPlan
+from tsr_lightning.modeling.recurrence import Recurrence
 from tsr_lightning.modeling.segments import DecodeStep, Segment, select_queries
 
 
@@ -128,8 +129,8 @@ class NativeDecode:
         """[N] of the next step's tokens in their sequences."""
         return torch.from_numpy(self._step.positions)
 
-    def forward(self, backbone: nn.Module, ids: Sequence[int]) -> Tensor:
-        return packed_forward.run_whole(backbone, torch.tensor(ids), self.positions, self)
+    def forward(self, backbone: nn.Module, ids: Sequence[int], recurrence: Recurrence | None = None) -> Tensor:
+        return packed_forward.run_whole(backbone, torch.tensor(ids), self.positions, self, recurrence)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         stored, blocks = (self._store.keys[layer], self._store.values[layer]), self._planned.blocks(scores.window)

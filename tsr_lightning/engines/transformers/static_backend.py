@@ -21,6 +21,7 @@ from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams, additive, dot_product
 from tsr_lightning.modeling.flex import FlexAttention
 from tsr_lightning.modeling.rounding import Rounding
+from tsr_lightning.modeling.recurrence import Recurrence
 from tsr_lightning.modeling.segments import DecodeStep, Segment, select_queries
 
 _BRANCHES = Rounding(least=4, per_octave=4)
@@ -176,8 +177,9 @@ class StaticDecode:
         self._visible = np.zeros((tokens, seen), dtype=np.bool_)
         self._visible[at, : visible.shape[1]] = visible
 
-    def forward(self, backbone: nn.Module, ids: Sequence[int]) -> Tensor:
-        """The final hidden states [N, H] of the prepared step's tokens."""
+    def forward(self, backbone: nn.Module, ids: Sequence[int], recurrence: Recurrence | None = None) -> Tensor:
+        """The final hidden states [N, H] of the prepared step's tokens, of a model without a recurrence."""
+        assert recurrence is None
         if not self._weights:
             # other kernels for weights that lie elsewhere, or without an adapter, whose weights then have no gradients
             self._weights = tuple((weight.data_ptr(), weight.requires_grad) for weight in backbone.parameters())

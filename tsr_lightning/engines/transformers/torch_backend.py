@@ -18,6 +18,7 @@ from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVStore
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams, additive, dot_product
 from tsr_lightning.modeling.buckets import StoredAttention
+from tsr_lightning.modeling.recurrence import Recurrence
 from tsr_lightning.modeling.segments import DecodeStep, Segment, select_queries
 
 
@@ -107,10 +108,10 @@ class TorchDecode:
         self._new = self._on(self._rows.places(groups, columns))
         self._masks: dict[int | None, Tensor] = {}
 
-    def forward(self, backbone: nn.Module, ids: Sequence[int]) -> Tensor:
+    def forward(self, backbone: nn.Module, ids: Sequence[int], recurrence: Recurrence | None = None) -> Tensor:
         """The final hidden states [N, H] of the prepared step's tokens."""
         positions = self._on(self._step.positions)
-        return packed_forward.run_whole(backbone, torch.tensor(ids, device=self._device), positions, self)
+        return packed_forward.run_whole(backbone, torch.tensor(ids, device=self._device), positions, self, recurrence)
 
     @property
     def scores_needed(self) -> int:

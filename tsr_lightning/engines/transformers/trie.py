@@ -69,21 +69,22 @@ class Trie:
         """Prefixes used from here on are not evicted before the next `begin`."""
         self._now += 1
 
-    def reserve(self, count: int) -> None:
-        """Makes `count` slots free by evicting what was not used since `begin`.
+    def reserve(self, count: int) -> list[int]:
+        """Makes `count` slots free by evicting what was not used since `begin`; returns the slots evicted.
 
         Least recently used first; of equal age the longest first, so that a prefix outlives its extensions: it is used
         whenever they are.
         """
         missing = count - self._free
         if missing <= 0:
-            return
+            return []
         used_at = self._used_at[: self._unused]
         idle = np.flatnonzero((used_at > 0) & (used_at < self._now))
         if len(idle) < missing:
             raise RuntimeError(f"{count} slots are needed, and {missing - len(idle)} of them cannot be freed")
         order = np.lexsort((-self._depth[idle], self._used_at[idle]))
-        for slot in idle[order[:missing]].tolist():
+        evicted: list[int] = idle[order[:missing]].tolist()
+        for slot in evicted:
             del self._child[(int(self._parent[slot]) + 1) * _TOKENS + int(self._token[slot])]
             self._used_at[slot] = 0
             page = slot // PAGE
@@ -91,6 +92,7 @@ class Trie:
             if not self._in_page[page]:
                 self._free_pages.append(page)
         self._free += missing
+        return evicted
 
     def find(self, slot: int, token: int) -> int | None:
         """The slot of a prefix and one more token, if it is cached."""
