@@ -17,12 +17,11 @@ from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model_files import config_file, load_config, location
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 
-_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}  # kinds of layers
-# types with recurrent layers whose configuration has no `layer_types`; `probe.py` finds others after loading
-_RECURRENT = {
-    *("bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv"),
-    *("xlstm", "zamba", "zamba2"),
-}
+# types with recurrent layers whose state packed sequences cannot hand on; `probe.py` finds others after loading
+_RECURRENT = {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "xlstm", "zamba"}
+KNOWN = "docs/model_types.md has the types that work, such as qwen3_5_text, lfm2, granitemoehybrid and nemotron_h"
+_MAMBA = {"falcon_h1", "mamba2", "nemotron_h"}  # types in which peft refuses adapters of these layers
+_WITHOUT_ADAPTER = frozenset({"conv1d", "out_proj"})
 _LONGEST_PREFIX = 48
 _WEIGHTS = "model.safetensors"
 _SHARDS = "model.safetensors.index.json"
@@ -60,18 +59,8 @@ def check(spec: PolicySpec) -> None:
     is_decoder = config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
     is_known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     require(is_known and is_decoder, "model.policy.model", spec.model, remedy)
-    remedy = (
-        "its layers carry a state that leaks between packed sequences, so name a model whose layers are all attention"
-    )
-    require(
-        config.model_type not in _RECURRENT, "model.policy.model", spec.model, f"of type {config.model_type}, {remedy}"
-    )
-    kinds = set(config.get_text_config().to_dict().get("layer_types") or ()) - _ATTENTION
-    remedy = (
-        f"its layers {', '.join(sorted(kinds))} carry a state from token to token, which leaks between packed "
-        "sequences, so name a model whose layers are all attention"
-    )
-    require(not kinds, "model.policy.model", spec.model, remedy)
+    remedy = f"of type {config.model_type}, its layers carry a state that leaks between packed sequences; {KNOWN}"
+    require(config.model_type not in _RECURRENT, "model.policy.model", spec.model, remedy)
     layers = _layers(config)
     if spec.adapter and spec.adapter.target_modules != "all-linear":
         _check_target_modules(spec.adapter.target_modules, layers, config.model_type)
@@ -166,7 +155,15 @@ def _layers(config: PretrainedConfig) -> dict[str, nn.Module]:
     return dict(model.named_modules())
 
 
+def layers_without_adapter(model_type: str) -> frozenset[str]:
+    """The layers to which peft gives no adapter, since fused kernels of Mamba would leave it out."""
+    return _WITHOUT_ADAPTER if model_type in _MAMBA else frozenset()
+
+
 def _check_target_modules(targets: list[str] | str, layers: dict[str, nn.Module], model_type: str) -> None:
+    refused = sorted(layers_without_adapter(model_type).intersection(targets))
+    remedy = f"peft puts no adapter on {refused} of a {model_type} model, so leave it out"
+    require(not refused, "model.policy.adapter.target_modules", targets, remedy)
     for target in targets:
         linear = {name.rsplit(".", 1)[-1] for name, layer in layers.items() if isinstance(layer, nn.Linear)}
         require(

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tsr_lightning.modeling.linear_parts import Adapter, LinearParts, parts_of, register
+from tsr_lightning.policy.checks import layers_without_adapter
 from tsr_lightning.policy.spec import LoRA
 
 
@@ -16,6 +17,7 @@ def with_adapter(base: PreTrainedModel, adapter: LoRA) -> PeftModel:
         r=adapter.rank,
         lora_alpha=adapter.alpha,
         target_modules=adapter.target_modules,
+        exclude_modules=sorted(layers_without_adapter(base.config.model_type)) or None,
         lora_dropout=adapter.dropout,
     )
     model = get_peft_model(base, config)

@@ -1,8 +1,8 @@
-"""A probe before training: sequences that are packed together must be computed as each alone.
+"""A probe before training: sequences that are packed together must be computed as the model computes each alone.
 
-Packed passes keep sequences apart by their attention mask. Layers that carry a state from token to token (recurrent
-layers, convolutions) ignore it, so that one sequence leaks into the next: log-probabilities are then wrong by up to
-nats, and nothing else would show it.
+Packed passes keep sequences apart by their attention mask, and carry the state of recurrent layers that are known
+(`modeling.recurrence`). Other layers that carry one from token to token ignore both, so that one sequence leaks into
+the next: log-probabilities are then wrong by up to nats, and nothing else would show it.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from tsr_lightning.batching.packing import pack
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.checks import KNOWN
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.rng import Key
 
-_LENGTHS, _SHARED = (12, 9, 7), 4  # tokens of the sequences, of which two share a prefix
+_LENGTHS, _SHARED = (24, 21, 7), 12  # tokens of the sequences, of which two share a prefix
 # Largest difference of a log-probability, in nats. float32 sums in another order stay far below it, and a sequence that
 # sees nothing of another does not change with it at all, whatever the precision.
 _TOLERANCE = 1e-3
@@ -44,15 +45,21 @@ def check_packing(policy: Policy, device: torch.device) -> None:
         raise ConfigError(
             f"model.policy.model is {policy.spec.model!r}: a model of type {kind} computes other log-probabilities "
             f"where sequences are packed together (by up to {difference:.2g} nats), because it has layers that carry a "
-            "state from one to the next; use a model whose layers are all attention"
+            f"state from one to the next in a way that is not known here; {KNOWN}"
         )
 
 
 def _from_each_alone(policy: Policy, device: torch.device) -> float:
     sequences = [_drawn(policy, length, number) for number, length in enumerate(_LENGTHS)]
     sequences[1][:_SHARED] = sequences[0][:_SHARED]
-    alone = torch.cat([_logprobs(policy, [each], device) for each in sequences])
+    alone = torch.cat([_by_model(policy, torch.from_numpy(each).to(device)) for each in sequences])
     return float((_logprobs(policy, sequences, device) - alone).abs().max())
+
+
+def _by_model(policy: Policy, ids: Tensor) -> Tensor:
+    """Log-probabilities of all ids [L] but the first, by the model's own forward pass: [L - 1]."""
+    logprobs = policy.causal_lm(input_ids=ids[None], use_cache=False).logits[0].float().log_softmax(dim=-1)
+    return logprobs[:-1].gather(1, ids[1:, None]).squeeze(1)
 
 
 def _through_the_pack(policy: Policy, device: torch.device) -> float:

@@ -10,6 +10,7 @@ import torch
 from tsr_lightning import statistics
 from tsr_lightning.costs import Costs
 from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rng import Key
@@ -107,6 +108,7 @@ def evaluate(
     if not isinstance(policy, Policy):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         policy = Policy(spec, tokenizer, critic=False, device=device)
+        check_packing(policy, policy.causal_lm.device)
     environments, retry = Environments(factory), Retrying(factory.retries)
     player = Actor(policy, tokenizer, actor, environments, retry)
     try:
