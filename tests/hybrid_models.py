@@ -52,9 +52,7 @@ CONV = ["conv", "full_attention"] * 2
 
 HYBRIDS: Mapping[str, Callable[[], PretrainedConfig]] = {
     "qwen3_5_text": lambda: Qwen3_5TextConfig(**SIZES, **DELTA, head_dim=16),
-    "qwen3_next": lambda: Qwen3NextConfig(
-        **SIZES, **DELTA, **EXPERTS, head_dim=16, shared_expert_intermediate_size=32
-    ),
+    "qwen3_next": lambda: Qwen3NextConfig(**SIZES, **DELTA, **EXPERTS, head_dim=16, shared_expert_intermediate_size=32),
     "lfm2": lambda: Lfm2Config(**SIZES, layer_types=CONV),
     "lfm2_moe": lambda: Lfm2MoeConfig(**SIZES, **EXPERTS, layer_types=CONV),
     "nemotron_h": lambda: NemotronHConfig(
@@ -107,9 +105,9 @@ def save_random(config: PretrainedConfig, folder: Path, seed: int = 1) -> Path:
     """Writes a model with random weights, whose distributions differ from prefix to prefix."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.2)
+            torch.nn.init.normal_(parameter, std=0.4 if "embed" in name else 0.12)
     model.save_pretrained(folder)
     TOKENIZER.save_pretrained(folder)
     return folder

@@ -197,5 +197,7 @@ class Forgetful(TransformersEngine):
 def test_memory_for_too_few_states_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_cache, "_MIB", 2**10)
     engine = Transformers(kv_cache_mib=2**13, state_cache_mib=1).build(hybrid_policy("lfm2", tmp_path), ENDS, 96)
-    with pytest.raises(ConfigError, match=r"state_cache_mib is 1: a state of this .* takes .* MiB, so give \d+ or more"):
+    with pytest.raises(
+        ConfigError, match=r"state_cache_mib is 1: a state of this .* takes .* MiB, so give \d+ or more"
+    ):
         engine.generate([Prompt((1, 2), (1,), 1)], 1.0)

@@ -201,14 +201,6 @@ def test_bfloat16_weights_are_not_trained_without_an_adapter():
         check(PolicySpec(Scratch(), dtype="bfloat16"))
 
 
-def test_layers_that_carry_a_state_are_refused_before_the_model_loads(folder):
-    config = json.loads((folder / "config.json").read_text())
-    layers = ["linear_attention"]
-    (folder / "config.json").write_text(json.dumps(config | {"layer_types": layers}))
-    with pytest.raises(ConfigError, match=r"its layers linear_attention carry a state from token to token"):
-        check(PolicySpec(str(folder)))
-
-
 def test_dropout_of_the_adapter_warns():
     with pytest.warns(UserWarning, match=r"dropout is 0\.1"):
         check(PolicySpec(Scratch(), LoRA(dropout=0.1)))

@@ -9,10 +9,10 @@ computes packed sequences as each alone is checked by `policy.probe`.
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from types import MethodType
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
@@ -59,8 +59,8 @@ class MixerState(Cache):
 
     def split(self) -> list["MixerState"]:
         """A state for each row."""
-        rows = len(self.tensors()[0])
-        return [self.map(lambda tensor, row=row: tensor[row : row + 1]) for row in range(rows)]
+        rows = range(len(self.tensors()[0]))
+        return [self.map(itemgetter(slice(row, row + 1))) for row in rows]
 
     # what mixers call
 
@@ -89,9 +89,7 @@ class MixerState(Cache):
         self.conv[state_idx] = conv_states[..., -size:]
         return conv_states
 
-    def update_recurrent_state(
-        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
-    ) -> Tensor:
+    def update_recurrent_state(self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any) -> Tensor:
         self.recurrent[state_idx] = recurrent_states
         return recurrent_states
 
@@ -102,8 +100,8 @@ def mixers(model: nn.Module) -> list[nn.Module]:
 
 
 def _is_mixer(module: nn.Module) -> bool:
-    parameters = list(inspect.signature(type(module).forward).parameters)
-    return any(isinstance(child, nn.Conv1d) for child in module.children()) and parameters[2:3] and parameters[2] in _CACHES
+    second = list(inspect.signature(type(module).forward).parameters)[2:3]
+    return any(isinstance(child, nn.Conv1d) for child in module.children()) and not _CACHES.isdisjoint(second)
 
 
 def install(model: PreTrainedModel) -> None:

@@ -46,9 +46,7 @@ class _Row:
     is_exact: bool
 
 
-def plan_rows(
-    segments: Sequence[Segment], origins: Sequence[int] = (), *, all_ends: bool = False
-) -> RowPlan:
+def plan_rows(segments: Sequence[Segment], origins: Sequence[int] = (), *, all_ends: bool = False) -> RowPlan:
     """Rows for segments that lie packed one after the other; their paths are packed tokens.
 
     Args:

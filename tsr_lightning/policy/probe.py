@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tsr_lightning.batching.packing import pack
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, describe
 from tsr_lightning.policy.checks import KNOWN
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.rng import Key
@@ -37,16 +37,29 @@ def check_packing(policy: Policy, device: torch.device) -> None:
     Raises:
         ConfigError: they differ, so that the model cannot be trained here.
     """
-    difference = _through_the_pack(policy, device)
-    if policy.spec.dtype == "float32" and policy.spec.quantisation is None:
-        difference = max(difference, _from_each_alone(policy, device))
+    kind = policy.causal_lm.config.model_type
+    try:
+        difference = _difference(policy, device)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"model.policy.model is {policy.spec.model!r}: a model of type {kind} does not take packed sequences "
+            f"({describe(error)}); {KNOWN}"
+        ) from error
     if not difference <= _TOLERANCE:
-        kind = policy.causal_lm.config.model_type
         raise ConfigError(
             f"model.policy.model is {policy.spec.model!r}: a model of type {kind} computes other log-probabilities "
             f"where sequences are packed together (by up to {difference:.2g} nats), because it has layers that carry a "
             f"state from one to the next in a way that is not known here; {KNOWN}"
         )
+
+
+def _difference(policy: Policy, device: torch.device) -> float:
+    difference = _through_the_pack(policy, device)
+    if policy.spec.dtype == "float32" and policy.spec.quantisation is None:
+        difference = max(difference, _from_each_alone(policy, device))
+    return difference
 
 
 def _from_each_alone(policy: Policy, device: torch.device) -> float:

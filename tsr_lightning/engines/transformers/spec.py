@@ -39,4 +39,6 @@ class Transformers(EngineSpec):
         require(self.state_cache_mib > 0, "Transformers.state_cache_mib", self.state_cache_mib, "give 1 or more")
 
     def build(self, model: Model, end_ids: frozenset[int], context_tokens: int) -> TransformersEngine:
-        return TransformersEngine(model, end_ids, context_tokens, self.cache_mib, self.max_num_seqs, self.state_cache_mib)
+        return TransformersEngine(
+            model, end_ids, context_tokens, self.cache_mib, self.max_num_seqs, self.state_cache_mib
+        )

@@ -30,7 +30,9 @@ class StateStore:
 
     def __init__(self, example: Mapping[nn.Module, MixerState], capacity: int) -> None:
         self.capacity = capacity
-        self._memory = {mixer: state.map(lambda t: t.new_empty(capacity, *t.shape[1:])) for mixer, state in example.items()}
+        self._memory = {
+            mixer: state.map(lambda t: t.new_empty(capacity, *t.shape[1:])) for mixer, state in example.items()
+        }
         self._places: OrderedDict[int, int] = OrderedDict()  # of slots, the least recently used first
         self._free = list(range(capacity))
 
@@ -43,10 +45,13 @@ class StateStore:
 
     def last(self, path: NDArray[np.int64]) -> int:
         """The length of the longest prefix from whose state a path can be computed, all of it or by two tokens or more;
-        0 without one."""
+        0 without one. The state counts as used."""
         slots = path.tolist()
         lengths = (length for length in range(len(slots), 0, -1) if length != len(slots) - 1)
-        return next((length for length in lengths if slots[length - 1] in self._places), 0)
+        found = next((length for length in lengths if slots[length - 1] in self._places), 0)
+        if found:
+            self._places.move_to_end(slots[found - 1])
+        return found
 
     def read(self, slots: Sequence[int]) -> States:
         """Copies of the states of slots, in this order."""

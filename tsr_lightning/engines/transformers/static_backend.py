@@ -20,8 +20,8 @@ from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVStore
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import ScoreParams, additive, dot_product
 from tsr_lightning.modeling.flex import FlexAttention
-from tsr_lightning.modeling.rounding import Rounding
 from tsr_lightning.modeling.recurrence import Recurrence
+from tsr_lightning.modeling.rounding import Rounding
 from tsr_lightning.modeling.segments import DecodeStep, Segment, select_queries
 
 _BRANCHES = Rounding(least=4, per_octave=4)
