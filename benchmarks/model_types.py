@@ -57,7 +57,13 @@ SIZES: dict[str, Any] = {  # under all the names that configurations have for th
     **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),
     "mamba_d_ssm": 64,
 }
-KINDS = ("layer_types", "mlp_layer_types", "layers_block_type", "mlp_only_layers", "no_rope_layers")  # one for each layer
+KINDS = (
+    "layer_types",
+    "mlp_layer_types",
+    "layers_block_type",
+    "mlp_only_layers",
+    "no_rope_layers",
+)  # one for each layer
 OWN: dict[str, dict[str, Any]] = {  # what the sizes do not settle
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
@@ -82,7 +88,13 @@ class Outcome:
         return f"| {self.model_type} | {self.detail} |"
 
 
-EXACT, HYBRID, VLLM, REFUSED, UNBUILT = "exact", "exact, with recurrent layers", "trained, not sampled", "refused", "not built"
+EXACT, HYBRID, VLLM, REFUSED, UNBUILT = (
+    "exact",
+    "exact, with recurrent layers",
+    "trained, not sampled",
+    "refused",
+    "not built",
+)
 HEADINGS = {
     EXACT: "Exact: trained, and sampled by the default engine",
     HYBRID: "Exact, with recurrent layers",
@@ -90,6 +102,11 @@ HEADINGS = {
     REFUSED: "Refused, in one sentence before anything is trained",
     UNBUILT: "Not looked at",
 }
+INTRODUCTION = """Made by `python -m benchmarks.model_types` with transformers {}: of every type of causal language
+model a tiny random one is built, and the packed training pass and the default engine's responses are compared with the
+model's own pass over each sequence alone. The figure is the engine's largest difference of a log-probability, in
+nats, float32.
+"""
 
 
 def model_types() -> list[str]:
@@ -111,7 +128,9 @@ def tiny_config(model_type: str) -> PretrainedConfig:
         defaults = {}
     known = {*defaults, *kind.attribute_map}
     settings = {key: value for key, value in SIZES.items() if key in known} | {"vocab_size": SIZES["vocab_size"]}
-    settings |= {key: _one_each(defaults[key]) for key in KINDS if isinstance(defaults.get(key), list) and defaults[key]}
+    settings |= {
+        key: _one_each(defaults[key]) for key in KINDS if isinstance(defaults.get(key), list) and defaults[key]
+    }
     return kind(**settings | OWN.get(model_type, {}))
 
 
@@ -166,7 +185,9 @@ def engine_difference(policy: Policy) -> float:
                 logprobs = policy.causal_lm(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
                 own = logprobs[:-1].gather(1, ids[0, 1:, None])[len(prompt.ids) - 1 :, 0]
                 worst = max(worst, float((own - torch.tensor(response.logprobs)).abs().max()))
-        prompts = [Prompt(p.ids + g[0].ids + start[:3], tuple(range(4)), 8) for p, g in zip(prompts, groups, strict=True)]
+        prompts = [
+            Prompt(p.ids + g[0].ids + start[:3], tuple(range(4)), 8) for p, g in zip(prompts, groups, strict=True)
+        ]
     return worst
 
 
@@ -201,12 +222,7 @@ def _send(sender: Connection, model_type: str) -> None:
 def page(outcomes: list[Outcome]) -> Iterator[str]:
     """The lines of the document."""
     yield "# Model types\n"
-    yield (
-        f"Made by `python -m benchmarks.model_types` with transformers {transformers.__version__}: of every type of causal "
-        "language model a tiny random one is\nbuilt, and the packed training pass and the default engine's responses are "
-        "compared with the model's own pass over each sequence alone.\nThe figure is the engine's largest difference of a "
-        "log-probability, in nats, float32.\n"
-    )
+    yield INTRODUCTION.format(transformers.__version__)
     for verdict, heading in HEADINGS.items():
         found = [each for each in outcomes if each.verdict == verdict]
         yield f"## {heading}\n\n{len(found)} types.\n\n| type | |\n|---|---|"
