@@ -8,6 +8,7 @@ engine's responses with the model's own pass over each sequence alone. With type
 
 import multiprocessing
 import random
+import re
 import sys
 import tempfile
 import warnings
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tsr_lightning.engines.base import Prompt
 from tsr_lightning.engines.transformers.spec import Transformers
-from tsr_lightning.errors import ConfigError, describe
+from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling.recurrence import mixers
 from tsr_lightning.policy.checks import check
 from tsr_lightning.policy.model import Policy
@@ -42,20 +44,23 @@ SIZES: dict[str, Any] = {  # under all the names that configurations have for th
     **dict.fromkeys(("shared_expert_intermediate_size", "shared_intermediate_size", "ffn_hidden_size"), 64),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), LAYERS),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "decoder_attention_heads"), 4),
-    **dict.fromkeys(("num_key_value_heads", "num_global_key_value_heads", "mamba_n_heads", "mamba_num_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_global_key_value_heads", "mamba_num_heads"), 4),
     **dict.fromkeys(("linear_num_value_heads", "linear_num_heads", "num_experts", "num_local_experts"), 4),
     **dict.fromkeys(("n_routed_experts", "moe_num_experts", "num_heads", "n_mamba_heads"), 4),
     **dict.fromkeys(("head_dim", "kv_channels", "global_head_dim", "mamba_d_head", "mamba_head_dim"), 16),
-    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "v_head_dim", "qk_nope_head_dim", "linear_head_dim"), 16),
-    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "hidden_size_per_layer_input"), 16),
-    **dict.fromkeys(("qk_rope_head_dim", "ssm_state_size", "mamba_d_state", "state_size", "rotary_dim"), 8),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim"), 16),
+    **dict.fromkeys(
+        ("linear_key_head_dim", "linear_value_head_dim", "linear_head_dim", "hidden_size_per_layer_input"), 16
+    ),
+    **dict.fromkeys(("ssm_state_size", "mamba_d_state", "state_size", "rotary_dim"), 8),
     **dict.fromkeys(("n_positions", "max_position_embeddings", "n_ctx", "max_seq_len"), 256),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k", "top_k", "linear_num_key_heads"), 2),
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "n_groups"), 1),
     **dict.fromkeys(("mamba_n_groups", "mamba_ngroups"), 1),
     **dict.fromkeys(("num_kv_shared_layers",), 0),
     **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),
-    "mamba_d_ssm": 64,
+    "mamba_n_heads": 8,
+    "mamba_d_ssm": 128,
 }
 KINDS = (
     "layer_types",
@@ -192,9 +197,10 @@ def engine_difference(policy: Policy) -> float:
 
 
 def _short(error: BaseException, folder: str) -> str:
-    text = str(error) if isinstance(error, ConfigError) else describe(error)
+    text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
     text = text.replace(f"model.policy.model is {folder!r}: ", "").split("; docs/model_types.md")[0]
-    return " ".join(text.replace(folder, "it").replace("|", "/").split())[:200]
+    text = re.sub(r" at \S+\.py:\d+", "", text.replace(folder, "it").replace("|", "/"))  # places of this machine
+    return shorten(text, 200, placeholder=" ...")
 
 
 def in_a_process(model_type: str) -> Outcome:

@@ -95,7 +95,7 @@ def policy_of(make: Callable[[int], PretrainedConfig], folder: Path, **settings:
 @pytest.mark.parametrize("name", REFUSED)
 def test_layers_that_carry_a_state_in_another_way_are_refused_by_cause(name: str, tmp_path: Path):
     policy = policy_of(REFUSED[name], tmp_path)
-    cause = {"jamba": "computes other .* carry a state", "mamba": "does not take packed sequences"}[name]
+    cause = {"jamba": "computes other .* layers carry a state", "mamba": "does not take packed sequences"}[name]
     with pytest.raises(ConfigError, match=f"a model of type {name} {cause}.*docs/model_types.md"):
         check_packing(policy, CPU)
 

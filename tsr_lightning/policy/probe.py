@@ -50,8 +50,8 @@ def check_packing(policy: Policy, device: torch.device) -> None:
     if not difference <= _TOLERANCE:
         raise ConfigError(
             f"model.policy.model is {policy.spec.model!r}: a model of type {kind} computes other log-probabilities "
-            f"where sequences are packed together (by up to {difference:.2g} nats), because it has layers that carry a "
-            f"state from one to the next in a way that is not known here; {KNOWN}"
+            f"where sequences are packed together (by up to {difference:.2g} nats), because its layers carry a state "
+            f"from one to the next or count positions in a way that is not known here; {KNOWN}"
         )
 
 
