@@ -16,6 +16,7 @@ ROOMS = {
     "cli": "the `tsr` command: checks before a model loads, messages, shipped configurations",
     "callbacks": "Lightning callbacks: evaluation, instance filter, collapse guard, logs",
     "studies": "grids of configurations and seeds, their runs and results, and the report; no torch",
+    "episodes": "episodes on disk: schema, reading and writing, other formats, the page of `tsr view`; no torch",
     "estimate": "memory by part and hours of a configuration, from shapes; no weights",
     "training": "the LightningModule and the LightningDataModule: credit, updates, Lightning's loops and internals",
     "rollout": "the actor, which plays a policy; rollouts, asynchronous ones too, and evaluation; no Lightning",

@@ -2,6 +2,7 @@
 
 from callbacks.collapse import CollapseGuard
 from callbacks.conversation_log import ConversationLog
+from callbacks.episode_log import EpisodeLog
 from callbacks.evaluation import Evaluation
 from callbacks.instance_filter import InstanceFilter
 from callbacks.progress import RolloutProgressBar
@@ -10,6 +11,7 @@ from callbacks.trajectory_log import TrajectoryLog
 __all__ = [
     "CollapseGuard",
     "ConversationLog",
+    "EpisodeLog",
     "Evaluation",
     "InstanceFilter",
     "RolloutProgressBar",

@@ -93,6 +93,18 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """One turn of a recorded search, with what it takes to show it and to play it again."""
+
+    candidate: Candidate  # its parent is a place in `Trajectory.record`
+    round: int  # the answer to its search that it was a part of
+    noise: int  # names the environment's draws in it
+    messages: tuple[Message, ...]  # observed after it
+    demonstrated: bool = False  # by the environment's oracle
+    lost: bool = False  # the environment failed: there is no more of it than prompt and response
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode, from an instance's first observation to its end."""
 
@@ -108,6 +120,7 @@ class Trajectory:
     env: int = 0  # index of the environment in the mixture
     state_keys: tuple[str, ...] = ()  # [T] equal where turns were taken in equal states; empty unless asked for
     policy_epochs: int | None = None  # that the policy of all its turns was trained for; None where that is not known
+    record: tuple[RecordedTurn, ...] = ()  # all turns of its search, parents first; empty unless asked for
 
     @property
     def succeeded(self) -> bool:

@@ -117,7 +117,7 @@ class Numbered(GRPO):
 
 def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
     groups = roll_out(driver(), epoch_tasks(INSTANCES, ENTRIES, Key(1), epoch=0), unreported, ProcessGroup()).groups
-    sequences, credits, _ = credited_sequences([[group] for group in groups], Numbered(), zeros, ProcessGroup())
+    sequences, credits, *_ = credited_sequences([[group] for group in groups], Numbered(), zeros, ProcessGroup())
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(sequences) == len(trajectories) == 12
     assert [float(credit.advantages[0]) for group in credits for credit in group] == list(range(12))
@@ -128,7 +128,7 @@ def test_credit_lies_on_the_tokens_of_its_own_trajectory() -> None:
 
 
 def test_without_groups_nothing_is_estimated() -> None:
-    assert credited_sequences([], GRPO(), zeros, ProcessGroup()) == ([], [], {})
+    assert credited_sequences([], GRPO(), zeros, ProcessGroup()) == ([], [], {}, [])
 
 
 def test_evaluation_draws_depend_on_protocol_position_and_sample_alone() -> None:

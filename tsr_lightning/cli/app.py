@@ -1,4 +1,4 @@
-"""The subcommands fit, validate and export, configured by YAML files and dotted flags."""
+"""The subcommands fit, validate, rollout and export, configured by YAML files and dotted flags."""
 
 import logging
 import sys
@@ -40,9 +40,10 @@ class TSRCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Lightning's fit and validate, and export. There is no test set, so no test or predict."""
+        """Lightning's fit and validate, rollout and export. There is no test set, so no test or predict."""
         lightning = LightningCLI.subcommands()
-        return {"fit": lightning["fit"], "validate": lightning["validate"], "export": {"model", "datamodule"}}
+        own = {name: {"model", "datamodule"} for name in ("rollout", "export")}
+        return {"fit": lightning["fit"], "validate": lightning["validate"], **own}
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         """Without arguments for those that are not run, since reading them from signatures takes time."""

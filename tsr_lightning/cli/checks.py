@@ -45,7 +45,9 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     if subcommand != "export":  # which generates nothing
         data.engine.check()
     _check_numbers(data)
-    _check_plan(agent, data)
+    _check_strategies(agent, data)
+    if subcommand != "rollout":  # which trains nothing
+        _check_plan(agent, data)
     _check_context(agent, data, trains=subcommand == "fit")
     if ckpt_path is None:
         _tell_of_unsaid_form(agent.spec.model, data)
@@ -100,9 +102,8 @@ def _check_numbers(data: RolloutDataModule) -> None:
         require(protocol.temperature >= 0, key, protocol.temperature, "give 0 (greedy) or more")
 
 
-def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
+def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:
     objective = type(agent.objective).__name__
-    rehearse_objective(agent.objective)
     strategies = [*data.plan.strategies, *(protocol.search for protocol in data.evaluations if protocol.search)]
     for strategy in strategies:
         rehearse(strategy)
@@ -123,6 +124,10 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     needs = agent.objective.needs
     for entry in data.mixture if needs.merges_states else ():
         check_merging(entry.make, "GraphCredit", needs.best_of_tree)
+
+
+def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
+    rehearse_objective(agent.objective)
     check_plan(agent.objective, data.plan, data.demonstrations)
     check_updates(agent.objective, data.updates)
     check_void(agent.objective, data.plan, data.updates)

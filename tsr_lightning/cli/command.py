@@ -58,7 +58,33 @@ def _run(args: Sequence[str]) -> None:
     run(args)
 
 
-_PLAIN = {"study": _study, "report": _report, "estimate": _estimate, "import-gguf": _import_gguf}
+def _view(args: Sequence[str]) -> int:
+    from tsr_lightning.cli.view import view
+
+    return view(args)
+
+
+def _replay(args: Sequence[str]) -> int:
+    from tsr_lightning.cli.replay import replay
+
+    return replay(args)
+
+
+def _episodes(args: Sequence[str]) -> int:
+    from tsr_lightning.cli.episodes import episodes
+
+    return episodes(args)
+
+
+_PLAIN = {
+    "study": _study,
+    "report": _report,
+    "estimate": _estimate,
+    "view": _view,
+    "replay": _replay,
+    "episodes": _episodes,
+    "import-gguf": _import_gguf,
+}
 
 
 def _import_app() -> None:

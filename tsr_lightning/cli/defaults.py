@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CALLBACKS: tuple[Mapping[str, Any], ...] = (  # in the order in which they see a rollout
+    {"class_path": "callbacks.EpisodeLog"},  # before the filter, which drops groups
     {"class_path": "callbacks.CollapseGuard"},  # warns; before the filter, which drops groups
     {"class_path": "callbacks.InstanceFilter", "init_args": {"keep": 1.0, "drop_uniform": False}},  # off
     {"class_path": "callbacks.Evaluation"},

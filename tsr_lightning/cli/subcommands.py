@@ -12,11 +12,13 @@ DESCRIPTION = "Trains language-model agents with reinforcement learning on traje
 RUNS = {
     "fit": "Train a policy on trajectories built by search, and evaluate it on held-out instances.",
     "validate": "Evaluate a policy on held-out instances, without search.",
+    "rollout": "Play episodes of a policy, with any search, and save them with all candidates.",
     "export": "Write a trained policy as files that plain transformers and peft load.",
 }
 EXAMPLES = {
     "fit": "Trains a policy: tsr fit --config quickstart.yaml --trainer.max_epochs 10",
     "validate": "Plays the held-out instances, without search: tsr validate --config ... --ckpt_path ...",
+    "rollout": "Plays and saves episodes: tsr rollout --config ... --episodes 64 --output episodes.jsonl.gz",
     "export": "Writes a trained policy for transformers and peft: tsr export --config ... --ckpt_path ... --output ...",
 }
 # Subcommands with parsers of their own.
@@ -25,6 +27,9 @@ PLAIN = {
     "report": "Writes tables, curves and one page of what studies measured, finished or not.",
     "estimate": "Estimates the memory and hours of a run from the model's shape: "
     "tsr estimate --config paper/sokoban.yaml",
+    "view": "Writes one HTML page of saved episodes and their search trees: tsr view RUN",
+    "replay": "Plays saved episodes again, and names the first difference: tsr replay FILE",
+    "episodes": "Writes saved episodes in other formats: tsr episodes FILE --to inspect, or --to messages",
     "import-gguf": "Writes the model of a GGUF file as a Hugging Face folder, dequantised: tsr import-gguf FILE FOLDER",
 }
 ALL = {**RUNS, **PLAIN}

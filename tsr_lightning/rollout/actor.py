@@ -96,6 +96,7 @@ class Actor:
         policy_epochs: int | None = None,
         keep_tree: bool = False,
         keep_state_keys: bool = False,
+        record: bool = False,
     ) -> Driver:
         """Runs searches with the policy.
 
@@ -104,6 +105,7 @@ class Actor:
             policy_epochs: that the policy has been trained for, recorded in the trajectories.
             keep_tree: as of `Driver`.
             keep_state_keys: as of `Driver`.
+            record: as of `Driver`.
         """
         sampling = self.spec.sampling
         return Driver(
@@ -120,6 +122,7 @@ class Actor:
             keep_state_keys=keep_state_keys,
             retry=self.retry,
             policy_epochs=policy_epochs,
+            record=record,
         )
 
     def copy(self, retry: Retrying) -> "Actor":

@@ -142,6 +142,7 @@ def collect(
     ranks: Ranks,
     report: Report,
     policy_epochs: int,
+    record: bool = False,
 ) -> Collected:
     """Rolls out an epoch with the actor's policy as it is now.
 
@@ -153,12 +154,16 @@ def collect(
         ranks: that share the instances out.
         report: called after every wave.
         policy_epochs: that the policy has been trained for.
+        record: keep every turn of every search, in `Trajectory.record`.
     """
     sampling, started = spec.sampling(epoch), time.perf_counter()
     with PeakMemory(actor.device) as memory:
         actor.sync()
         driver = actor.driver(
-            policy_epochs=policy_epochs, keep_tree=objective.needs.tree, keep_state_keys=objective.needs.state_keys
+            policy_epochs=policy_epochs,
+            keep_tree=objective.needs.tree,
+            keep_state_keys=objective.needs.state_keys,
+            record=record,
         )
         draw = partial(_round, actor, driver, spec, epoch, ranks, report)
         rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)

@@ -130,6 +130,7 @@ def evaluate_actor(
     places: Sequence[int] | None = None,
     max_lost: int | None = None,
     report: Report = unreported,
+    record: bool = False,
 ) -> EvalResult:
     """Plays held-out instances with the actor's policy as it is now, and returns the episodes.
 
@@ -142,10 +143,11 @@ def evaluate_actor(
         max_lost: episodes that failures of the environment may cost, past which the rest is given up; None for all.
             Lost episodes are left out.
         report: called after every wave.
+        record: keep every turn of every search, in `Trajectory.record`.
     """
     started = time.perf_counter()
     actor.sync()
-    driver = actor.driver(protocol.temperature)
+    driver = actor.driver(protocol.temperature, record=record)
     numbered = list(zip(range(len(instances)) if places is None else places, instances, strict=True))
     begun = Progress(protocol.name)
     groups = run_groups(driver, protocol.tasks(numbered, seed), report, begun, max_lost)

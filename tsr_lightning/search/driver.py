@@ -15,18 +15,19 @@ from typing import Any
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
-from tsr_lightning.envs.base import Branchable, fingerprint
+from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.waiting import Waiting
 from tsr_lightning.errors import RunError
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.progress import Progress, Report, unreported
+from tsr_lightning.search.record import Asked, asked_of, candidate_of, note, record_of, state_key
 from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
 from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search, flat
-from tsr_lightning.trajectory import Candidate, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import Candidate, Origin, Trajectory
 
 WAVE_SECONDS = 60.0  # that a wave's environment steps take before a line says what is waited for
 
@@ -59,6 +60,7 @@ class _Cohort:
 
     searches: list[_ActiveSearch] = field(default_factory=list)
     pending: PendingNodes = list  # the nodes of their last wave
+    asked: list[Asked] = field(default_factory=list)  # the turns of these nodes, where they are recorded
 
 
 class Driver:
@@ -73,6 +75,7 @@ class Driver:
         concurrency: searches that run at once.
         keep_tree: record all candidates of a strategy that branches in `Trajectory.tree`.
         keep_state_keys: record the state that each turn was taken in, in `Trajectory.state_keys`.
+        record: record every turn of every search in `Trajectory.record`, those on which the environment failed too.
         workers: further environments, each like `envs`. If there are any, they step in threads of their own while the
             engine samples responses for the other half of the searches.
         policy_epochs: that the engine's policy has been trained for, recorded in the trajectories; None if unknown.
@@ -94,12 +97,14 @@ class Driver:
         workers: Sequence[Sequence[Branchable]] = (),
         retry: Retry | None = None,
         policy_epochs: int | None = None,
+        record: bool = False,
     ) -> None:
         self.engine = engine
         self.temperature = sampling.temperature
         self.concurrency = concurrency
         self.keep_tree = keep_tree
         self.keep_state_keys = keep_state_keys
+        self.record = record
         self.policy_epochs = policy_epochs
         self.costs = Costs()
         self._retry = NoRetry() if retry is None else retry
@@ -211,13 +216,17 @@ class Driver:
             final_messages=leaf.snapshot.messages,
             tree=_tree(leaf) if self.keep_tree and task.strategy.traits.branches else (),
             env=task.env,
-            state_keys=tuple(map(_state_key, leaf.path[:-1])) if self.keep_state_keys else (),
+            state_keys=tuple(map(state_key, leaf.path[:-1])) if self.keep_state_keys or self.record else (),
             policy_epochs=None if task.strategy.traits.origin is Origin.DEMONSTRATED else self.policy_epochs,
+            record=record_of(leaf.path[0], self._simulator) if self.record else (),
         )
 
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:
         """Samples the responses of a wave and starts its environment steps."""
-        responses = iter(self._sample([search.request for search in cohort.searches]))
+        sampled = self._sample([search.request for search in cohort.searches])
+        if self.record:
+            cohort.asked = asked_of([(search.root, search.request) for search in cohort.searches], iter(sampled))
+        responses = iter(sampled)
         steps = [step for search in cohort.searches for step in _steps(search, responses)]
         started = time.perf_counter()
         with self._waiting.on(_waited_for(cohort)):
@@ -228,8 +237,11 @@ class Driver:
         """Collects the nodes of a wave, scores them and advances the searches that requested them, but for the lost."""
         started = time.perf_counter()
         with self._waiting.on(_waited_for(cohort)):
-            nodes = iter(cohort.pending())
+            answered_nodes = cohort.pending()
         self.costs += Costs(seconds_environment=time.perf_counter() - started)
+        if self.record:
+            note(cohort.asked, answered_nodes)
+        nodes = iter(answered_nodes)
         wave, cohort.searches = [(search, self._answer(search, nodes)) for search in cohort.searches], []
         answered = [(search, answer) for search, answer in wave if answer is not None]
         self._score([(search.task.strategy, _to_score(search, answer)) for search, answer in answered])
@@ -386,10 +398,6 @@ def _next_child(node: Node) -> int:
     return node.driver.children - 1
 
 
-def _state_key(node: Node) -> str:
-    return fingerprint(node.snapshot.state_key)
-
-
 def _tree(leaf: Node) -> tuple[Candidate, ...]:
     """All that the search of a leaf proposed, depth by depth; none of a demonstrator's turns, which are no samples."""
     tree: list[Candidate] = []
@@ -397,21 +405,8 @@ def _tree(leaf: Node) -> tuple[Candidate, ...]:
     while level:
         children = [(parent, child) for parent, node in level for child in node.driver.candidates]
         level = [(place, child) for place, (_, child) in enumerate(children, start=len(tree))]
-        tree += [_candidate(child, child.turn, parent) for parent, child in children if child.turn]
+        tree += [candidate_of(child, child.turn, parent) for parent, child in children if child.turn]
     return tuple(tree)
-
-
-def _candidate(node: Node, turn: Turn, parent: int | None) -> Candidate:
-    return Candidate(
-        turn=turn,
-        parent=parent,
-        state_key=_state_key(node),
-        remaining=node.snapshot.remaining,
-        env_score=node.snapshot.env_score,
-        score=node.known_score,
-        ended=node.snapshot.ended,
-        drawn=node.driver.committed is None,
-    )
 
 
 def _require_finite(sampled: Sequence[Sequence[Response]]) -> None:

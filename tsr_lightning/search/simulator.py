@@ -145,6 +145,10 @@ class TurnSimulator:
         call = Call(env, "play_randomly", node.driver.instance)
         return self._called(call, partial(play_randomly, env, node.snapshot.state, keys, horizon))
 
+    def replay(self, node: Node, response: Response, noise: Key, scored: bool) -> Node:
+        """The outcome of a recorded response, with the noise that it was played with."""
+        return self._step(node, response, self.chat_format.read(response.ids, self.prompt(node)), noise, noise, scored)
+
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
         """The context after an episode that a budget ended, even where no response would fit behind it; empty where the
         task ended it or the context exceeds the model's own limit."""
@@ -185,6 +189,7 @@ class TurnSimulator:
                 generated_tokens=node.driver.generated_tokens,
                 env=node.driver.env,
                 instance=node.driver.instance,
+                noise=noise,
             ),
             parent=node,
             turn=turn,

@@ -47,6 +47,8 @@ class DriverState:
     excluded: tuple[Response, ...] = ()  # sampled without replacement so far
     candidates: list["Node[Any]"] = field(default_factory=list)  # the children, where the driver keeps them
     committed: "Node[Any] | None" = None  # the simulated node whose response `Commit` played
+    noise: Key | None = None  # of the environment, in the step that led here
+    record: list[Any] | None = None  # of a root: all turns of its search, where they are recorded
     env: int = 0  # index of the environment
     instance: int = 0  # the seed of the initial state
 

@@ -25,10 +25,18 @@ from tsr_lightning.objectives.signal import outcomes_teach
 from tsr_lightning.rng import Key
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import computed, corrected, mismatch_metrics
-from tsr_lightning.trajectory import Comparison, Group
+from tsr_lightning.trajectory import Comparison, Group, Piece
 
 # The policy's, critic's and reference's estimates
 EstimateFn = Callable[[Sequence[ToEstimate]], list[Estimates]]
+
+
+class CreditedPiece(NamedTuple):
+    """A trajectory, or a turn of a search tree, with the sum of its credit."""
+
+    piece: Piece
+    credit: Credit
+    estimates: Estimates
 
 
 class Credited(NamedTuple):
@@ -37,6 +45,7 @@ class Credited(NamedTuple):
     sequences: list[TrainingSequence]  # those with any weight, with their part of the credit
     credits: list[list[Credit]]  # of each group: one per member of its comparisons
     mismatch: dict[str, float]  # figures of engine and trainer
+    pieces: list[CreditedPiece]
 
 
 def credited_sequences(
@@ -62,7 +71,7 @@ def credited_sequences(
     """
     parts = list(chain.from_iterable(comparisons))
     if not parts:
-        return Credited([], [[] for _ in comparisons], {})
+        return Credited([], [[] for _ in comparisons], {}, [])
     pieces, places = distinct_pieces(comparisons)
     sequences = [training_sequences(piece) for piece in pieces]
     of_trainer = computed(pieces, objective.needs, updates, key)
@@ -84,13 +93,14 @@ def credited_sequences(
             return credit  # what is imitated is imitated whoever would have sampled it
         return corrected(credit, pieces[i], estimates[i], updates)
 
+    sums = [summed(each) for each in copies]
     credited = [
         sequence
         for i, tree in enumerate(_trees(comparisons, places))
         for sequence in with_credit(
             sequences[i],
             estimates[i],
-            correct(summed(copies[i]), i),
+            correct(sums[i], i),
             quantities_of(pieces[i], objective.needs.quantities),
             tree=tree,
             piece=i,
@@ -99,7 +109,8 @@ def credited_sequences(
     ]
     remaining = iter(credits)
     of_groups = [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons]
-    return Credited(credited, of_groups, mismatch)
+    of_pieces = [CreditedPiece(*each) for each in zip(pieces, sums, estimates, strict=True)]
+    return Credited(credited, of_groups, mismatch, of_pieces)
 
 
 def _trees(

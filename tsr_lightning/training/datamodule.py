@@ -35,7 +35,8 @@ from tsr_lightning.search.retry import Retrying
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.notices import ResponseNotices
-from tsr_lightning.training.rollouts import Rollouts
+from tsr_lightning.training.rollouts import Rollouts, RolloutSource
+from tsr_lightning.training.saved_rollouts import SavedRollouts
 from tsr_lightning.training.setting_checks import (
     check_fit,
     check_staleness,
@@ -73,6 +74,8 @@ class RolloutDataModule(LightningDataModule):
         env_processes: whether every environment runs in a process of its own, which can be ended where it hangs; with
             `env_workers`, environments that compute in Python then step in parallel. Changes no draw.
         faults: limits for an environment that hangs, dies, or raises EnvFault or OSError.
+        replay: a run's folder or a file of its episodes (callbacks.EpisodeLog), whose rollouts are trained on again
+            instead of new ones; null plays them.
         demonstrations: those of a file, trained on beside the rollout; null for none.
         min_valid: the share of a rollout's responses that have to be valid actions, or the run stops before it trains
             on them and says what to do; 0 never stops.
@@ -99,6 +102,7 @@ class RolloutDataModule(LightningDataModule):
         env_workers: int = 0,
         env_processes: bool = False,
         faults: Faults = Faults(),  # noqa: B008  (frozen)
+        replay: str | None = None,
         demonstrations: Demonstrations | None = None,
         min_valid: float = 0.0,
         seed: int = 1,
@@ -122,6 +126,7 @@ class RolloutDataModule(LightningDataModule):
         self.env_workers = env_workers
         self.env_processes = env_processes
         self.faults = faults
+        self.replay = replay
         self.demonstrations = demonstrations
         self.min_valid = min_valid
         self.seed = seed
@@ -129,7 +134,7 @@ class RolloutDataModule(LightningDataModule):
         self.retry = Retrying(faults.retries)
         self._rollout_retry = Retrying(faults.retries) if staleness else self.retry  # each counts what it is asked
         self._actor: Actor | None = None
-        self._rollouts: Rollouts | None = None  # of a fit
+        self._rollouts: RolloutSource | None = None  # of a fit
         self._notices = ResponseNotices()
         self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
 
@@ -149,8 +154,14 @@ class RolloutDataModule(LightningDataModule):
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)
         check_schedule(trainer, self.evaluations)
         check_temperature(agent.temperature, self.sampling)
-        self._rollouts = Rollouts(trainer, agent, self.rollout_spec, self.staleness, self._rollout_retry)
+        self._rollouts = self._source(trainer, agent)
         self._micro_batches = trainer.accumulate_grad_batches
+
+    def _source(self, trainer: Trainer, agent: Agent) -> RolloutSource:
+        if self.replay is None:
+            return Rollouts(trainer, agent, self.rollout_spec, self.staleness, self._rollout_retry)
+        envs = [{"env": entry.env, "env_kwargs": entry.env_kwargs} for entry in self.mixture]
+        return SavedRollouts(trainer, agent, self.rollout_spec, self.replay, envs)
 
     def on_exception(self, exception: BaseException) -> None:
         if self._rollouts is not None:
@@ -268,7 +279,8 @@ class RolloutDataModule(LightningDataModule):
         collected again."""
         epochs = compat.epochs_at_rollout(self._trainer)
         state = {"seed": self.seed, "instances": self.instances.state_dict(epochs)}
-        return state | ({"ahead": self._rollouts.state_dict(epochs)} if self._rollouts and self.staleness else {})
+        ahead = self._rollouts.state_dict(epochs) if self._rollouts and self.staleness else {}
+        return state | ({"ahead": ahead} if ahead else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run

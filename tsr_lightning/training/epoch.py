@@ -15,7 +15,7 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import ProcessGroup
-from tsr_lightning.training.hooks import OnRolloutEnd, OnRolloutMetrics
+from tsr_lightning.training.hooks import OnCredit, OnRolloutEnd, OnRolloutMetrics
 from tsr_lightning.training.metrics import (
     rollout_metrics,
     signal_metrics,
@@ -109,7 +109,10 @@ def updates_of(
     ranks, objective = ProcessGroup.of(trainer), agent.objective.at(epoch)
     estimate = partial(agent.estimates, micro_batch_tokens=updates.tokens_at_once)
     comparisons = rolled_out + demonstrated
-    sequences, credits, mismatch = credited_sequences(comparisons, objective, estimate, ranks, updates, key)
+    sequences, credits, mismatch, pieces = credited_sequences(comparisons, objective, estimate, ranks, updates, key)
+    for callback in compat.callbacks(trainer):
+        if isinstance(callback, OnCredit):
+            callback.on_credit(trainer, pieces)
     if rolled_out:
         compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
     tolerance = tolerance_of(updates, agent.spec, str(trainer.precision), staleness, agent.temperature)

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.progress import Progress
 from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.credit import CreditedPiece
 from tsr_lightning.training.lightning_compat import callbacks
 from tsr_lightning.trajectory import Group
 
@@ -36,6 +37,22 @@ class OnRolloutWave(Protocol):
 
 
 @runtime_checkable
+class RecordsTurns(Protocol):
+    """Says which rollouts and evaluations keep every turn of every search, in `Trajectory.record`."""
+
+    def records(self, phase: str, epoch: int) -> bool:
+        """Of a rollout (`TRAINING_ROLLOUT`) or a protocol, by the policy after so many epochs; called in any thread."""
+        ...
+
+
+@runtime_checkable
+class OnCredit(Protocol):
+    """Called after `on_rollout_end`, with what is trained of a rollout and its credit, on all ranks."""
+
+    def on_credit(self, trainer: Trainer, credited: Sequence[CreditedPiece]) -> None: ...
+
+
+@runtime_checkable
 class LimitsGroups(Protocol):
     """Says beforehand how many groups its `on_rollout_end` leaves at most, for estimates of what updates cost."""
 
@@ -51,6 +68,11 @@ class NamesMetrics(Protocol):
     def metric_names(self, evaluations: Sequence[EvalProtocol], environments: Sequence[str]) -> frozenset[str]:
         """Returns the figures' names for these protocols, on environments with these labels."""
         ...
+
+
+def is_recorded(trainer: Trainer, phase: str, epoch: int) -> bool:
+    """Whether some callback asks for every turn of a rollout or an evaluation."""
+    return any(each.records(phase, epoch) for each in callbacks(trainer) if isinstance(each, RecordsTurns))
 
 
 def report_wave(trainer: Trainer, progress: Progress) -> None:

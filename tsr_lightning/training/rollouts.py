@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import Trainer
@@ -10,12 +10,29 @@ from lightning.pytorch import Trainer
 from tsr_lightning.rollout.actor import Actor
 from tsr_lightning.rollout.ahead import Ahead, Snapshot
 from tsr_lightning.rollout.collect import Collected, RolloutSpec, collect
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
 from tsr_lightning.search.progress import Report
 from tsr_lightning.search.retry import Retrying
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.distributed import ProcessGroup
-from tsr_lightning.training.hooks import report_wave
+from tsr_lightning.training.hooks import is_recorded, report_wave
+
+
+class RolloutSource(Protocol):
+    """Where the rollouts of a fit come from."""
+
+    def take(self, epoch: int, actor: Actor) -> Collected | None: ...
+
+    def discard_pending(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def state_dict(self, epoch: int) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None: ...
 
 
 class Rollouts:
@@ -97,4 +114,5 @@ class Rollouts:
         """The rollout of an epoch. It calls no callback and changes nothing of the Trainer."""
         objective, ranks = self._agent.objective.at(epoch), ProcessGroup.of(self._trainer)
         with compat.training_precision(self._trainer):
-            return collect(actor, self._spec, epoch, objective, ranks, report, policy_epochs)
+            record = is_recorded(self._trainer, TRAINING_ROLLOUT, epoch)
+            return collect(actor, self._spec, epoch, objective, ranks, report, policy_epochs, record)

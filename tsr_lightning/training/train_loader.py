@@ -16,7 +16,7 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.epoch import Comparisons, select, updates_of
 from tsr_lightning.training.notices import ResponseNotices
-from tsr_lightning.training.rollouts import Rollouts
+from tsr_lightning.training.rollouts import RolloutSource
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TrainLoader:
         trainer: of the fit.
         agent: that is trained.
         actor: plays its policy.
-        rollouts: collects.
+        rollouts: gives those of the epochs.
         spec: of the epochs.
         notices: about the responses.
     """
@@ -52,7 +52,7 @@ class TrainLoader:
         trainer: Trainer,
         agent: Agent,
         actor: Actor,
-        rollouts: Rollouts,
+        rollouts: RolloutSource,
         spec: EpochSpec,
         notices: ResponseNotices,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with the subcommand `export`; the docstrings here are the help texts of `tsr`."""
+"""Lightning's Trainer with the subcommands `export` and `rollout`; the docstrings here are the help texts of `tsr`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,7 +11,7 @@ from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.training import checkpoints, exporting
+from tsr_lightning.training import checkpoints, exporting, showing
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -144,6 +144,35 @@ class Trainer(pl.Trainer):
         model.on_load_checkpoint(checkpoint)
         model.load_state_dict(checkpoint["state_dict"])
         exporting.write(exported, Path(output), model, datamodule, checkpoint)
+
+    def rollout(
+        self,
+        model: Agent,
+        datamodule: RolloutDataModule,
+        output: str,
+        episodes: int = 64,
+        ckpt_path: str | None = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Play episodes of a policy on held-out instances, by the strategies of data.plan, and save them.
+
+        Args:
+            output: the file to write, such as `episodes.jsonl.gz`; `tsr view` shows it.
+            episodes: of all instances together.
+            ckpt_path: a checkpoint of `fit`, or "last" for the newest of the run's folder; null plays the policy that
+                training begins with.
+            weights_only: as of `fit`, whose `config.yaml` has it; null is true.
+        """
+        checkpoint: dict[str, Any] | None = None
+        if ckpt_path is not None:
+            checkpoint = checkpoints.load(self._existing(ckpt_path), weights_only=weights_only is not False)
+        compat.attach(self, model, datamodule)
+        model.configure_model()
+        if checkpoint is not None:
+            model.on_load_checkpoint(checkpoint)
+            model.load_state_dict(checkpoint["state_dict"])
+        epochs = 0 if checkpoint is None else compat.Position.in_checkpoint(checkpoint).epochs
+        showing.play(datamodule, Path(output), episodes, epochs)
 
     def resumed_from(self, ckpt_path: _PATH | None) -> _PATH | None:
         """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is.

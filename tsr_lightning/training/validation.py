@@ -14,7 +14,7 @@ from tsr_lightning.rollout.instances import Instance
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.distributed import ProcessGroup
-from tsr_lightning.training.hooks import report_wave
+from tsr_lightning.training.hooks import is_recorded, report_wave
 from tsr_lightning.training.notices import ResponseNotices
 
 
@@ -40,6 +40,7 @@ class EvalBatch:
             places=self.places,
             max_lost=self.max_lost,
             report=partial(report_wave, trainer),
+            record=is_recorded(trainer, self.protocol.name, compat.position_at_validation(trainer, None).epochs),
         )
         self.notices.log(self.protocol.name, result.groups, self.actor)
         return result

@@ -1,0 +1,138 @@
+"""Keeps the episodes of rollouts and evaluations, with all candidates of their searches: what `tsr view` shows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from tsr_lightning.episodes.convert import TurnCredit, to_episode
+from tsr_lightning.episodes.files import write
+from tsr_lightning.episodes.folder import file_of, keep_within
+from tsr_lightning.episodes.schema import ROLLOUT
+from tsr_lightning.errors import require
+from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
+from tsr_lightning.rollout.protocol import EvalProtocol
+from tsr_lightning.rollout.saved import header_of
+from tsr_lightning.training.credit import CreditedPiece
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.distributed import ProcessGroup
+from tsr_lightning.training.lightning_compat import (
+    Position,
+    datamodule,
+    epochs_at_rollout,
+    position_at_validation,
+    run_folder,
+)
+from tsr_lightning.trajectory import Group
+
+
+class EpisodeLog(Callback):
+    """Writes episodes to `episodes/` in the run's folder (docs/episodes.md): those of every evaluation, and the
+    rollouts of some epochs with the credit that training gave them. It comes before callbacks that drop groups.
+
+    Where the files outgrow `max_mib`, rollouts go first and evaluations after them, from between their neighbours: the
+    first and the newest of each kind stay.
+
+    Args:
+        every_n_epochs: epochs between two rollouts that are kept, the first among them; 0 keeps none. `tsr fit
+            --data.replay` needs 1.
+        evaluations: whether those of evaluations are kept.
+        max_mib: of the folder.
+    """
+
+    def __init__(self, every_n_epochs: int = 10, evaluations: bool = True, max_mib: float = 256) -> None:
+        super().__init__()
+        require(every_n_epochs >= 0, "EpisodeLog.every_n_epochs", every_n_epochs, "give 0 or more")
+        require(max_mib > 0, "EpisodeLog.max_mib", max_mib, "give more than 0, or leave the callback out")
+        self.every_n_epochs = every_n_epochs
+        self.evaluations = evaluations
+        self.max_mib = max_mib
+        self._rollout: list[Group] | None = None  # until its credit is known
+        self._evaluated: dict[str, tuple[EvalProtocol, list[Group]]] = {}  # in the running validation, by protocol
+        self._loaded: Position | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._rollout, self._evaluated, self._loaded = None, {}, None
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._loaded = Position.in_checkpoint(checkpoint)
+
+    def records(self, phase: str, epoch: int) -> bool:
+        """As of `hooks.RecordsTurns`."""
+        if phase != TRAINING_ROLLOUT:
+            return self.evaluations
+        return self.every_n_epochs > 0 and epoch % self.every_n_epochs == 0
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        is_recorded = any(
+            each.record for group in groups for each in group.trajectories
+        )  # not where read by data.replay
+        self._rollout = groups if is_recorded and self.records(TRAINING_ROLLOUT, epochs_at_rollout(trainer)) else None
+        return groups
+
+    def on_credit(self, trainer: Trainer, credited: Sequence[CreditedPiece]) -> None:
+        groups, self._rollout = self._rollout, None
+        if groups is not None:
+            self._write(trainer, ROLLOUT, epochs_at_rollout(trainer), groups, credited)
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluated = {}
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if isinstance(outputs, EvalResult) and self.evaluations:
+            _, groups = self._evaluated.setdefault(outputs.protocol.name, (outputs.protocol, []))
+            groups += outputs.groups
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        epoch = position_at_validation(trainer, self._loaded).epochs
+        of_ranks = ProcessGroup.of(trainer).gather([self._evaluated])
+        for name in dict.fromkeys(name for own in of_ranks for name in own):
+            shares = [own[name] for own in of_ranks if name in own]
+            groups = [group for _, share in shares for group in share]
+            self._write(trainer, name, epoch, groups, temperature=shares[0][0].temperature)
+        self._evaluated = {}
+
+    def _write(
+        self,
+        trainer: Trainer,
+        phase: str,
+        epoch: int,
+        groups: Sequence[Group],
+        credited: Sequence[CreditedPiece] = (),
+        temperature: float | None = None,
+    ) -> None:
+        folder, data = run_folder(trainer), datamodule(trainer)  # the first on every rank, because rank 0 broadcasts it
+        if not trainer.is_global_zero or folder is None or not isinstance(data, RolloutDataModule):
+            return
+        credit = {turn: each for piece in credited for turn, each in _credit_of(piece)}
+        episodes = (to_episode(each, credit) for group in groups for each in group.trajectories if each.record)
+        path = file_of(folder, phase, epoch)
+        write(path, header_of(data.actor, phase, epoch, temperature), episodes)
+        keep_within(path.parent, int(self.max_mib * 2**20), path)
+
+
+def _credit_of(credited: CreditedPiece) -> list[tuple[int, TurnCredit]]:
+    """The credit of a piece's turns, by their identity."""
+    piece, credit, estimates = credited
+    lengths = [len(turn.response) for turn in piece.turns]
+    parts = zip(
+        piece.turns,
+        credit.advantages.split(lengths),
+        (credit.weights + credit.supervised_weights).split(lengths),
+        estimates.values.split(lengths),
+        strict=True,
+    )
+    return [
+        (id(turn), TurnCredit(float(values[0]) if len(values) else None, float(own.mean()), float(weights.sum())))
+        for turn, own, weights, values in parts
+        if len(own)
+    ]

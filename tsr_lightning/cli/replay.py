@@ -1,0 +1,50 @@
+"""`tsr replay`: saved episodes, played again."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tsr_lightning.cli.plain_parser import PlainParser
+from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.episodes.files import read_header, read_lines
+from tsr_lightning.episodes.folder import files_at
+
+
+def make_parser() -> PlainParser:
+    parser = PlainParser(prog="tsr replay", description=PLAIN["replay"], allow_abbrev=False)
+    parser.add_argument("path", type=Path, metavar="FILE", help="a file of episodes, or the folder of a run")
+    parser.add_argument("--model", help="take the tokenizer of this model, where that of the file has moved")
+    return parser
+
+
+def replay(args: Sequence[str]) -> int:
+    """Runs the subcommand and returns the exit status: 1 where an episode comes out otherwise.
+
+    Args:
+        args: the command line after `tsr replay`.
+    """
+    given = make_parser().parse_args(args)
+    files = files_at(given.path)
+    headers = [read_header(file) for file in files]
+    sys.path.insert(0, "")  # a user's own environments are modules of the working folder
+    from tsr_lightning.rollout.replaying import first_difference
+    from tsr_lightning.rollout.saved import SavedTask
+
+    count = turns = 0
+    for file, header in zip(files, headers, strict=True):
+        task = SavedTask.of(header, given.model)
+        for line in read_lines(file):
+            episode = line.episode
+            difference = "" if episode is None else first_difference(task, episode)
+            if episode is not None and difference:
+                print(
+                    f"{file}, line {line.number}, instance {episode.instance}, member {episode.member}: {difference}. "
+                    "Either the line was altered, or the environment, its arguments or the tokenizer are others now"
+                )
+                return 1
+            if line.problem:
+                print(line.problem)
+                return 1
+            count, turns = count + 1, turns + (0 if episode is None else len(episode.nodes))
+    print(f"{count:,} episodes with {turns:,} responses came out as they were saved: observations, rewards, token ids")
+    return 0

@@ -1,0 +1,1 @@
+"""Episodes on disk: the schema, reading and writing, other formats, and the page that shows them. No torch."""

@@ -1,0 +1,120 @@
+"""Rollouts that are read from saved episodes instead of being played: `data.replay`."""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from tsr_lightning.costs import Costs
+from tsr_lightning.episodes.convert import to_trajectory
+from tsr_lightning.episodes.files import read, read_header
+from tsr_lightning.episodes.folder import files_at
+from tsr_lightning.episodes.schema import ROLLOUT, Header
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.objectives.signal import has_signal
+from tsr_lightning.rollout.actor import Actor
+from tsr_lightning.rollout.collect import Collected, RolloutSpec
+from tsr_lightning.rollout.groups import Rollout
+from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.trajectory import Group, Trajectory
+
+_KEY = "data.replay"
+
+
+class SavedRollouts:
+    """The rollout of one epoch after the other, as a run with `callbacks.EpisodeLog` kept them.
+
+    Args:
+        trainer: of the fit.
+        agent: whose policy is trained.
+        spec: what the run would roll out.
+        path: of a run's folder, a folder of episodes, or the file of one epoch.
+        envs: the environments of the run, to be compared with those of the files.
+
+    Raises:
+        ConfigError: an epoch of the run is not there, or was played in other environments or at another temperature.
+    """
+
+    def __init__(
+        self, trainer: Trainer, agent: Agent, spec: RolloutSpec, path: str, envs: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._agent = agent
+        self._spec = spec
+        self._path = path
+        headers = [(header, file) for file in files_at(Path(path)) for header in [read_header(file)]]
+        self._files = {header.epoch: file for header, file in headers if header.phase == ROLLOUT}
+        limit = compat.epoch_limit(trainer) or 0
+        missing = [epoch for epoch in range(limit) if spec.plan.group_size(epoch) and epoch not in self._files]
+        if missing:
+            raise self._missing(missing[0])
+        for header, file in headers:
+            if header.phase == ROLLOUT:
+                _check(header, file, envs, agent.temperature)
+
+    def take(self, epoch: int, actor: Actor) -> Collected | None:
+        """As `Rollouts.take`."""
+        started = time.perf_counter()
+        self._agent.weights.gather()
+        if not self._spec.plan.group_size(epoch):
+            return None
+        if epoch not in self._files:
+            raise self._missing(epoch)
+        _, episodes = read(self._files[epoch])
+        objective = self._agent.objective.at(epoch)
+        restored = partial(to_trajectory, tree=objective.needs.tree, state_keys=objective.needs.state_keys)
+        groups = _groups(list(map(restored, episodes)))
+        signal = sum(has_signal(group, objective) for group in groups) if self._spec.sampling(epoch) else 0
+        rollout = Rollout(groups, Costs(), with_signal=signal, searches=len(episodes))
+        seconds, epochs = time.perf_counter() - started, episodes[0].policy_epochs if episodes else None
+        return Collected(rollout, epoch if epochs is None else epochs, seconds, peak_mib=0.0, waited=seconds)
+
+    def discard_pending(self) -> None:
+        """Does nothing: none is collected ahead."""
+
+    def stop(self) -> None:
+        """Does nothing: there is no thread."""
+
+    def close(self) -> None:
+        """Does nothing: files are read whole."""
+
+    def state_dict(self, epoch: int) -> dict[str, Any]:
+        """Nothing: the files stay where they are."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Does nothing."""
+
+    def _missing(self, epoch: int) -> ConfigError:
+        return ConfigError(
+            f"{_KEY} is {self._path!r}: it has no rollout of epoch {epoch}; keep those of all epochs with "
+            "--trainer.callbacks.EpisodeLog.every_n_epochs 1, or train for fewer with trainer.max_epochs"
+        )
+
+
+def _check(header: Header, file: Path, envs: Sequence[Mapping[str, Any]], temperature: float) -> None:
+    played = [(each["env"], each["env_kwargs"]) for each in header.envs]
+    now = [(each["env"], each["env_kwargs"]) for each in envs]
+    require(played == now, _KEY, str(file), f"it was played in {_named(played)}, and the run has {_named(now)}")
+    remedy = f"its responses were sampled at temperature {header.temperature}, and the run has {temperature}"
+    require(header.temperature == temperature, _KEY, str(file), remedy)
+
+
+def _named(envs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    return ", ".join(f"{env}({', '.join(f'{key}={value!r}' for key, value in own.items())})" for env, own in envs)
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> list[Group]:
+    """Trajectories of one instance are a group, whose members are numbered upwards."""
+    groups: list[list[Trajectory]] = []
+    for each in trajectories:
+        last = groups[-1][-1] if groups else None
+        goes_on = last is not None and (last.env, last.instance) == (each.env, each.instance)
+        if last is not None and goes_on and each.member > last.member:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return [Group(own[0].instance, tuple(own), own[0].env) for own in groups]

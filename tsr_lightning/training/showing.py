@@ -1,0 +1,39 @@
+"""`tsr rollout`: episodes of a policy in a file."""
+
+from pathlib import Path
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from tsr_lightning.episodes.convert import to_episode
+from tsr_lightning.episodes.files import write
+from tsr_lightning.episodes.schema import ROLLOUT
+from tsr_lightning.errors import require
+from tsr_lightning.rollout.play import play_episodes
+from tsr_lightning.rollout.saved import header_of
+from tsr_lightning.training.datamodule import RolloutDataModule
+
+
+def play(data: RolloutDataModule, output: Path, count: int, epochs: int) -> None:
+    """Plays episodes with the policy as it is now, and writes them.
+
+    Args:
+        data: whose plan says how, and whose held-out instances are played.
+        output: the file.
+        count: episodes.
+        epochs: that the policy had been trained for.
+    """
+    require(count >= 1, "episodes", count, "give 1 or more")
+    strategies = [entry.strategy for entry in data.plan.entries(0) for _ in range(entry.count)]
+    require(bool(strategies), "data.plan", data.plan, "it plays nothing in its first epoch, so give another")
+    instances, actor = data.instances.held_out, data.actor
+    try:
+        played = play_episodes(actor, instances, strategies, count, data.key)
+        write(output, header_of(actor, ROLLOUT, epochs), map(to_episode, played))
+    finally:
+        data.teardown("rollout")
+    rate = sum(each.succeeded for each in played) / max(1, len(played))
+    lost = f", {count - len(played)} lost to failures of the environment" if len(played) < count else ""
+    rank_zero_info(
+        f"{len(played)} episodes{lost}, success {rate:.3f}, in {output} ({output.stat().st_size / 2**20:.1f} MiB): "
+        f"tsr view {output} shows them"
+    )
