@@ -7,10 +7,11 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from tsr_lightning.episodes.conversations import to_record
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group
 
 _NAME = "conversations.jsonl"
 
@@ -67,22 +68,6 @@ class ConversationLog(Callback):
             self._began = True
         with path.open("a", encoding="utf-8") as file:
             file.writelines(lines)
-
-
-def to_record(trajectory: Trajectory) -> dict[str, Any]:
-    """A line of the file, but for the epoch."""
-    messages: list[dict[str, str]] = []
-    for turn in trajectory.turns:
-        messages += [{"role": message.role, "content": message.content} for message in turn.messages]
-        messages.append({"role": "assistant", "content": turn.text})
-    return {
-        "messages": messages,
-        "env": trajectory.env,
-        "instance": trajectory.instance,
-        "strategy": trajectory.strategy,
-        "return": trajectory.episode_return,
-        "success": trajectory.succeeded,
-    }
 
 
 def _lines_before(path: Path, epoch: int) -> Iterator[str]:

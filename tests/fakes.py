@@ -163,12 +163,15 @@ def driver(
     keep_state_keys: bool = False,
     workers: Sequence[Any] = (),
     retry: Retry | None = None,
+    record: bool = False,
 ) -> Driver:
     sampling = Sampling(1.0, max_response_tokens)
     env = Walk() if env is None else env
     others = [[worker] for worker in workers]
     return Driver(
-        [env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_tree, keep_state_keys, others, retry
+        *([env], Letters(), engine or Scripted(), sampling, limits, concurrency, keep_tree, keep_state_keys, others),
+        retry=retry,
+        record=record,
     )
 
 

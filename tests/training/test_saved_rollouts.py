@@ -1,0 +1,56 @@
+"""A run leaves its episodes, and training on its saved rollouts ends with its weights, bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from commands import QUICK, in_folder, tsr
+
+from tsr_lightning.episodes.files import read
+from tsr_lightning.episodes.folder import saved_in
+from tsr_lightning.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
+LOG = '[{"class_path": "callbacks.EpisodeLog", "init_args": {"every_n_epochs": 1}}, "callbacks.InstanceFilter"]'
+RUN = (
+    *("fit", "--config", "sokoban.yaml"),
+    *QUICK,
+    *("--trainer.callbacks", LOG, "--trainer.num_sanity_val_steps", "-1"),
+)
+SEARCHED = ("--config", "search/beam.yaml", "--config", "credit/tree.yaml")
+COMPARED = ("--config", "objective/ppo.yaml", "--data.plan.init_args.count", "4", "--data.updates.epochs", "2")
+AHEAD = (*COMPARED, "--data.staleness", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [SEARCHED, COMPARED, AHEAD], ids=["searched", "compared", "ahead"])
+def test_a_saved_rollout_trains_as_the_run_did(flags: tuple[str, ...], empty_folder: Path) -> None:
+    first = tsr(*RUN, *flags, "--trainer.run_folder", "first").model.policy.trainable_state()
+    saved = saved_in(Path("first/episodes"))
+    names = [(one.phase, one.epoch) for one in saved]
+    assert names == [("greedy", 0), ("rollout", 0), ("rollout", 1), ("sampled", 0)]
+    _, episodes = read(saved[1].path)
+    nodes = [node for episode in episodes for node in episode.nodes]
+    assert any(node.advantage for node in nodes)
+    assert any(node.value is not None for node in nodes)
+    again = tsr(*RUN, *flags, "--trainer.run_folder", "again", "--data.replay", "first").model.policy.trainable_state()
+    assert [name for name in first if not torch.equal(first[name], again[name])] == []
+    started = tsr(*RUN, *flags, "--trainer.max_epochs", "0").model.policy.trainable_state()
+    assert [name for name in first if torch.equal(first[name], started[name])] == []
+    assert [one.phase for one in saved_in(Path("again/episodes"))] == ["greedy", "sampled"]
+
+
+@pytest.mark.slow
+def test_rollouts_of_another_run_are_refused(tmp_path: Path) -> None:
+    with in_folder(tmp_path):
+        tsr(*RUN, "--trainer.max_epochs", "1", "--trainer.run_folder", "first")
+        with pytest.raises(
+            ConfigError, match=r"data\.replay is 'first': it has no rollout of epoch 1; keep those of all"
+        ):
+            tsr(*RUN, "--data.replay", "first")
+        with pytest.raises(ConfigError, match=r"it was played in tsr/Sokoban-v0\(.*and the run has .*max_turns=4"):
+            tsr(*RUN, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.env_kwargs.max_turns", "4")
+        with pytest.raises(ConfigError, match=r"were sampled at temperature 1\.0, and the run has 0\.5"):
+            tsr(*RUN, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.sampling.temperature", "0.5")
+        with pytest.raises(ConfigError, match="gone: there is no such file or folder"):
+            tsr(*RUN, "--data.replay", "gone")
