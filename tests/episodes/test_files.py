@@ -3,6 +3,7 @@
 import gzip
 import json
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_a_budget_keeps_evaluations_the_ends_and_what_lies_evenly_between(tmp_pa
     rollouts = [epoch for phase, epoch in kept if phase == "rollout"]
     assert (rollouts[0], rollouts[-1]) == (0, 8)
     assert len(rollouts) in (5, 6)
-    assert max(after - before for before, after in zip(rollouts, rollouts[1:], strict=False)) <= 2
+    assert max(after - before for before, after in pairwise(rollouts)) <= 2
     keep_within(folder, 1, newest)
     assert [(saved.phase, saved.epoch) for saved in saved_in(folder)] == [("rollout", 8)]
 

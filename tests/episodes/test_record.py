@@ -1,4 +1,4 @@
-"""Recorded searches as episodes: every response is there, with its fate; nothing is lost on the way to disk and back."""
+"""Recorded searches as episodes: every response is there, with its fate, and nothing is lost on its way to disk."""
 
 from collections import Counter
 from dataclasses import replace

@@ -50,8 +50,8 @@ def files_at(path: Path) -> list[Path]:
 
 
 def keep_within(folder: Path, budget: int, newest: Path) -> None:
-    """Removes files of a folder until the rest fits: rollouts before evaluations, and each time the one whose neighbours
-    in time are closest, so that what stays is spread over the run.
+    """Removes files until the rest fits: rollouts before evaluations, and each time the one whose neighbours are closest
+    in time, so that what stays is spread over the run.
 
     Args:
         folder: of the episodes.
