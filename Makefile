@@ -88,7 +88,9 @@ test-all: lint types ## before a release: the exhaustive tests too, with an inst
 	@$(PYTEST) -m "" $(ARGS)
 
 # What the tests compare with or run under. vLLM takes ten minutes and 3.5 GB: make test-extras EXTRAS=vllm.
-EXTRAS := trl alfworld ray gyms
+EXTRAS := trl alfworld ray gyms inspect browser
+TESTS_browser := tests/extras/test_browser.py
+TESTS_inspect := tests/extras/test_inspect.py
 TESTS_trl := tests/extras/test_trl_parity.py
 TESTS_alfworld := tests/worlds/test_alfworld_original.py
 TESTS_ray := tests/training/test_ray.py
@@ -110,7 +112,7 @@ $(EXTRAS_VENV)/%/.set-up: tests/extras/%.txt $(STAMP)
 	@$(if $(REMOVED_$*),$(@D)/bin/python -m pip uninstall -qq --disable-pip-version-check --yes $(REMOVED_$*))
 	@touch $@
 
-test-extras: $(EXTRAS:%=$(EXTRAS_VENV)/%/.set-up) ## the tests that need TRL, the original ALFWorld or Ray, each in an environment of its own
+test-extras: $(EXTRAS:%=$(EXTRAS_VENV)/%/.set-up) ## the tests that need TRL, the original ALFWorld, Ray, Inspect or Chromium, each in an environment of its own
 	@$(foreach extra,$(EXTRAS),echo "tests of the extra $(extra)"; \
 	OMP_NUM_THREADS=1 $(EXTRAS_VENV)/$(extra)/bin/python -m pytest -n 0 -p tests.extras.nothing_skips \
 		-p no:cacheprovider $(TESTS_$(extra)) $(ARGS);)

@@ -50,7 +50,7 @@ def files_at(path: Path) -> list[Path]:
 
 
 def keep_within(folder: Path, budget: int, newest: Path) -> None:
-    """Removes files until the rest fits: rollouts before evaluations, and each time the one whose neighbours are closest
+    """Removes files until the rest fits: rollouts before evaluations, and always the one with the closest neighbours
     in time, so that what stays is spread over the run.
 
     Args:

@@ -168,7 +168,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def plain(record: Any) -> Any:
     """A record as what JSON can hold."""
     if is_dataclass(record):
-        return {name: plain(getattr(record, name)) for name in _hints(type(record))}
+        kind: type = type(record)
+        return {name: plain(getattr(record, name)) for name in _hints(kind)}
     if isinstance(record, Sequence) and not isinstance(record, str) and record and is_dataclass(record[0]):
         return [plain(one) for one in record]
     return record
