@@ -47,6 +47,7 @@ class TestHelp:
         for subcommand, said in (
             ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
             ("validate", "Evaluate a policy on held-out instances, without search"),
+            ("rollout", "Play episodes of a policy, with any search, and save"),
             ("export", "Write a trained policy as files that plain transformers and peft"),
         ):
             assert f"{subcommand} {said}" in overview
@@ -60,6 +61,9 @@ class TestHelp:
         [
             ("study", ("--output", "--from", "--jobs", "--only", "--keep-changed")),
             ("report", ("--baseline", "--threshold", "--pack")),
+            ("view", ("--output",)),
+            ("replay", ("--model",)),
+            ("episodes", ("--to", "--output", "--successes_only")),
             ("estimate", ("--machine", "--response_tokens", "--turns", "--characters_per_token")),
         ],
     )
@@ -73,10 +77,10 @@ class TestHelp:
 
     def test_lists_no_other_subcommands(self, capsys, empty_folder):
         said = printed(capsys, "--help")
-        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,export,study,report,estimate,import-gguf"
+        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,rollout,export,study,report,estimate,view,replay,episodes,import-gguf"
         assert "trajectories built" in said
 
-    @pytest.mark.parametrize("subcommand", ["fit", "validate", "export"])
+    @pytest.mark.parametrize("subcommand", ["fit", "validate", "rollout", "export"])
     def test_explains_every_argument(self, subcommand: str, capsys, empty_folder):
         said = printed(capsys, subcommand, "--help")
         assert f"tsr {subcommand} --config" in said  # an example

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is an extra: make test-extras EXTRAS=browser"
-)
 from tests.saved_episodes import episode, header, node
 from tsr_lightning.episodes.files import write
 from tsr_lightning.episodes.page.write import Source, write_page
 
+playwright = pytest.importorskip("playwright.sync_api", reason="make test-extras EXTRAS=browser installs playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
 BOARD = "P 1 1\n#####\n#PXO#\n#####\n9 left"

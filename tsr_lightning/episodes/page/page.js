@@ -163,7 +163,8 @@ function tree(shown, look) {
       chip.addEventListener("click", () => {
         table.querySelectorAll(".chosen").forEach(other => other.classList.remove("chosen"));
         chip.classList.add("chosen");
-        chosen.replaceChildren(candidate(node, i, look), said(node.obs, look));
+        chosen.replaceChildren(candidate(node, i, look));
+        chosen.querySelectorAll("details").forEach(more => { more.open = true; });
       });
       row.append(el("td", "", chip));
     }
