@@ -47,7 +47,7 @@ class TestHelp:
         for subcommand, said in (
             ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
             ("validate", "Evaluate a policy on held-out instances, without search"),
-            ("rollout", "Play episodes of a policy, with any search, and save"),
+            ("rollout", "Play episodes of a policy on held-out instances"),
             ("export", "Write a trained policy as files that plain transformers and peft"),
         ):
             assert f"{subcommand} {said}" in overview

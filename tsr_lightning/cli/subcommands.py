@@ -12,7 +12,7 @@ DESCRIPTION = "Trains language-model agents with reinforcement learning on traje
 RUNS = {
     "fit": "Train a policy on trajectories built by search, and evaluate it on held-out instances.",
     "validate": "Evaluate a policy on held-out instances, without search.",
-    "rollout": "Play episodes of a policy, with any search, and save them with all candidates.",
+    "rollout": "Play episodes of a policy on held-out instances, by the strategies of data.plan, and save them.",
     "export": "Write a trained policy as files that plain transformers and peft load.",
 }
 EXAMPLES = {
