@@ -77,7 +77,10 @@ class TestHelp:
 
     def test_lists_no_other_subcommands(self, capsys, empty_folder):
         said = printed(capsys, "--help")
-        assert re.search(r"\{(.*)\}", said)[1] == "fit,validate,rollout,export,study,report,estimate,view,replay,episodes,import-gguf"
+        assert (
+            re.search(r"\{(.*)\}", said)[1]
+            == "fit,validate,rollout,export,study,report,estimate,view,replay,episodes,import-gguf"
+        )
         assert "trajectories built" in said
 
     @pytest.mark.parametrize("subcommand", ["fit", "validate", "rollout", "export"])

@@ -92,7 +92,9 @@ def test_an_argument_of_one_callback_changes_by_its_name(flags: tuple[str, ...],
 
 
 def test_an_unknown_callback_is_refused(empty_folder):
-    with pytest.raises(ConfigError, match=r"trainer\.callbacks\.InstanceFiltre .*name one of EpisodeLog, CollapseGuard, Inst"):
+    with pytest.raises(
+        ConfigError, match=r"trainer\.callbacks\.InstanceFiltre .*name one of EpisodeLog, CollapseGuard, Inst"
+    ):
         settings("--trainer.callbacks.InstanceFiltre.keep", "0.5")
 
 

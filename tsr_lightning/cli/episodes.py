@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tsr_lightning.cli.plain_parser import PlainParser
-from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser
 from tsr_lightning.episodes.conversations import conversations
 from tsr_lightning.episodes.files import SUFFIX, read_header, read_lines
 from tsr_lightning.episodes.folder import files_at

@@ -4,8 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tsr_lightning.cli.plain_parser import PlainParser
-from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser
 from tsr_lightning.episodes.folder import files_at
 from tsr_lightning.episodes.page.write import Source, write_page
 
