@@ -27,10 +27,20 @@ DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["d
 STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]]  # what `tsr report` needs
 TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
 GGUF = [Requirement(line) for line in PROJECT["optional-dependencies"]["gguf"]]  # of tsr import-gguf
+INSPECT = [Requirement(line) for line in PROJECT["optional-dependencies"]["inspect"]]  # of tsr episodes
 VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT["optional-dependencies"][extra]]
 RAY = [Requirement(line) for line in PROJECT["optional-dependencies"]["ray"]]  # of tsr-ray
 
-RIVALS = {"alfworld", "bm25s", "datasets", "trl", "vllm", "web-agent-site"}  # compared with, where they are installed
+RIVALS = {
+    "inspect-ai",
+    "playwright",
+    "alfworld",
+    "bm25s",
+    "datasets",
+    "trl",
+    "vllm",
+    "web-agent-site",
+}  # compared with, where they are installed
 NEVER_IMPORTED = {  # but needed by others
     "bitsandbytes": "transformers imports it for 4-bit weights",
     "jsonargparse": "lightning's command line is built on it",
@@ -86,7 +96,7 @@ EXTRAS = sorted((ROOT / "tests" / "extras").glob("*.txt"))  # what `make test-ex
 def test_every_requirement_of_the_extras_tests_has_one_version(path: Path):
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     pinned = constraints() if "--constraint ../../constraints.txt" in lines else {}
-    declared = {requirement.name: requirement for requirement in [*VLLM, *RAY, *RUNTIME]}
+    declared = {requirement.name: requirement for requirement in [*VLLM, *RAY, *INSPECT, *RUNTIME]}
     for line in lines:
         if line.startswith("--"):
             continue
@@ -109,6 +119,7 @@ def test_everything_imported_is_declared():
     reports = third_party([*python_files("tsr_lightning/studies/report"), seeds])
     games = third_party(python_files("tsr_lightning/worlds/textworld"))
     imported = third_party([ROOT / "tsr_lightning" / "policy" / "gguf.py"])
+    logs = third_party([ROOT / "tsr_lightning" / "episodes" / "inspect_log.py"])
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
     workers = third_party(python_files("tsr_lightning/cli/ray"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
@@ -117,6 +128,7 @@ def test_everything_imported_is_declared():
     extras = {name: path for name, path in reports.items() if name in study}
     extras |= {name: path for name, path in games.items() if name in textworld}
     extras |= {name: path for name, path in imported.items() if name in gguf}
+    extras |= {name: path for name, path in logs.items() if name in {requirement.name for requirement in INSPECT}}
     extras |= {name: path for name, path in engines.items() if name in {requirement.name for requirement in VLLM}}
     extras |= {name: path for name, path in workers.items() if name in {requirement.name for requirement in RAY}}
     assert undeclared == extras

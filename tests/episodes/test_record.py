@@ -10,13 +10,20 @@ from tests.fakes import Guided, driver, tasks
 from tests.misbehaving import Misbehaving
 from tests.saved_episodes import header, recorded
 from tests.search.recorded_search import Recorded
+from tsr_lightning import (
+    Beam,
+    BestOfN,
+    ContrastBeam,
+    Expert,
+    FirstImprovement,
+    Lookahead,
+    Sample,
+    Strategy,
+    SuffixRestarts,
+    Vine,
+)
 from tsr_lightning.episodes.convert import TurnCredit, prompts, to_episode, to_trajectory
 from tsr_lightning.episodes.files import read, write
-from tsr_lightning.search.contrast_beam import ContrastBeam
-from tsr_lightning.search.first_improvement import FirstImprovement
-from tsr_lightning.search.restarts import SuffixRestarts
-from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample, Strategy
-from tsr_lightning.search.vine import Vine
 
 STRATEGIES: list[Strategy] = [
     *(Sample(), Expert(), BestOfN(3), Beam(2, 4), Beam(2, 4, commit="resample"), Lookahead(2, 2), Vine(3)),

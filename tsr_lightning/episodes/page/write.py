@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 
 from tsr_lightning.episodes.files import read_header, read_lines
 from tsr_lightning.episodes.schema import FATES, Episode, Header, Node
@@ -168,8 +167,8 @@ def _rendered(
         count=count,
         index=_packed(index),
         blocks=blocks,
-        style=Markup(style),
-        script=Markup(script),
+        style=style,
+        script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
     )
