@@ -29,6 +29,8 @@ from tsr_lightning.worlds.swe.supervise import kill_process, supervise
 WORK, PACKAGES, PROGRAMS = "/work", "/opt/packages", "/opt/bin"
 REMEDY = "install the extra (pip install 'tsr-lightning[swe]') or the system's bubblewrap, or give unsafe: true"
 
+# where Harbor's tasks have what ours have below the working folder
+_HARBOR = ("--symlink", WORK, "/app", "--symlink", f"{WORK}/.tests", "/tests", "--symlink", f"{WORK}/.logs", "/logs")
 _SYSTEM = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TEST_PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")  # which models expect
 _HIDDEN = ("lib*/python3*/*-packages", "local/lib/python3*/*-packages")  # below a prefix: this project may be in it
@@ -52,7 +54,8 @@ class Bubblewrap(Sandbox):
         with _begun(self, command, limits) as (process, ended, directory):
             with commands_owner():
                 write_folder(folder, directory)
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(b"\n")
             process.stdin.close()
             kept, problem = supervise(process.stdout, ended, lambda: kill_process(ended), limits)
@@ -63,7 +66,6 @@ class Bubblewrap(Sandbox):
             except FolderTooLarge as error:
                 after, problem = folder, f"undone: {error}"
         return Result(kept.text(), exit_code, after, problem)
-
 
 
 @cache
@@ -120,9 +122,7 @@ def _test_packages() -> Iterator[str]:
 
 
 @contextmanager
-def _begun(
-    sandbox: "Bubblewrap", command: str, limits: Limits
-) -> Iterator[tuple["subprocess.Popen[bytes]", int, int]]:
+def _begun(sandbox: "Bubblewrap", command: str, limits: Limits) -> Iterator[tuple["subprocess.Popen[bytes]", int, int]]:
     """A process that waits to begin, a descriptor of the process with which all of it ends, and its open folder."""
     with ExitStack() as closing:
         told, tells = os.pipe()
@@ -184,14 +184,17 @@ def _namespaces(stage: Stage, disk: int) -> tuple[str, ...]:
     """Bubblewrap's arguments for namespaces, variables and mounts."""
     _, python, *packages = stage.folders
     return (
-        *"--unshare-user --unshare-all --disable-userns --die-with-parent --new-session --cap-drop ALL".split(),
-        *"--uid 1000 --gid 1000 --hostname sandbox --clearenv".split(),
+        *("--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session"),
+        *("--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"),
         *(part for name, value in _variables().items() for part in ("--setenv", name, value)),
         *_programs(python),
-        *(part for path, name in zip(packages, _test_packages(), strict=True)
-          for part in ("--ro-bind", path, f"{PACKAGES}/{Path(name).name}")),
+        *(
+            part
+            for path, name in zip(packages, _test_packages(), strict=True)
+            for part in ("--ro-bind", path, f"{PACKAGES}/{Path(name).name}")
+        ),
         *("--proc", "/proc", "--dev", "/dev", *_in_memory("/dev/shm", disk), "--remount-ro", "/dev"),
-        *(*_in_memory("/tmp", disk), *_in_memory(WORK, disk), "--remount-ro", "/", "--chdir", WORK),
+        *(*_in_memory("/tmp", disk), *_in_memory(WORK, disk), *_HARBOR, "--remount-ro", "/", "--chdir", WORK),
     )
 
 

@@ -1,9 +1,9 @@
 """Hidden tests, run so that the code under test cannot decide their outcome.
 
 A test is a function whose every assertion is `assert expression == literal`. The process with the code under test is
-given the expressions alone, on a copy of the package without anything else of the policy's folder; what they come to is
-written down there, and compared here. So a patched `assert`, an `__eq__` that is always true, a plugin, a `conftest.py`,
-a forged report or an exit before the end win nothing: the right values have to be known, and they are not there.
+given the expressions alone, on a copy of the package without anything else of the policy's folder; what they come to
+is written down there, and compared here. So a patched `assert`, an `__eq__` that is always true, a plugin, a forged
+report or an exit before the end win nothing: the right values have to be known, and they are not there.
 """
 
 import ast
@@ -21,7 +21,7 @@ NO_ANSWER = "no answer"
 
 _LIMITS = Limits(seconds=30, output=1 << 20)
 _LONGEST = 4000  # characters of a value
-_PROGRAM = '''
+_PROGRAM = """
 import json, os, resource, sys, types
 tests = json.loads(sys.argv[1])
 out = os.fdopen(os.dup(1), "w")
@@ -71,7 +71,31 @@ while begin < len(tests):
     if os.WIFSIGNALED(status):  # it hangs or is out of memory: what comes after it is not asked
         break
     begin += 1
-'''.replace("LONGEST", str(_LONGEST))
+""".replace("LONGEST", str(_LONGEST))
+
+# the same as a program of its own, for tasks that others play: the answers stay with the process that compares
+CHECKER = f"""
+import json, os, shutil, subprocess, sys, tempfile
+here = os.path.dirname(os.path.abspath(__file__))
+exam = json.load(open(os.path.join(here, "exam.json")))
+PROGRAM = {_PROGRAM!r}
+with tempfile.TemporaryDirectory() as copy:
+    shutil.copytree(os.path.join(sys.argv[1], exam["package"]), os.path.join(copy, exam["package"]))
+    open(os.path.join(copy, "exam.py"), "w").write(PROGRAM)
+    output = subprocess.run(
+        [sys.executable, "-s", "-S", "-B", "exam.py", json.dumps(exam["questions"])],
+        cwd=copy, stdout=subprocess.PIPE, timeout=100, text=True, env={{"PATH": os.defpath, "PYTHONHASHSEED": "0"}},
+    ).stdout
+given = {{}}
+for line in output.splitlines():
+    try:
+        number, values = json.loads(line)
+        given.setdefault(number, values)
+    except (ValueError, TypeError):
+        pass
+passed = [given.get(number) == answers for number, answers in enumerate(exam["answers"])]
+print(float(all(passed)))
+""".lstrip()
 
 
 @dataclass(frozen=True)
@@ -97,9 +121,10 @@ class TestProblem(Exception):
 
 def read_tests(path: str, text: str) -> list[Test]:
     """The tests of a file."""
-    tree = ast.parse(text, path)
-    shared = [node for node in tree.body if not _is_test(node)]
-    return [_read_test(node, shared, path) for node in tree.body if isinstance(node, ast.FunctionDef) and _is_test(node)]
+    body = ast.parse(text, path).body
+    tests = [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    shared = [node for node in body if node not in tests]
+    return [_read_test(node, shared, path) for node in tests]
 
 
 @dataclass(frozen=True)
@@ -132,6 +157,24 @@ def examine(sandbox: Sandbox, source: Folder, tests: Sequence[Test], hash_seed: 
     return Marks(tuple(not text for text in wrong), wrong)
 
 
+def questions_of(tests: Sequence[Test], failing: Sequence[bool]) -> dict[str, object]:
+    """What `CHECKER` reads beside the name of the package.
+
+    Args:
+        failing: for each test, whether the fault breaks it.
+    """
+    names = {
+        broken: [test.name for test, one in zip(tests, failing, strict=True) if one is broken]
+        for broken in (True, False)
+    }
+    return {
+        "FAIL_TO_PASS": names[True],
+        "PASS_TO_PASS": names[False],
+        "questions": [[test.questions, test.name] for test in tests],
+        "answers": [list(test.answers) for test in tests],
+    }
+
+
 def modules_of(folder: Folder, package: str) -> Folder:
     """The Python files of a package in a folder, without links, and nothing else."""
     return folder_of(
@@ -142,10 +185,6 @@ def modules_of(folder: Folder, package: str) -> Folder:
             if entry.kind in (Kind.FILE, Kind.PROGRAM)
         }
     )
-
-
-def _is_test(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
 
 
 def _read_test(node: ast.FunctionDef, shared: Sequence[ast.stmt], path: str) -> Test:

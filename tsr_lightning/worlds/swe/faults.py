@@ -99,7 +99,8 @@ def operation_change_constants(node: cst.CSTNode) -> Iterator[Replacement]:
 def control_if_else_invert(node: cst.CSTNode) -> Iterator[Replacement]:
     """The branches of an if change places."""
     for found in m.findall(node, m.If(orelse=m.Else())):
-        assert isinstance(found, cst.If) and isinstance(found.orelse, cst.Else)
+        assert isinstance(found, cst.If)
+        assert isinstance(found.orelse, cst.Else)
         orelse = found.orelse.with_changes(body=found.body)
         yield found, found.with_changes(body=found.orelse.body, orelse=orelse)
 
@@ -139,7 +140,9 @@ def class_remove_bases(node: cst.CSTNode) -> Iterator[Replacement]:
 
 def class_remove_funcs(node: cst.CSTNode) -> Iterator[Replacement]:
     if isinstance(node, cst.ClassDef):
-        yield from ((method, cst.RemoveFromParent()) for method in node.body.body if isinstance(method, cst.FunctionDef))
+        yield from (
+            (method, cst.RemoveFromParent()) for method in node.body.body if isinstance(method, cst.FunctionDef)
+        )
 
 
 def class_shuffle_methods(node: cst.CSTNode) -> Iterator[Replacement]:

@@ -60,6 +60,9 @@ class Folder:
             found.update(name + entry.content)
         return found.hexdigest()
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
     @cached_property
     def files(self) -> Mapping[str, bytes]:
         """The content of every file by path."""
@@ -95,7 +98,7 @@ def of_files(files: Mapping[str, bytes]) -> Folder:
     return folder_of(_files(files))
 
 
-def read_folder(directory: int, before: Folder = Folder(())) -> Folder:  # noqa: B008, immutable
+def read_folder(directory: int, before: Folder = Folder(())) -> Folder:
     """The folder that an open directory has.
 
     Args:

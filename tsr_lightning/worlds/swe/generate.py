@@ -60,7 +60,7 @@ class HiddenTests(Grader):
         both = list(zip(passed, self.failing, strict=True))
         repaired = [passes for passes, broken in both if broken]
         kept = [passes for passes, broken in both if not broken]
-        return Grade(_share(repaired), _share(kept), _share(passed[:shown]))
+        return Grade(_share(repaired), _share(kept), _share(passed[shown:]), _share(passed[:shown]))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,9 @@ def _make(source: GeneratedTasks, seed: int) -> Task:
         task = _draw(source, f"{source.difficulty}-{seed}", whole, chosen)
         if task is not None:
             return task
-    raise RunError(f"no fault of {_MOST_DRAWS} drawn for seed {seed} is found by visible and hidden tests; see packages")
+    raise RunError(
+        f"no fault of {_MOST_DRAWS} drawn for seed {seed} is found by visible and hidden tests; see packages"
+    )
 
 
 def _draw(source: GeneratedTasks, name: str, whole: Package, key: Key) -> Task | None:
@@ -105,6 +107,8 @@ def _draw(source: GeneratedTasks, name: str, whole: Package, key: Key) -> Task |
         faulty[path] = inject(whole.modules[path], [site for site in chosen if site.path == path])
         if faulty[path] == whole.modules[path]:
             return None
+    if len(chosen) > 1 and not all(_breaks(source.sandbox, whole, site) for site in chosen):
+        return None
     folder = whole.folder(faulty)
     marks = _marks(source.sandbox, modules_of(folder, whole.name), whole.name)
     shown = len(whole.visible)
@@ -120,8 +124,15 @@ def _draw(source: GeneratedTasks, name: str, whole: Package, key: Key) -> Task |
         HiddenTests(whole.name, tuple(not passed for passed in marks.passed)),
         {site.path: whole.modules[site.path].encode() for site in chosen},
         places,
-        tuple(whole.modules),
+        package=whole.name,
     )
+
+
+def _breaks(sandbox: Sandbox, whole: Package, site: Site) -> bool:
+    """Whether a hidden test fails by this fault alone."""
+    faulty = whole.folder({site.path: inject(whole.modules[site.path], [site])})
+    marks = _marks(sandbox, modules_of(faulty, whole.name), whole.name)
+    return not marks.hangs and not all(marks.passed[len(whole.visible) :])
 
 
 def _choose(whole: Package, operators: tuple[str, ...], count: int, key: Key) -> list[Site]:

@@ -1,8 +1,8 @@
 """The packages that faults are put into: each is one readable text in `packages/`, of files after lines `==> path <==`.
 
 They are data and no code of this project, so no linter, type checker, test collector or import finds them, and a
-package is one file to read, to review and to add. Tests of the folder `tests` are shown to the policy, those of `hidden`
-are not.
+package is one file to read, to review and to add. Tests of the folder `tests` are shown to the policy, those of
+`hidden` are not.
 """
 
 import re

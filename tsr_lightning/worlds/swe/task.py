@@ -15,11 +15,13 @@ class Grade:
     Args:
         repaired: passing tests of FAIL_TO_PASS, those that the fault breaks.
         kept: passing tests of PASS_TO_PASS, all the others.
+        hidden: passing tests among those that the policy does not see.
         visible: passing tests among those that the policy sees, as they were at the beginning.
     """
 
     repaired: float
     kept: float
+    hidden: float
     visible: float
 
     @property
@@ -57,7 +59,8 @@ class Task:
         grader: of folders.
         solution: the files of a solution by path; none where it is not known.
         places: of the faults, where they are known.
-        programs: paths of the Python files that belong to the program, for scores.
+        solve: a command that solves it, where that is all that is known.
+        package: the package that is repaired; "" where a task is not about one.
     """
 
     name: str
@@ -66,7 +69,8 @@ class Task:
     grader: Grader
     solution: Mapping[str, bytes]
     places: Sequence[Place] = ()
-    programs: Sequence[str] = ()
+    solve: str = ""
+    package: str = ""
 
 
 class TaskSource(ABC):
