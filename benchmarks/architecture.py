@@ -24,7 +24,7 @@ ROOMS = {
     "objectives": "credit and loss as pure functions of tensors; no model",
     "policy": "loading, policy, reference and critic as views of one model, chat formats, export",
     "engines": "token ids and seeds in, token ids and log-probabilities out; no text",
-    "worlds": "WebShop, ALFWorld and TextWorld, and what text games share; no torch, no language model",
+    "worlds": "WebShop, ALFWorld, TextWorld and software tasks, and what text games share; no torch, no language model",
     "envs": "the environments' contract, its checker, and the tasks on grids; no torch, no language model",
     "batching": "trajectories as packed training sequences, minibatches and micro-batches",
     "modeling": "packed attention and the packed forward pass: PyTorch, flex_attention for GPUs, C kernels for CPUs",

@@ -17,7 +17,7 @@ from tsr_lightning.tool_calls import CALL_FORMATS
 from tsr_lightning.worlds.swe import bubblewrap
 from tsr_lightning.worlds.swe.bubblewrap import open_bubblewrap
 from tsr_lightning.worlds.swe.env import SWEEnv
-from tsr_lightning.worlds.swe.exam import TestProblem, examine, modules_of, read_tests
+from tsr_lightning.worlds.swe.exam import UnfitTest, examine, modules_of, read_tests
 from tsr_lightning.worlds.swe.faults import OPERATORS, inject, sites
 from tsr_lightning.worlds.swe.folder import Folder
 from tsr_lightning.worlds.swe.generate import DIFFICULTIES, GeneratedTasks
@@ -69,7 +69,7 @@ def test_the_policy_sees_no_hidden_test() -> None:
 
 
 def test_an_assertion_of_another_form_is_refused() -> None:
-    with pytest.raises(TestProblem, match="test_a"):
+    with pytest.raises(UnfitTest, match="test_a"):
         read_tests("test_a.py", "def test_it():\n    assert 1 < 2\n")
 
 
@@ -297,7 +297,10 @@ class TestBadInput:
         [
             ({"difficulty": "none"}, "SWEEnv.difficulty is 'none': take one of easy, medium, hard"),
             ({"split": "held"}, "SWEEnv.split is 'held'"),
-            ({"packages": ["numpy"]}, "SWEEnv.packages is 'numpy': take one of addresses"),
+            (
+                {"packages": ["numpy"]},
+                "SWEEnv.packages has 'numpy', and there is no such package: take some of addresses",
+            ),
             ({"reward": "dense"}, "SWEEnv.reward is 'dense'"),
             ({"score": "hidden"}, "SWEEnv.score is 'hidden'"),
             ({"task_count": 0}, "SWEEnv.task_count is 0"),
@@ -312,6 +315,26 @@ class TestBadInput:
             SWEEnv(**kwargs)
         assert str(refused.value).startswith(sentence)
         assert "\n" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "sentence"),
+        [
+            ("return left + right", "return left - right", "which fails its tests without a fault: evaluate("),
+            ("==> calc/", "==> other/", "which is no package: give files of calc/"),
+            ("assert evaluate(", "assert not evaluate(", "whose tests cannot be asked: tests/test_calc.py:"),
+        ],
+    )
+    def test_packages_of_ones_own(self, tmp_path: Path, old: str, new: str, sentence: str) -> None:
+        text = (Path(bubblewrap.__file__).parent / "packages/calc.txt").read_text()
+        path = tmp_path / "calc.txt"
+        path.write_text(text)
+        assert SWEEnv(packages=[str(path)], task_count=1).reset(seed=0)
+        (tmp_path / "broken").mkdir()
+        path = tmp_path / "broken/calc.txt"
+        path.write_text(text.replace(old, new))
+        with pytest.raises(ConfigError) as refused:
+            SWEEnv(packages=[str(path)])
+        assert str(refused.value).startswith(f"SWEEnv.packages has {str(path)!r}, {sentence}")
 
     def test_no_bubblewrap(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bubblewrap, "find_spec", lambda name: None)

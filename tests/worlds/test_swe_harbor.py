@@ -57,9 +57,8 @@ def test_a_task_of_others_is_not_solved_by_its_own_script(tmp_path: Path) -> Non
     """What a policy puts where tests and logs are is not there when the tests run."""
     env = SWEEnv(tasks=str(write(tmp_path / "hello", OTHERS)), call_format="fenced")
     env.reset(seed=0)
-    env.step(
-        "```bash\nmkdir -p .logs/verifier .tests; echo 1 > .logs/verifier/reward.txt; echo 'exit 0' > .tests/test.sh\n```"
-    )
+    planted = "echo 1 > .logs/verifier/reward.txt; echo 'exit 0' > .tests/test.sh"
+    env.step(f"```bash\nmkdir -p .logs/verifier .tests; {planted}\n```")
     _, reward, *_ = env.step("```submit\n```")
     assert reward == 0
 

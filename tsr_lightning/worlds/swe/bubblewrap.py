@@ -35,7 +35,9 @@ _SYSTEM = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TEST_PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")  # which models expect
 _HIDDEN = ("lib*/python3*/*-packages", "local/lib/python3*/*-packages")  # below a prefix: this project may be in it
 # it says that everything is set up, waits until the folder is written, and begins
-_WRAPPER = 'echo 1000 >/proc/self/oom_score_adj; echo; read -r _; exec prlimit "$@" </dev/null'
+_WRAPPER = """ulimit -c 0 -u {processes} -v {kilobytes} -t {seconds} -f {blocks}
+echo 1000 >/proc/self/oom_score_adj; echo; read -r _; exec </dev/null; eval "shift
+$1\""""
 
 
 @dataclass(frozen=True)
@@ -167,15 +169,17 @@ def _said(first: bytes, process: "subprocess.Popen[bytes]") -> str:
 
 
 def _command_line(sandbox: "Bubblewrap", command: str, limits: Limits, info: int) -> Sequence[str]:
-    bounds = {"nproc": limits.processes, "as": limits.memory, "cpu": int(limits.seconds) + 1, "core": 0}
-    bounds |= {"fsize": limits.disk}
+    wrapper = _WRAPPER.format(
+        processes=limits.processes,
+        kilobytes=limits.memory >> 10,
+        seconds=int(limits.seconds) + 1,
+        blocks=limits.disk >> 10,
+    )
     return (
         *sandbox.stage.entered,
         sandbox.program,
         *_namespaces(sandbox.stage, limits.disk),
-        *("--info-fd", str(info), "--", "sh", "-c", _WRAPPER, "sh"),
-        *(f"--{name}={bound}:{bound}" for name, bound in bounds.items()),
-        *("--", "bash", "--norc", "--noprofile", "-c", command),
+        *("--info-fd", str(info), "--", "bash", "--norc", "--noprofile", "-c", wrapper, "bash", command),
     )
 
 

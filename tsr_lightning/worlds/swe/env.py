@@ -16,7 +16,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.worlds.swe.bubblewrap import open_bubblewrap
 from tsr_lightning.worlds.swe.folder import Folder
-from tsr_lightning.worlds.swe.generate import DIFFICULTIES, DifficultyName, GeneratedTasks
+from tsr_lightning.worlds.swe.generate import DIFFICULTIES, DifficultyName, GeneratedTasks, check_packages
 from tsr_lightning.worlds.swe.harbor import TaskFolders
 from tsr_lightning.worlds.swe.library import package_names
 from tsr_lightning.worlds.swe.oracle import RUN, next_move
@@ -51,7 +51,7 @@ class SWEEnv(ToolEnv[Work]):
         difficulty: "easy" (a fault in one operator or number, whose function is told), "medium" (one fault of any kind)
             or "hard" (two or three).
         split: packages with faults: "all", "train" or "test", those that "train" leaves out.
-        packages: names of packages instead of a split.
+        packages: names of packages instead of a split, or paths of texts of the same form.
         task_count: different tasks; a seed picks one, modulo this. None: every seed has a task of its own.
         tasks: a folder of Harbor tasks to play instead of generated ones; a seed picks one, modulo their number.
         reward: of what is submitted: "all" (1 for all hidden tests, or 0) or "ratio" (in parts).
@@ -88,8 +88,6 @@ class SWEEnv(ToolEnv[Work]):
         one_of("SWEEnv.split", split, get_args(SplitName))
         one_of("SWEEnv.reward", reward, tuple(REWARDS))
         one_of("SWEEnv.score", score, tuple(SCORES))
-        for name in packages or ():
-            one_of("SWEEnv.packages", name, package_names())
         if task_count is not None:
             whole("SWEEnv.task_count", task_count)
         whole("SWEEnv.output", output, at_least=100)
@@ -101,6 +99,7 @@ class SWEEnv(ToolEnv[Work]):
         self._source: TaskSource
         if tasks is None:
             names = tuple(packages) if packages else package_names(split)
+            check_packages(self._sandbox, names if packages else ())  # ours are checked by a test
             self._source = GeneratedTasks(self._sandbox, names, difficulty, task_count)
         else:
             self._source = TaskFolders(tasks)

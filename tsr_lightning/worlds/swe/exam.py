@@ -115,7 +115,7 @@ class Test:
     asked: tuple[str, ...]
 
 
-class TestProblem(Exception):
+class UnfitTest(Exception):
     """A test is not of the form that can be asked."""
 
 
@@ -200,7 +200,7 @@ def _read_test(node: ast.FunctionDef, shared: Sequence[ast.stmt], path: str) -> 
                 emit = ast.Call(ast.Name("__emit__", ast.Load()), [left], [])
                 body.append(ast.Expr(emit))
             case _:
-                raise TestProblem(f"{path}:{statement.lineno} is no `assert expression == literal`")
+                raise UnfitTest(f"{path}:{statement.lineno} is no `assert expression == literal`")
     function = ast.FunctionDef(node.name, node.args, body, [])
     module = ast.fix_missing_locations(ast.Module([*shared, function], []))
     return Test(node.name, ast.unparse(module), tuple(answers), tuple(asked))

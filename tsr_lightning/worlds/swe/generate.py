@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from tsr_lightning.errors import RunError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.swe.exam import Marks, examine, modules_of
 from tsr_lightning.worlds.swe.faults import ONE_LINE, OPERATORS, Site, inject, sites
@@ -47,16 +47,17 @@ class HiddenTests(Grader):
     """The tests of a package.
 
     Args:
-        package: its name.
+        source: by which the package is found.
         failing: for each test, the visible ones first, whether the fault breaks it.
     """
 
-    package: str
+    source: str
     failing: tuple[bool, ...]
 
     def __call__(self, sandbox: Sandbox, folder: Folder) -> Grade:
-        passed = _marks(sandbox, modules_of(folder, self.package), self.package).passed
-        shown = len(package(self.package).visible)
+        whole = package(self.source)
+        passed = _ask(sandbox, whole, folder).passed
+        shown = len(whole.visible)
         both = list(zip(passed, self.failing, strict=True))
         repaired = [passes for passes, broken in both if broken]
         kept = [passes for passes, broken in both if not broken]
@@ -81,6 +82,16 @@ class GeneratedTasks(TaskSource):
 
     def task(self, seed: int) -> Task:
         return _make(self, seed if self.count is None else seed % self.count)
+
+
+def check_packages(sandbox: Sandbox, names: Sequence[str]) -> None:
+    """Raises a ConfigError if a package fails its own tests."""
+    for name in names:
+        whole = package(name)
+        marks = _ask(sandbox, whole, whole.folder({}))
+        wrong = [one for one in marks.wrong if one]
+        if wrong:
+            raise ConfigError(f"SWEEnv.packages has {name!r}, which fails its tests without a fault: {wrong[0]}.")
 
 
 @lru_cache(maxsize=4096)
@@ -110,18 +121,18 @@ def _draw(source: GeneratedTasks, name: str, whole: Package, key: Key) -> Task |
     if len(chosen) > 1 and not all(_breaks(source.sandbox, whole, site) for site in chosen):
         return None
     folder = whole.folder(faulty)
-    marks = _marks(source.sandbox, modules_of(folder, whole.name), whole.name)
+    marks = _ask(source.sandbox, whole, folder)
     shown = len(whole.visible)
     if marks.hangs or all(marks.passed[:shown]) or all(marks.passed[shown:]):
         return None
-    if _marks(source.sandbox, modules_of(folder, whole.name), whole.name, hash_seed=1) != marks:
+    if _ask(source.sandbox, whole, folder, hash_seed=1) != marks:
         return None
     places = tuple(_place(site, faulty[site.path]) for site in chosen)
     return Task(
         name,
         _instruction(whole, marks, places if difficulty.located else ()),
         folder,
-        HiddenTests(whole.name, tuple(not passed for passed in marks.passed)),
+        HiddenTests(whole.source, tuple(not passed for passed in marks.passed)),
         {site.path: whole.modules[site.path].encode() for site in chosen},
         places,
         package=whole.name,
@@ -131,7 +142,7 @@ def _draw(source: GeneratedTasks, name: str, whole: Package, key: Key) -> Task |
 def _breaks(sandbox: Sandbox, whole: Package, site: Site) -> bool:
     """Whether a hidden test fails by this fault alone."""
     faulty = whole.folder({site.path: inject(whole.modules[site.path], [site])})
-    marks = _marks(sandbox, modules_of(faulty, whole.name), whole.name)
+    marks = _ask(sandbox, whole, faulty)
     return not marks.hangs and not all(marks.passed[len(whole.visible) :])
 
 
@@ -179,8 +190,13 @@ def _share(passed: Sequence[bool]) -> float:
     return sum(passed) / len(passed) if passed else 1.0
 
 
+def _ask(sandbox: Sandbox, whole: Package, folder: Folder, hash_seed: int = 0) -> Marks:
+    """What the tests of a package say of its modules in a folder."""
+    return _marks(sandbox, modules_of(folder, whole.name), whole.source, hash_seed)
+
+
 @lru_cache(maxsize=1 << 14)
-def _marks(sandbox: Sandbox, modules: Folder, name: str, hash_seed: int = 0) -> Marks:
-    """What the tests say of modules; asked once, since that depends on them alone."""
-    whole = package(name)
+def _marks(sandbox: Sandbox, modules: Folder, source: str, hash_seed: int) -> Marks:
+    """The same, asked once, since it depends on the modules alone."""
+    whole = package(source)
     return examine(sandbox, modules, (*whole.visible, *whole.hidden), hash_seed)

@@ -122,7 +122,7 @@ def write_task(task: Task, folder: Path) -> None:
     require(not folder.exists(), "the folder of a task", str(folder), "it exists; give another, or remove it.")
     if not isinstance(task.grader, HiddenTests):
         raise TypeError("only generated tasks are written")
-    whole = package(task.grader.package)
+    whole = package(task.grader.source)
     exam = {"package": whole.name, **questions_of((*whole.visible, *whole.hidden), task.grader.failing)}
     repaired = sorted((path, text.decode()) for path, text in task.solution.items())
     solution = "".join(f"cat > /app/{path} <<'END_OF_FILE'\n{text}END_OF_FILE\n" for path, text in repaired)

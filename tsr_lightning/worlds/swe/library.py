@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from tsr_lightning.worlds.swe.exam import RUN_TESTS, Test, read_tests
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.worlds.swe.exam import RUN_TESTS, Test, UnfitTest, read_tests
 from tsr_lightning.worlds.swe.folder import Folder, of_files
 
+_KEY = "SWEEnv.packages"
 _PACKAGES = Path(__file__).parent / "packages"
 _RUNNER = Path(__file__).parent / "runner.txt"
 _MARK = re.compile(r"^==> (\S+) <==\n", re.MULTILINE)
@@ -23,8 +25,15 @@ HELD_OUT = ("caches", "calc", "crontab", "layout", "polynomials", "records", "sp
 
 @dataclass(frozen=True)
 class Package:
-    """A package without a fault."""
+    """A package without a fault.
 
+    Args:
+        source: the name or the path by which it is found.
+        name: of the folder of its modules.
+        files: its texts by path.
+    """
+
+    source: str
     name: str
     files: Mapping[str, str]
 
@@ -60,10 +69,25 @@ class Package:
 
 @cache
 def package(name: str) -> Package:
-    """The package of a name."""
-    text = (_PACKAGES / f"{name}.txt").read_text(encoding="utf-8")
-    _, *parts = _MARK.split(text)
-    return Package(name, dict(zip(parts[::2], parts[1::2], strict=True)))
+    """The package of a name, or of a text like those in `packages/`, by its path.
+
+    Raises:
+        ConfigError: there is none, or the text is of another form.
+    """
+    path = Path(name) if name.endswith(".txt") else _PACKAGES / f"{name}.txt"
+    if not path.is_file():
+        known = f"take some of {', '.join(package_names())}, or paths of texts (.txt)"
+        raise ConfigError(f"{_KEY} has {name!r}, and there is no such package: {known}.")
+    _, *parts = _MARK.split(path.read_text(encoding="utf-8"))
+    found = Package(name, path.stem, dict(zip(parts[::2], parts[1::2], strict=True)))
+    try:
+        complete = found.modules and found.visible and found.hidden
+    except (UnfitTest, SyntaxError) as error:
+        raise ConfigError(f"{_KEY} has {name!r}, whose tests cannot be asked: {error}.") from None
+    if not complete:
+        parts_needed = f"files of {found.name}/, tests/ and hidden/ after lines `==> path <==`"
+        raise ConfigError(f"{_KEY} has {name!r}, which is no package: give {parts_needed}.")
+    return found
 
 
 @cache

@@ -54,8 +54,8 @@ def staged(folders: Sequence[str]) -> Stage:
         root.cleanup()
         return Stage(_UNPRIVILEGED, tuple(folders))
     atexit.register(_end, holder, root)
-    enter = ("nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--")
-    return Stage(enter + _UNPRIVILEGED, tuple(f"{root.name}/{place}" for place in range(len(folders))))
+    enter = ("nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", f"--setuid={_NOBODY}", f"--setgid={_NOBODY}", "--")
+    return Stage(enter, tuple(f"{root.name}/{place}" for place in range(len(folders))))
 
 
 @contextmanager
