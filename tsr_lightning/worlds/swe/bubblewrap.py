@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-import tsr_lightning
 from tsr_lightning.errors import ConfigError, EnvFault
 from tsr_lightning.worlds.swe.folder import Folder, FolderTooLarge, read_folder, write_folder
 from tsr_lightning.worlds.swe.sandbox import Limits, Result, Sandbox
@@ -227,7 +226,7 @@ def _in_memory(path: str, size: int) -> tuple[str, ...]:
 def _hidden(prefix: Path) -> Iterator[Path]:
     for pattern in _HIDDEN:
         yield from sorted(path for path in prefix.glob(pattern) if path.is_dir() and not path.is_symlink())
-    project = Path(tsr_lightning.__file__).parents[1]
+    project = Path(__file__).parents[3]
     if project.is_relative_to(prefix) and not project.name.endswith("-packages"):
         yield project
 
