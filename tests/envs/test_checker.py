@@ -611,8 +611,6 @@ def test_the_package_registers_environments() -> None:
 # Their own tests check these on several settings.
 ELSEWHERE = ("tsr/ALFWorld-v0", "tsr/SWE-v0", "tsr/TextWorld-v0", "tsr/WebShop-v0")
 OF_TEXT = [id for id in OURS if id != "tsr/SWE-v0"]  # it has messages, of which gymnasium has no space
-    id for id in OURS if id != "tsr/SWE-v0"
-]  # whose observations are no messages, which no space of gymnasium has
 
 
 @pytest.mark.parametrize(
