@@ -271,6 +271,15 @@ def test_what_a_turn_shows() -> None:
     assert not info["action_is_effective"]
 
 
+def test_pytest_is_there() -> None:
+    """As models expect, with the tests' own imports."""
+    env = made()
+    env.reset(seed=0)
+    [answer], *_ = env.step(bash("python -m pytest -q -p no:cacheprovider tests"))
+    assert "failed" in answer.content
+    assert answer.content.endswith("[exit code 1]")
+
+
 def test_replace() -> None:
     env = SWEEnv(packages=["calc"], task_count=1, call_format="hermes")
     env.reset(seed=0)
@@ -336,6 +345,15 @@ class TestBadInput:
             SWEEnv(packages=[str(path)])
         assert str(refused.value).startswith(f"SWEEnv.packages has {str(path)!r}, {sentence}")
 
+    def test_no_libcst(self) -> None:
+        code = (
+            "import sys; sys.modules['libcst'] = None\n"
+            "from tsr_lightning.envs.make import make_env\nfrom tsr_lightning.errors import ConfigError\n"
+            "import tsr_lightning\ntry:\n    make_env('tsr/SWE-v0')\nexcept ConfigError as error:\n    print(error)"
+        )
+        found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert found.stdout.startswith("tsr/SWE-v0 needs the package libcst, which is missing: install the extra")
+
     def test_no_bubblewrap(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bubblewrap, "find_spec", lambda name: None)
         monkeypatch.setenv("PATH", "")
@@ -348,7 +366,7 @@ class TestBadInput:
         program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
         program.chmod(0o755)
         monkeypatch.setattr(bubblewrap, "find_program", lambda: bubblewrap.Program(str(tmp_path), "bwrap"))
-        monkeypatch.setattr(bubblewrap, "staged", lambda folders: Stage((), tuple(folders)))
+        monkeypatch.setattr(bubblewrap, "staged", lambda paths: Stage((), tuple(paths)))
         with pytest.raises(ConfigError, match=r"No permissions to create new namespace.*unsafe: true") as refused:
             open_bubblewrap.__wrapped__(0)
         assert "\n" not in str(refused.value)

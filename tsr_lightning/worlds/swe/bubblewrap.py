@@ -31,7 +31,7 @@ REMEDY = "install the extra (pip install 'tsr-lightning[swe]') or the system's b
 # where Harbor's tasks have what ours have below the working folder
 _HARBOR = ("--symlink", WORK, "/app", "--symlink", f"{WORK}/.tests", "/tests", "--symlink", f"{WORK}/.logs", "/logs")
 _SYSTEM = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_TEST_PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")  # which models expect
+_TEST_PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")  # which models expect
 _HIDDEN = ("lib*/python3*/*-packages", "local/lib/python3*/*-packages")  # below a prefix: this project may be in it
 # it says that everything is set up, waits until the folder is written, and begins
 _WRAPPER = """ulimit -c 0 -u {processes} -v {kilobytes} -t {seconds} -f {blocks}
@@ -81,7 +81,7 @@ def open_bubblewrap(process: int) -> Bubblewrap:
     """
     program = find_program()
     stage = staged((program.root, sys.base_prefix, *_test_packages()))
-    sandbox = Bubblewrap(stage, f"{stage.folders[0]}/{program.name}")
+    sandbox = Bubblewrap(stage, f"{stage.paths[0]}/{program.name}")
     try:
         result = sandbox.run(Folder(()), "echo $(id -u)", Limits())
     except (EnvFault, OSError) as error:
@@ -119,7 +119,8 @@ def find_program() -> Program:
 def _test_packages() -> Iterator[str]:
     for name in _TEST_PACKAGES:
         if (spec := find_spec(name)) is not None and spec.origin is not None:
-            yield str(Path(spec.origin).parent)
+            path = Path(spec.origin)
+            yield str(path.parent if path.name == "__init__.py" else path)
 
 
 @contextmanager
@@ -185,7 +186,7 @@ def _command_line(sandbox: "Bubblewrap", command: str, limits: Limits, info: int
 @cache
 def _namespaces(stage: Stage, disk: int) -> tuple[str, ...]:
     """Bubblewrap's arguments for namespaces, variables and mounts."""
-    _, python, *packages = stage.folders
+    _, python, *packages = stage.paths
     return (
         *("--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session"),
         *("--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"),

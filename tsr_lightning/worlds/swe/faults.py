@@ -12,8 +12,14 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import libcst as cst
-from libcst import matchers as m
+from tsr_lightning.errors import ConfigError
+
+try:
+    import libcst as cst
+    from libcst import matchers as m
+except ModuleNotFoundError:
+    remedy = "install the extra: pip install 'tsr-lightning[swe]'"
+    raise ConfigError(f"tsr/SWE-v0 needs the package libcst, which is missing: {remedy}.") from None
 
 Replacement = tuple[cst.CSTNode, cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[Any]]
 Operator = Callable[[cst.CSTNode], Iterator[Replacement]]
