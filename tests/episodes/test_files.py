@@ -66,6 +66,7 @@ def test_a_truncated_file_is_read_as_far_as_it_goes(path: Path) -> None:
         (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":2}\n'), "has version 2 of the"),
         (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":1}\n'), "line 1 is not as the"),
     ],
+    ids=["not gzip", "empty", "without a header", "another version", "another header"],
 )
 def test_another_file_is_refused_in_one_sentence(contents: bytes, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "e.jsonl.gz").write_bytes(contents)
