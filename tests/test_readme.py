@@ -19,6 +19,7 @@ def test_there_is_an_example_of_each_kind():
     assert [name for name, _, _ in EXAMPLES] == [
         "guess.py",
         "clerk.py",
+        "safe.py",
         "largest.py",
         "stubborn.py",
         "valid_actions.py",

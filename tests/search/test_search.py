@@ -400,8 +400,8 @@ def test_search_knows_only_the_contracts_of_engines_and_environments() -> None:
     modules = {n.module for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
     own = {module.removeprefix("tsr_lightning.") for module in modules if module.startswith("tsr_lightning.")}
     others = {module for module in own if not module.startswith("search.")}
-    boundary = {"envs.base", "envs.boundary", "envs.retried", "envs.outcome", "envs.waiting"}
-    assert others == boundary | {"costs", "engines.base", "errors", "rng", "trajectory"}
+    boundary = {"envs.base", "envs.boundary", "envs.retried", "envs.outcome", "envs.random_play", "envs.waiting"}
+    assert others == boundary | {"costs", "engines.base", "errors", "rng", "tool_calls", "trajectory"}
 
 
 def test_further_searches_add_to_what_has_ended():

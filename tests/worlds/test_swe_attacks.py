@@ -18,6 +18,8 @@ from tsr_lightning.worlds.swe.generate import GeneratedTasks
 from tsr_lightning.worlds.swe.sandbox import Limits, Result
 from tsr_lightning.worlds.swe.task import Task
 
+pytestmark = pytest.mark.usefixtures("sandbox_here")
+
 SAMPLE = ("ipv4", "a host file", "hidden tests", "the environment of the host")  # the others are slow
 FOLDER = of_files({"a.txt": b"a\n"})
 
@@ -38,7 +40,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     listening[2].bind(f"\0tsr-{os.getpid()}")
     port = listening[0].getsockname()[1]
     listening.append(socket.socket(socket.AF_INET6))
-    listening[3].bind(("::1", port))
+    try:
+        listening[3].bind(("::1", port))
+    except OSError:  # a machine without IPv6
+        listening.pop().close()
     for one in listening:
         one.listen()
     os.environ["TSR_SECRET"] = "the secret"
@@ -62,7 +67,7 @@ def test_no_way_out(host: dict[str, Any], name: str) -> None:
     command = ESCAPES[name]
     for field, value in host.items():
         command = command.replace(f"{{{field}}}", str(value))
-    result = run(f"echo begun; {command}", seconds=30)
+    result = run(f"echo begun; {command}")
     assert result.output.startswith("begun")
     assert "THROUGH" not in result.output
     assert "the secret" not in result.output
@@ -70,7 +75,7 @@ def test_no_way_out(host: dict[str, Any], name: str) -> None:
 
 def test_what_is_tried_would_get_through_without_a_sandbox(host: dict[str, Any]) -> None:
     """The attempts are real: some of them, where nothing keeps them."""
-    for name in ("ipv4", "ipv6", "unix socket", "abstract unix socket", "a host file", "the folder of this project"):
+    for name in ("ipv4", "unix socket", "abstract unix socket", "a host file", "the folder of this project"):
         command = ESCAPES[name]
         for field, value in host.items():
             command = command.replace(f"{{{field}}}", str(value))
@@ -195,9 +200,14 @@ def changed(folder: Folder, files: dict[str, str | None]) -> Folder:
 CHEATS_OF_FAST_TESTS = ("nothing", "tests deleted", "always equal", "forged answers")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in CHEATS_OF_FAST_TESTS else pytest.param(name, marks=pytest.mark.slow) for name in CHEATS]
-)
+def marked(name: str) -> Any:
+    if name in CHEATS_OF_FAST_TESTS:
+        return name
+    waits = name == "a process that stays"  # for half a minute, until it is ended
+    return pytest.param(name, marks=pytest.mark.exhaustive if waits else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in CHEATS])
 def test_no_grade_without_a_repair(task: Task, name: str) -> None:
     sandbox = open_bubblewrap(os.getpid())
     grade = task.grader(sandbox, changed(task.folder, CHEATS[name]))

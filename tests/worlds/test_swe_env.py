@@ -26,6 +26,8 @@ from tsr_lightning.worlds.swe.scores import Ratio
 from tsr_lightning.worlds.swe.stage import Stage
 from tsr_lightning.worlds.swe.task import Grade, Task
 
+pytestmark = pytest.mark.usefixtures("sandbox_here")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

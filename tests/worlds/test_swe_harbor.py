@@ -14,6 +14,8 @@ from tsr_lightning.worlds.swe.harbor import TaskFolders, read_task, write_task
 from tsr_lightning.worlds.swe.sandbox import Limits
 from tsr_lightning.worlds.swe.task import Task
 
+pytestmark = pytest.mark.usefixtures("sandbox_here")
+
 # As others write them: an instruction, a Dockerfile, a script that writes a reward
 OTHERS = {
     "task.toml": 'version = "1.0"\n[metadata]\ndifficulty = "easy"\n[verifier]\ntimeout_sec = 60.0\n',
