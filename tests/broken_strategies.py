@@ -226,3 +226,33 @@ class GivesTooFew(Scorer):
 class ScorerTypo(Scorer):
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
         return [node.enviroment_score for node in nodes]  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class RanksTheBatch(Scorer):
+    """Scores relative to the batch, in which other searches have nodes too."""
+
+    def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
+        best = max(node.env_score for node in nodes)
+        return [node.env_score - best for node in nodes]
+
+
+@dataclass(frozen=True)
+class PrefersFailures(Scorer):
+    def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
+        return [-node.env_score for node in nodes]
+
+
+@dataclass(frozen=True)
+class KeepsNodes(Strategy):
+    """Goes on from a node of an earlier search."""
+
+    kept: list[Node] = field(default_factory=list)
+    traits = SAMPLES
+
+    def __call__(self, root: Node) -> Search:
+        self.kept.append(root)
+        node = self.kept[0]
+        while not node.done:
+            [[node]] = yield Expand([node], 1)
+        return node

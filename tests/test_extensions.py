@@ -65,6 +65,18 @@ MISTAKES = {
         "return [value - node.env_score for value, node in zip(critic(nodes), nodes)] or [node.env_score",
         r"ValidActions\.needs_critic is False, and it asks the critic",
     ),
+    "a scorer of the other sign": Mistake(
+        "valid_actions",
+        "node.env_score - ",
+        "-node.env_score - ",
+        r"ValidActions scores a success below a failure in its place: change the sign",
+    ),
+    "a score that earlier calls change": Mistake(
+        "valid_actions",
+        "return [node.env_score",
+        "self.__dict__.setdefault('seen', []).extend(nodes); return [node.env_score - 0.01 * len(self.seen)",
+        r"ValidActions gives nodes the scores .* let a score depend on its node and the critic",
+    ),
     "a baseline minus the return": Mistake(
         "median",
         "returns - returns.median()",
@@ -91,6 +103,12 @@ MISTAKES = {
         "losses=clipped",
         "losses=-clipped",
         r"GRPO has a loss that makes tokens of a positive advantage less likely: change the sign",
+    ),
+    "a loss without a gradient": Mistake(
+        "equal_turns",
+        "losses=clipped.losses /",
+        "losses=clipped.losses.detach() /",
+        r"GRPO has a loss that makes no token of a positive advantage more likely: let it depend on the log-prob",
     ),
     "leaves that are worth their costs": Mistake(
         "tree_grpo",

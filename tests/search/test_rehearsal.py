@@ -95,6 +95,12 @@ def test_a_scorer_that_is_shipped_is_as_it_says(scorer: Scorer) -> None:
         (Beam(scorer=broken.GivesNan()), r"GivesNan gives the scores \[.*nan.*\]: give finite numbers"),
         (Beam(scorer=broken.GivesTooFew()), r"GivesTooFew gives 1 scores for 6 nodes: give one for each"),
         (Beam(scorer=broken.ScorerTypo()), rf"ScorerTypo failed .*: AttributeError: .* at .*{LINE}"),
+        (
+            Beam(scorer=broken.RanksTheBatch()),
+            r"RanksTheBatch gives nodes the scores .* when it is asked for each alone",
+        ),
+        (Beam(scorer=broken.PrefersFailures()), r"PrefersFailures scores a success below a failure in its place"),
+        (broken.KeepsNodes(), r"KeepsNodes names a node of depth 0, which is no node of its tree; keep none"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Strategy) else "",
 )

@@ -39,7 +39,8 @@ def check_values(name: str, comparison: Comparison) -> None:
 
 
 def check_loss(objective: Objective, parts: Sequence[Group | Comparison]) -> None:
-    """Refuses a loss that makes tokens of a positive advantage less likely, by the policy that sampled them."""
+    """Refuses a loss that makes tokens of a positive advantage less likely, by the policy that sampled them, or that
+    makes none of them more likely."""
     estimates = [[estimates_of(member, _EVERYTHING) for member in part.members] for part in parts]
     credits = objective.credit(parts, estimates)
     gain = sum(
@@ -47,8 +48,13 @@ def check_loss(objective: Objective, parts: Sequence[Group | Comparison]) -> Non
         for part, own in zip(parts, credits, strict=True)
         for member, credit in zip(part.members, own, strict=True)
     )
+    name = type(objective).__name__
+    if gain == 0 and any((one.advantages * one.weights).any() for own in credits for one in own):
+        raise ConfigError(
+            f"{name} has a loss that makes no token of a positive advantage more likely: let it depend on the "
+            "log-probabilities, with their gradient"
+        )
     if gain < 0:
-        name = type(objective).__name__
         raise ConfigError(f"{name} has a loss that makes tokens of a positive advantage less likely: change the sign")
 
 

@@ -86,7 +86,8 @@ def drive(
 
     def known(node: Any) -> Path:
         if id(node) not in paths:
-            raise Misuse(f"names {node!r}, which is no node of its tree")
+            named = f"a node of depth {node.depth}" if isinstance(node, Node) else repr(node)
+            raise Misuse(f"names {named}, which is no node of its tree; keep none from one search to the next")
         return paths[id(node)]
 
     def scored(nodes: list[Node], wanted: bool) -> list[Node]:

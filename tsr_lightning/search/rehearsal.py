@@ -83,22 +83,31 @@ def rehearse_scorer(scorer: Scorer) -> None:
         return [0.5 for _ in nodes]
 
     with_rewards, without = _twins(0.25), _twins(0.0)
+    failures = _twins(0.0, _FAILED)
     try:
         rehearsed = scorer.in_search(_play_randomly)
-        scores = [list(rehearsed(nodes, critic)) for nodes in (with_rewards, without)]
+        scores = [list(rehearsed(nodes, critic)) for nodes in (with_rewards, without, failures)]
+        alone = [score for node in without for score in rehearsed([node], critic)]
     except Exception as error:
         raise ConfigError(f"{name} failed in its rehearsal on a small tree: {describe(error)}") from error
-    for nodes, found in zip((with_rewards, without), scores, strict=True):
+    for nodes, found in zip((with_rewards, without, failures), scores, strict=True):
         if len(found) != len(nodes):
             raise ConfigError(f"{name} gives {len(found)} scores for {len(nodes)} nodes: give one for each")
         if not all(math.isfinite(score) for score in found):
             raise ConfigError(f"{name} gives the scores {found}: give finite numbers")
     if asked and not scorer.needs_critic:
         raise ConfigError(f"{name}.needs_critic is False, and it asks the critic for values: let it be True")
+    if len(alone) != len(without) or not all(map(math.isclose, alone, scores[1])):
+        raise ConfigError(
+            f"{name} gives nodes the scores {scores[1]}, and {alone} when it is asked for each alone afterwards: let a "
+            "score depend on its node and the critic, not on earlier calls nor on the rest of the batch"
+        )
     if scores[0] != scores[1] and not scorer.includes_rewards:
         raise ConfigError(
             f"{name}.includes_rewards is False, and its score changes with the rewards before a node: let it be True"
         )
+    if all(won < lost for node, won, lost in zip(without, *scores[1:], strict=True) if node.succeeded):
+        raise ConfigError(f"{name} scores a success below a failure in its place: change the sign")
 
 
 Play = Callable[[_Tree, bool], Drive]
@@ -191,9 +200,9 @@ def _play_randomly(node: Node, keys: Sequence[Key], horizon: int) -> list[int | 
     return [1 + key.bits() % horizon if key.bits(1) % 2 else None for key in keys]
 
 
-def _twins(reward: float) -> list[Node]:
-    """Nodes of a tree, live, failed and succeeded, that differ from others in the rewards alone."""
-    outcomes = [Outcome(False, score=0.3), Outcome(True, score=0.6), _SUCCEEDED]
+def _twins(reward: float, best: Outcome = _SUCCEEDED) -> list[Node]:
+    """Nodes of a tree, live, failed and succeeded, that differ from others in the rewards or the best outcome alone."""
+    outcomes = [Outcome(False, score=0.3), Outcome(True, score=0.6), best]
     made = drive(_Each(), lambda path: outcomes[path[-1]], 2, lambda nodes: None)
     nodes = [node for path, node in made.nodes.items() if path]
     for node in nodes:
