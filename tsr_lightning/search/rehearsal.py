@@ -97,7 +97,9 @@ def rehearse_scorer(scorer: Scorer) -> None:
             raise ConfigError(f"{name} gives the scores {found}: give finite numbers")
     if asked and not scorer.needs_critic:
         raise ConfigError(f"{name}.needs_critic is False, and it asks the critic for values: let it be True")
-    if not all(math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-5) for one, other in zip(alone, scores[1], strict=False)):
+    if not all(
+        math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-5) for one, other in zip(alone, scores[1], strict=False)
+    ):
         raise ConfigError(
             f"{name} gives nodes the scores {scores[1]}, and {alone} when it is asked for each alone afterwards: let a "
             "score depend on its node and the critic, not on earlier calls nor on the rest of the batch"
