@@ -116,6 +116,12 @@ MISTAKES = {
         "value=-sum(",
         r"GRPO gives a success the value -\d\.\d\d and a failure .* change the sign",
     ),
+    "the state that a turn led to": Mistake(
+        "tree_grpo",
+        "states = proposed_in(tree)",
+        "states = [*proposed_in(tree)[1:], proposed_in(tree)[0]]",
+        r"GRPO gives a path a turn and another state than it was proposed in",
+    ),
     "a forgotten tree": Mistake(
         "tree_grpo", "tree=True", "tree=False", r"without \(Needs\.tree is False\) search trees"
     ),

@@ -18,6 +18,7 @@ from torch import Tensor
 from tsr_lightning.batching.sequences import OF_TURNS
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.errors import ConfigError, describe
+from tsr_lightning.objectives.backups import proposed_in
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.estimators import AdvantageEstimator
 from tsr_lightning.objectives.made_up import TOKENS, estimates_of, figures, made_up_groups, micro_batch, shaped
@@ -72,11 +73,18 @@ def _comparisons(objective: Objective) -> list[Group | Comparison]:
     rolled_out = made_up_groups(max(2, objective.minimum_compared), needs)
     parts = [part for group in rolled_out for part in objective.comparisons(group)]
     if not parts:
-        trees = "with" if needs.tree else "without (Needs.tree is False)"
-        raise ConfigError(f"{name}.comparisons gives nothing for made-up groups {trees} search trees: correct it")
+        had = "with" if needs.tree else "without (Needs.tree is False)"
+        raise ConfigError(f"{name}.comparisons gives nothing for made-up groups {had} search trees: correct it")
+    trees = [one.tree for group in rolled_out for one in group.trajectories]
+    proposed = {(one.turn, state) for tree in trees for one, state in zip(tree, proposed_in(tree), strict=True)}
     for part in parts:
         if isinstance(part, Comparison):
             _check_comparison(name, part, objective.minimum_compared)
+            if any(not proposed.issuperset(zip(path.turns, path.states, strict=True)) for path in part.members):
+                raise ConfigError(
+                    f"{name} gives a path a turn and another state than it was proposed in: "
+                    "objectives.backups.proposed_in(tree) has the state of each candidate of a tree"
+                )
             check_values(name, part)
     return parts
 
