@@ -15,6 +15,7 @@ COMMON = ("errors", "files", "rng", "signals", "tool_calls", "trajectory", "cost
 ROOMS = {
     "cli": "the `tsr` command: checks before a model loads, messages, shipped configurations",
     "callbacks": "Lightning callbacks: evaluation, instance filter, collapse guard, logs",
+    "probe": "tiny tasks on which a run's model, objective and search show what is broken",
     "studies": "grids of configurations and seeds, their runs and results, and the report; no torch",
     "episodes": "episodes on disk: schema, reading and writing, other formats, the page of `tsr view`; no torch",
     "estimate": "memory by part and hours of a configuration, from shapes; no weights",

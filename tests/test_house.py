@@ -49,6 +49,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "rollout",
     ),
     "estimate": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search"),
+    "probe": (*COMMON, "envs", "batching", "policy", "engines", "search", "objectives", "rollout", "training"),
     "studies": ("errors", "files", "signals", "statistics"),
     "cli": (
         *COMMON,
@@ -64,6 +65,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "objectives",
         "rollout",
         "training",
+        "probe",
     ),
     "callbacks": (
         *COMMON,

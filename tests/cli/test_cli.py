@@ -64,6 +64,7 @@ class TestHelp:
             ("view", ("--output",)),
             ("replay", ("--model",)),
             ("episodes", ("--to", "--output", "--successes_only")),
+            ("check-env", ("--env_kwargs", "--seeds", "--response", "--noisy", "--exact")),
             ("estimate", ("--machine", "--response_tokens", "--turns", "--characters_per_token")),
         ],
     )
@@ -79,7 +80,7 @@ class TestHelp:
         said = printed(capsys, "--help")
         assert (
             re.search(r"\{(.*)\}", said)[1]
-            == "fit,validate,rollout,export,study,report,estimate,view,replay,episodes,import-gguf"
+            == "fit,validate,rollout,export,study,report,estimate,view,replay,episodes,check-env,probe,import-gguf"
         )
         assert "trajectories built" in said
 

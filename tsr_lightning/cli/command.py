@@ -43,12 +43,26 @@ def _import_gguf(args: Sequence[str]) -> int:
     return import_gguf(args)
 
 
+def _check_env(args: Sequence[str]) -> int:
+    from tsr_lightning.cli.check_env import check_env
+
+    return check_env(args)
+
+
 def _estimate(args: Sequence[str]) -> int:
     _import_app()
     from tsr_lightning.cli.app import parsed_run
     from tsr_lightning.cli.estimate import estimate
 
     return estimate(args, parsed_run)
+
+
+def _probe(args: Sequence[str]) -> int:
+    _import_app()
+    from tsr_lightning.cli.app import parsed_run
+    from tsr_lightning.cli.probe import probe
+
+    return probe(args, parsed_run)
 
 
 def _run(args: Sequence[str]) -> None:
@@ -83,6 +97,8 @@ _PLAIN = {
     "view": _view,
     "replay": _replay,
     "episodes": _episodes,
+    "check-env": _check_env,
+    "probe": _probe,
     "import-gguf": _import_gguf,
 }
 

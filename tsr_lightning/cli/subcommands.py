@@ -30,6 +30,9 @@ PLAIN = {
     "view": "Writes one HTML page of saved episodes and their search trees: tsr view RUN",
     "replay": "Plays saved episodes again, and names the first difference: tsr replay FILE",
     "episodes": "Writes saved episodes in other formats: tsr episodes FILE --to inspect, or --to messages",
+    "check-env": "Checks by playing that an environment can be searched: tsr check-env my_module:MyEnv-v0",
+    "probe": "Trains the configured model, objective and search on tiny tasks that isolate a fault each, and names it: "
+    "tsr probe --config quickstart.yaml",
     "import-gguf": "Writes the model of a GGUF file as a Hugging Face folder, dequantised: tsr import-gguf FILE FOLDER",
 }
 ALL = {**RUNS, **PLAIN}

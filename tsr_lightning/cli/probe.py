@@ -1,0 +1,47 @@
+"""`tsr probe`: whether model, objective and search of a configuration learn tasks that leave nothing else to fail."""
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.probe.ladder import probe as climb
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
+
+# The configuration of `tsr fit` by its flags: the agent, the data module, and the keys and callbacks of the Trainer
+Parse = Callable[[Sequence[str]], "tuple[Agent, RolloutDataModule, Mapping[str, Any]]"]
+
+_TRAINER = ("accelerator", "devices", "precision", "gradient_clip_val")  # arguments that a rung's Trainer takes over
+
+
+def make_parser() -> PlainParser:
+    return PlainParser(
+        prog="tsr probe",
+        description=PLAIN["probe"],
+        epilog="Its flags are those of tsr fit, --config first of all. Status 1 if a task is not learnt.",
+        allow_abbrev=False,
+    )
+
+
+def probe(args: Sequence[str], parse: Parse) -> int:
+    """Runs the subcommand and returns the exit status: 1 where a rung is not reached.
+
+    Args:
+        args: the command line after `tsr probe`.
+        parse: reads the flags of a fit.
+    """
+    _, flags = make_parser().parse_known_args(args)
+    if not any(flag.partition("=")[0] in ("--config", "-c") for flag in flags):
+        raise ConfigError("tsr probe needs a configuration: give --config FILE, such as --config quickstart.yaml")
+    agent, data, trainer = parse(flags)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # of every rung it would tell what devices there are
+    warnings.filterwarnings("ignore", module="lightning")
+    failed = 0
+    for outcome in climb(agent, data, {key: trainer[key] for key in _TRAINER if key in trainer}):
+        print(outcome, flush=True)
+        failed += bool(outcome.fault)
+    print("the probe found no fault" if not failed else "the probe found a fault: the first that failed is the cause")
+    return int(failed > 0)

@@ -1,0 +1,117 @@
+"""Runs the parts of a user's run on the tasks of the probe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lightning.pytorch as pl
+
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.objectives import PolicyGradient
+from tsr_lightning.objectives.base import Objective
+from tsr_lightning.probe.answers import Answers
+from tsr_lightning.probe.tasks import ID
+from tsr_lightning.probe.watch import Watch
+from tsr_lightning.rollout.instances import HeldOut
+from tsr_lightning.rollout.protocol import EvalProtocol
+from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.trajectory import Origin
+
+_INTERVAL = 5  # epochs between its evaluations
+_INSTANCES = 32
+_HELD_OUT = HeldOut(32)
+_STILL = 1e-12  # a learning rate that moves nothing
+
+Fit = Mapping[str, Any]  # arguments of the Trainer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a rung.
+
+    Args:
+        rung: its name.
+        value: that was reached.
+        needed: to pass.
+        meaning: of the value, in words.
+        fault: what is broken, in words; "" where the rung was passed.
+    """
+
+    rung: str
+    value: float
+    needed: float
+    meaning: str
+    fault: str = ""
+
+    def __str__(self) -> str:
+        verdict = f"FAILED: {self.fault}" if self.fault else "passed"
+        return f"{self.rung:9} {self.meaning} {self.value:.2f} (needs {self.needed:.2f})  {verdict}"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What is probed: the parts of a run, and answers that its model can give."""
+
+    agent: Agent
+    data: RolloutDataModule
+    trainer: Fit
+    answers: Answers
+
+    @property
+    def objective(self) -> Objective:
+        """The objective, which may train on responses that the probe's one token cuts."""
+        given = self.agent.objective
+        masks = isinstance(given, PolicyGradient) and given.mask_truncated
+        return replace(given, mask_truncated=False) if masks else given
+
+    @property
+    def searches(self) -> list[Strategy]:
+        """The strategies that choose by a score."""
+        of_plan = self.data.plan.strategies
+        return [one for one in of_plan if one.traits.scored_by is not None and one.traits.origin is Origin.SEARCHED]
+
+    def run(
+        self, watch: Watch, epochs: int, *, still: bool = False, search: Strategy | None = None, **task: Any
+    ) -> None:
+        """Trains on a task.
+
+        Args:
+            watch: records the run.
+            epochs: at most.
+            still: whether the policy keeps its weights, and the critic alone learns.
+            search: evaluated beside plain play.
+            task: arguments of the environment.
+        """
+        agent, data, sampling = self.agent, self.data, self.data.sampling
+        optimizer = replace(agent.optimizer, learning_rate=_STILL) if still else agent.optimizer
+        protocol = EvalProtocol(temperature=sampling.temperature, samples=4)
+        protocols = [protocol, *([replace(protocol, name="searched", search=search)] if search is not None else [])]
+        fitted = Agent(self.answers.spec, self.objective, optimizer, agent.temperature, agent.seed)
+        tasks = RolloutDataModule(
+            ID,
+            {**self.answers.env_kwargs, **task},
+            plan=data.plan,
+            instances=_INSTANCES,
+            held_out=_HELD_OUT,
+            evaluations=protocols,
+            context=data.context,
+            sampling=Sampling(sampling.temperature, max_response_tokens=1),
+            updates=data.updates,
+            engine=data.engine,
+            concurrency=data.concurrency,
+            seed=data.seed,
+        )
+        trainer = pl.Trainer(
+            max_epochs=epochs,
+            callbacks=[watch],
+            check_val_every_n_epoch=min(epochs, _INTERVAL),
+            num_sanity_val_steps=-1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            **self.trainer,
+        )
+        trainer.fit(fitted, datamodule=tasks)
