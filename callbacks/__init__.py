@@ -6,6 +6,7 @@ from callbacks.episode_log import EpisodeLog
 from callbacks.evaluation import Evaluation
 from callbacks.instance_filter import InstanceFilter
 from callbacks.progress import RolloutProgressBar
+from callbacks.prompt_information import PromptInformation
 from callbacks.trajectory_log import TrajectoryLog
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "EpisodeLog",
     "Evaluation",
     "InstanceFilter",
+    "PromptInformation",
     "RolloutProgressBar",
     "TrajectoryLog",
 ]

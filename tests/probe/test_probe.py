@@ -38,7 +38,7 @@ def climbed(objective: Objective, strategy: Strategy, count: int, engine: Engine
 @pytest.mark.parametrize(
     ("objective", "engine", "rung", "fault"),
     [
-        (broken_runs.FlippedSign(), Transformers(), "constant", "flipped sign"),
+        (broken_runs.FlippedSign(), Transformers(), "constant", "less likely: change the sign"),
         (broken_runs.ShiftedMask(), Transformers(), "constant", "shifted mask"),
         (broken_runs.ZeroAdvantage(), Transformers(), "constant", "zero advantage"),
         (GRPO(), broken_runs.Stale(), "constant", "weights that it did not take over"),

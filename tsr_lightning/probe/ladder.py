@@ -1,5 +1,5 @@
-"""A ladder of tiny tasks, on the user's own model, objective, optimizer and search: each isolates what can fail, and has
-a value to reach. The idea is AgileRL's (probe environments, github.com/AgileRL/AgileRL); the tasks are our own.
+"""A ladder of tiny tasks, on the user's own model, objective, optimizer and search: each isolates what can fail, and
+has a value to reach. The idea is AgileRL's (probe environments, github.com/AgileRL/AgileRL); the tasks are our own.
 
 A rung's episodes are a few answers of one token, so that it takes seconds on a small model. It ends where its value is
 reached, or after so many epochs.

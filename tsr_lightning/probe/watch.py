@@ -1,5 +1,4 @@
-"""Watches a training run of a probe: how success went, which tokens the first update makes likelier, and what the critic
-has learnt."""
+"""Watches a training run of a probe: its success, which tokens the first update makes likelier, and the critic."""
 
 from typing import Any
 
@@ -26,9 +25,7 @@ class Watch(pl.Callback):
         value_goal: the correlation of the critic's values with their targets that ends it; None for none.
     """
 
-    def __init__(
-        self, right: tuple[str, ...] = (), goal: float | None = None, value_goal: float | None = None
-    ) -> None:
+    def __init__(self, right: tuple[str, ...] = (), goal: float | None = None, value_goal: float | None = None) -> None:
         self.right = right
         self.goal = goal
         self.value_goal = value_goal
@@ -65,9 +62,7 @@ class Watch(pl.Callback):
         assert isinstance(agent, Agent)
         self._before = {name: weight.clone() for name, weight in _trained(agent).items()}
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, agent: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, agent: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         assert isinstance(agent, Agent)
         if not isinstance(batch, Batch):
             return

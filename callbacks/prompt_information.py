@@ -1,0 +1,86 @@
+"""How much the policy's responses depend on their prompts: it tells a policy that gives every prompt the same varied
+answers, whose entropy looks healthy (template collapse, RAGEN-2, arXiv 2604.06268)."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+
+from tsr_lightning.batching.packing import pack
+from tsr_lightning.errors import require
+from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.trajectory import Group, Origin, Turn
+
+CONDITIONAL_ENTROPY = "rollout/sampled/conditional_entropy"
+INFORMATION = "rollout/sampled/prompt_information"
+
+
+class Information(NamedTuple):
+    """Nats a response."""
+
+    conditional_entropy: float  # H(Z|X) of responses Z, given their prompts X
+    prompt_information: float  # I(X;Z), at most the logarithm of the number of prompts
+
+
+class PromptInformation(Callback):
+    """Logs the mutual information of prompts and sampled responses at each rollout, by one packed pass over every
+    response behind every prompt.
+
+    The prompts are the first ones of different instances. The policy is the one before the epoch's updates.
+
+    Args:
+        prompts: the most prompts that are compared; the pass has their number squared of responses.
+        every_n_epochs: rollouts between two figures.
+    """
+
+    def __init__(self, prompts: int = 16, every_n_epochs: int = 1) -> None:
+        super().__init__()
+        require(prompts >= 2, "PromptInformation.prompts", prompts, "give 2 or more, which can be compared")
+        require(every_n_epochs >= 1, "PromptInformation.every_n_epochs", every_n_epochs, "give 1 or more")
+        self.prompts = prompts
+        self.every_n_epochs = every_n_epochs
+
+    def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
+        epochs = compat.epochs_at_rollout(trainer)
+        turns = distinct_turns(groups)[: self.prompts]
+        if epochs % self.every_n_epochs == 0 and len(turns) > 1:
+            with compat.training_precision(trainer):
+                found = information(logprobs_behind_every_prompt(agent, turns))
+            figures = {CONDITIONAL_ENTROPY: found.conditional_entropy, INFORMATION: found.prompt_information}
+            compat.log_figures(trainer, figures, epochs=epochs)
+        return groups
+
+
+def information(logprobs: Tensor) -> Information:
+    """Entropy and mutual information of responses and prompts.
+
+    Args:
+        logprobs: [B, B], log p(response i | prompt j); each response was sampled behind the prompt of its own number.
+    """
+    own = logprobs.diagonal()
+    marginal = logprobs.logsumexp(1) - math.log(len(logprobs))
+    return Information(float(-own.mean()), float((own - marginal).mean()))
+
+
+def distinct_turns(groups: list[Group]) -> list[Turn]:
+    """The first turn of a sampled trajectory of each instance, with prompts that all differ."""
+    sampled = [next((t for t in group.trajectories if t.origin is Origin.SAMPLED), None) for group in groups]
+    turns = [trajectory.turns[0] for trajectory in sampled if trajectory is not None and trajectory.turns]
+    return list({turn.prompt: turn for turn in turns}.values())
+
+
+@torch.no_grad()
+def logprobs_behind_every_prompt(agent: Agent, turns: list[Turn]) -> Tensor:
+    """[B, B] float64, log p(response i | prompt j), by one packed pass in which a prompt occurs once."""
+    pairs = [(behind.prompt, turn.response) for turn in turns for behind in turns]
+    sequences = [
+        (np.array([*prompt, *response]), np.arange(len(prompt) + len(response)) >= len(prompt))
+        for prompt, response in pairs
+    ]
+    logprobs = agent.policy.outputs(pack(sequences).to(agent.device), agent.temperature).logprobs.double().cpu()
+    of_pairs = logprobs.split([len(response) for _, response in pairs])
+    return torch.stack([each.sum() for each in of_pairs]).view(len(turns), len(turns))
