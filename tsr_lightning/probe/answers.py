@@ -70,8 +70,8 @@ def choose(spec: PolicySpec, temperature: float, seed: int) -> Answers:
     if chance < _LEAST:
         raise ConfigError(
             f"model.policy.model is {spec.model!r}: it answers the probe's tasks with one character in "
-            f"{1 - chance:.1%} of its samples, so that no other one could be rewarded; give a higher data.sampling.temperature, or a "
-            "model that was trained less"
+            f"{1 - chance:.1%} of its samples, so that no other one could be rewarded; give a "
+            "higher data.sampling.temperature, or a model that was trained less"
         )
     return Answers(spec, tuple(reversed(right)), ranked[-1][1], chance)
 
