@@ -39,9 +39,9 @@ def probe(args: Sequence[str], parse: Parse) -> int:
     agent, data, trainer = parse(flags)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # of every rung it would tell what devices there are
     warnings.filterwarnings("ignore", module="lightning")
-    failed = 0
+    failed = False
     for outcome in climb(agent, data, {key: trainer[key] for key in _TRAINER if key in trainer}):
         print(outcome, flush=True)
-        failed += bool(outcome.fault)
-    print("the probe found no fault" if not failed else "the probe found a fault: the first that failed is the cause")
-    return int(failed > 0)
+        failed = bool(outcome.fault)
+    print("the probe found a fault, and went no further" if failed else "the probe found no fault")
+    return int(failed)

@@ -19,7 +19,7 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 def probe(agent: Agent, data: RolloutDataModule, trainer: Fit) -> Iterator[Outcome]:
     """Climbs the ladder with the parts of a run, and yields what came of each rung.
 
-    The rungs of learning rest on each other, so that the first failure ends them; critic and search come after.
+    Each rests on those before it, so that the first failure is the last rung.
 
     Args:
         agent: whose model, objective and optimizer are probed; its own weights stay as they are.
@@ -30,15 +30,20 @@ def probe(agent: Agent, data: RolloutDataModule, trainer: Fit) -> Iterator[Outco
         ConfigError: the model cannot be asked for one of two answers.
     """
     probed = Probed(agent, data, trainer, choose(agent.spec, data.sampling.temperature, agent.seed))
-    for name, rung in rungs.LEARNING.items():
+    for name, rung in _rungs(probed):
         outcome = _guarded(name, partial(rung, name, probed))
         yield outcome
         if outcome.fault:
-            break
-    if agent.objective.needs.values:
-        yield _guarded("critic", partial(rungs.critic, "critic", probed))
-    for search in probed.searches:
-        yield _guarded("search", partial(rungs.searching, "search", probed, search))
+            return
+
+
+def _rungs(probed: Probed) -> Iterator[tuple[str, rungs.Rung]]:
+    """Searches before learning, which trains on what they find; those that ask a critic after it has learnt."""
+    yield from (("search", partial(rungs.searching, search=search)) for search in probed.searches(by_critic=False))
+    yield from rungs.LEARNING.items()
+    if probed.objective.needs.values:
+        yield "critic", rungs.critic
+    yield from (("search", partial(rungs.searching, search=search)) for search in probed.searches(by_critic=True))
 
 
 def _guarded(name: str, rung: Callable[[], Outcome]) -> Outcome:

@@ -20,7 +20,8 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.trajectory import Origin
 
 _INTERVAL = 5  # epochs between its evaluations
-_INSTANCES = 32
+_TRAJECTORIES = 256  # of an epoch, or more
+_INSTANCES = 32  # the fewest of an epoch
 _HELD_OUT = HeldOut(32)
 _STILL = 1e-12  # a learning rate that moves nothing
 
@@ -63,14 +64,14 @@ class Probed:
     def objective(self) -> Objective:
         """The objective, which may train on responses that the probe's one token cuts."""
         given = self.agent.objective
-        masks = isinstance(given, PolicyGradient) and given.mask_truncated
-        return replace(given, mask_truncated=False) if masks else given
+        return replace(given, mask_truncated=False) if isinstance(given, PolicyGradient) else given
 
-    @property
-    def searches(self) -> list[Strategy]:
-        """The strategies that choose by a score."""
-        of_plan = self.data.plan.strategies
-        return [one for one in of_plan if one.traits.scored_by is not None and one.traits.origin is Origin.SEARCHED]
+    def searches(self, *, by_critic: bool) -> list[Strategy]:
+        """The strategies that choose by a score, with or without a critic's values in it."""
+        searching = [one for one in self.data.plan.strategies if one.traits.origin is Origin.SEARCHED]
+        scorers = [one.traits.scored_by for one in searching]
+        pairs = zip(searching, scorers, strict=True)
+        return [one for one, scorer in pairs if scorer is not None and scorer.needs_critic is by_critic]
 
     def run(
         self, watch: Watch, epochs: int, *, still: bool = False, search: Strategy | None = None, **task: Any
@@ -93,7 +94,7 @@ class Probed:
             ID,
             {**self.answers.env_kwargs, **task},
             plan=data.plan,
-            instances=_INSTANCES,
+            instances=max(_INSTANCES, _TRAJECTORIES // max(1, data.plan.group_size(0))),
             held_out=_HELD_OUT,
             evaluations=protocols,
             context=data.context,

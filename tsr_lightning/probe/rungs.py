@@ -55,13 +55,14 @@ def searching(name: str, probed: Probed, search: Strategy) -> Outcome:
     scorer, watch = search.traits.scored_by, Watch()
     assert scorer is not None
     probed.run(watch, _CRITIC_EPOCHS if scorer.needs_critic else 1, still=True, search=search, turns=_TURNS)
-    value, needed = watch.searched[-1].mean_return - watch.results[-1].mean_return, 0.1
+    value, needed = watch.searched[-1].mean_return - watch.results[-1].mean_return, 0.2
     who = f"{type(search).__name__} with {type(scorer).__name__}"
     fault = "" if value >= needed else f"the scorer is noise: what {who} chooses is hardly better than plain play"
     return Outcome(name, value, needed, f"return gained by {type(search).__name__}", fault)
 
 
-LEARNING: Mapping[str, Callable[[str, Probed], Outcome]] = {
+Rung = Callable[[str, Probed], Outcome]
+LEARNING: Mapping[str, Rung] = {
     "constant": constant,
     "prompt": by_prompt,
     "turns": over_turns,

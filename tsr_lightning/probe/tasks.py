@@ -91,4 +91,4 @@ class Probe(TextEnv[Asked]):
         return self.legal_actions()[0 if wants_right else 1]
 
 
-gymnasium.register("Probe-v0", Probe)
+gymnasium.register("Probe-v0", f"{__name__}:Probe")
