@@ -17,7 +17,7 @@ SPOILED = "tests.spoiled:Spoiled-v0"
             1,
             "KeyError: 'typo' at tests/",
         ),
-        (("tsr/FrozenLak-v0",), 2, "did you mean tsr/FrozenLake-v0?"),
+        (("tsr/FrozenLak-v0",), 2, "did you mean tsr/FrozenLake-v0 or"),
         (("tsr/FrozenLake-v0", "--env_kwargs", "size=3"), 2, "size=3 is no YAML mapping"),
     ],
 )
