@@ -42,7 +42,7 @@ def noisy(name: str, probed: Probed) -> Outcome:
 
 def critic(name: str, probed: Probed) -> Outcome:
     """Prompts A pay nine times in ten, prompts B one time in ten: the critic has to tell them apart."""
-    needed = 0.4  # 0.8 is the most that rewards by chance allow
+    needed = 0.25  # 0.8 is the most that rewards by chance allow; a critic that learns nothing has 0.1 at most
     watch = Watch(value_goal=needed)
     probed.run(watch, _CRITIC_EPOCHS, still=True, blind=True)
     value = watch.value_correlation
