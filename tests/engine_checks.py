@@ -1,16 +1,21 @@
 """Checks of an engine: its samples against uncached passes, its token counts against a hook and a brute-force trie."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response
+from tsr_lightning.engines.transformers.sampling import removed_parts, sample
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.rng import Key
 
@@ -50,6 +55,59 @@ class Recording(Engine):
         for prompt, responses in zip(self.prompts, self.responses, strict=True):
             contexts |= {prompt.ids + response.ids[:-1] for response in responses}
         return len({context[: i + 1] for context in contexts for i in range(len(context))})
+
+
+@dataclass
+class Uncached(Engine):
+    """An engine that calls the model with the whole context for every token."""
+
+    policy: Policy
+    ends: frozenset[int]
+    logits: dict[Ids, Tensor] = field(default_factory=dict)  # after the contexts so far [V]
+
+    def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
+        return [[self._response(prompt, seed, temperature) for seed in prompt.seeds] for prompt in prompts]
+
+    def _response(self, prompt: Prompt, seed: int, temperature: float) -> Response:
+        ids: list[int] = []
+        logprobs: list[float] = []
+        while len(ids) < prompt.max_new_tokens and not self.ends.intersection(ids):
+            logits = self._after((*prompt.ids, *ids))[None]
+            draw, removed = np.array([Key(seed).uniform(len(ids))]), removed_parts(ids, prompt.excluded)
+            [token], [logprob] = sample(logits, np.array([0]), draw, temperature, [removed])
+            ids.append(token)
+            logprobs.append(logprob)
+        return Response(tuple(ids), tuple(logprobs), ids[-1] in self.ends)
+
+    def _after(self, context: Ids) -> Tensor:
+        if context not in self.logits:
+            self.logits[context] = logits_of(self.policy, [context])[0][-1]
+        return self.logits[context]
+
+    def values(self, prompts: Sequence[Ids]) -> list[float]:
+        return [value for ids in prompts for value in values_of(self.policy, [ids])]
+
+    def take_costs(self) -> Costs:
+        return Costs()
+
+
+class _Float64(TorchFunctionMode):
+    """Computes in float64 where a model asks for float32."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = Tensor.double if func is Tensor.float else func
+        args = [torch.float64 if each is torch.float32 else each for each in args]
+        kwargs = {key: torch.float64 if each is torch.float32 else each for key, each in (kwargs or {}).items()}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def in_float64(policy: Policy) -> Iterator[Policy]:
+    """A copy of the policy that computes all of a pass in float64."""
+    exact = copy.deepcopy(policy).double()
+    exact.causal_lm.set_experts_implementation("eager")
+    with _Float64():
+        yield exact
 
 
 @contextmanager
@@ -117,7 +175,13 @@ def assert_batch_composition_is_irrelevant(policy: Policy, contexts: Sequence[Id
 
 
 def assert_sampled(
-    logits: Tensor, prompt: Prompt, seed: int, response: Response, temperature: float, ends: frozenset[int]
+    logits: Tensor,
+    prompt: Prompt,
+    seed: int,
+    response: Response,
+    temperature: float,
+    ends: frozenset[int],
+    tolerance: float = LOGPROB,
 ) -> None:
     """Each id is the one that the seed draws by inverse CDF, with the right log-probability, and the response ends
     where it must.
@@ -127,9 +191,9 @@ def assert_sampled(
     """
     logprobs = (logits[len(prompt.ids) - 1 : -1] / (temperature or 1.0)).log_softmax(-1)
     own = logprobs.gather(1, torch.tensor(response.ids)[:, None]).squeeze(1)
-    assert response.logprobs == pytest.approx(own.tolist(), abs=LOGPROB)
+    assert response.logprobs == pytest.approx(own.tolist(), abs=tolerance)
     if temperature == 0:
-        assert (logprobs.max(-1).values - own).max() < LOGPROB
+        assert (logprobs.max(-1).values - own).max() < tolerance
     else:
         above = logprobs.exp().cumsum(-1).gather(1, torch.tensor(response.ids)[:, None]).squeeze(1)
         draws = torch.tensor([Key(seed).uniform(i) for i in range(len(response.ids))], dtype=torch.float64)
@@ -141,7 +205,9 @@ def assert_sampled(
     assert response.finished or len(response.ids) == prompt.max_new_tokens
 
 
-def assert_all_sampled(policy: Policy, recording: Recording, temperature: float, ends: frozenset[int]) -> int:
+def assert_all_sampled(
+    policy: Policy, recording: Recording, temperature: float, ends: frozenset[int], tolerance: float = LOGPROB
+) -> int:
     """Checks all recorded responses and values; returns the number of responses."""
     sampled = [
         (prompt, seed, response)
@@ -150,9 +216,9 @@ def assert_all_sampled(policy: Policy, recording: Recording, temperature: float,
     ]
     logits = logits_of(policy, [prompt.ids + response.ids for prompt, _, response in sampled])
     for whole, (prompt, seed, response) in zip(logits, sampled, strict=True):
-        assert_sampled(whole, prompt, seed, response, temperature, ends)
+        assert_sampled(whole, prompt, seed, response, temperature, ends, tolerance)
     expected = values_of(policy, [ids for ids, _ in recording.prompt_values])
-    assert [value for _, value in recording.prompt_values] == pytest.approx(expected, abs=LOGPROB)
+    assert [value for _, value in recording.prompt_values] == pytest.approx(expected, abs=tolerance)
     return len(sampled)
 
 

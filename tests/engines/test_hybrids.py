@@ -3,13 +3,14 @@ model computes of each sequence alone, states shared, dropped and taken up again
 
 import copy
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from engine_checks import Recording, assert_all_sampled, counted_tokens
+from engine_checks import Recording, Uncached, assert_all_sampled, counted_tokens, in_float64
 from test_engine_trees import STRATEGIES, grow
 from torch import Tensor
 
@@ -35,16 +36,20 @@ from tsr_lightning.search.strategies import Beam, Strategy
 ENDS = frozenset(range(0, SIZE, 9))
 TOLERANCE = 1e-4
 ADAPTER = LoRA(rank=4, target_modules="all-linear")
-USUAL = ["qwen3_5_text", "lfm2", "nemotron_h", "granitemoehybrid"]
+FAST = ["qwen3_5_text", "nemotron_h"]
+SLOW = ["lfm2", "granitemoehybrid", "falcon_h1", "kimi_linear"]
+MARKS = {name: [] for name in FAST} | {name: [pytest.mark.slow] for name in SLOW}
 
 some_or_all = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in USUAL else pytest.mark.exhaustive) for name in HYBRIDS]
+    "name", [pytest.param(name, marks=MARKS.get(name, [pytest.mark.exhaustive])) for name in HYBRIDS]
 )
 
 
-def small_engine(policy: Policy, slots: int, states: int) -> TransformersEngine:
+def small_engine(
+    policy: Policy, slots: int, states: int, ends: frozenset[int] = ENDS, context_tokens: int = 96
+) -> TransformersEngine:
     """An engine with less memory than mebibytes."""
-    engine = Transformers(kv_cache_mib=8, state_cache_mib=64).build(policy, ENDS, 96)
+    engine = Transformers(kv_cache_mib=8, state_cache_mib=64).build(policy, ends, context_tokens)
     with engine._running() as cache:
         assert cache.states is not None
         cache.trie = Trie(slots)
@@ -80,15 +85,15 @@ def gradients(policy: Policy, logprobs: Tensor) -> list[Tensor]:
 def assert_trained_alike(policy: Policy, pieces: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     """The packed pass gives the log-probabilities and gradients of each sequence alone."""
     packed = policy.outputs(pack(pieces), 1.0).logprobs
-    alone = torch.cat([by_model(policy, *piece) for piece in pieces])
-    torch.testing.assert_close(packed, alone, atol=TOLERANCE, rtol=0)
-    assert_alike(gradients(policy, packed), gradients(policy, alone))
-
-
-def assert_alike(gradients: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Within the tolerance, of each tensor's largest number where that is above 1."""
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=TOLERANCE * max(1.0, float(other.abs().max())), rtol=0)
+    found = gradients(policy, packed)
+    policy.eval()  # without checkpoints
+    with in_float64(policy) as exact:
+        alone = torch.cat([by_model(exact, *piece) for piece in pieces])
+        expected = gradients(exact, alone)
+    torch.testing.assert_close(packed.double(), alone, atol=TOLERANCE, rtol=0)
+    for one, other in zip(found, expected, strict=True):
+        largest = max(1.0, float(other.abs().max()))
+        torch.testing.assert_close(one.double(), other, atol=TOLERANCE * largest, rtol=0)
 
 
 @some_or_all
@@ -105,7 +110,8 @@ def test_random_trees_are_sampled_and_trained_as_each_sequence_alone(name: str, 
             grow(recording, chance, temperature)
         costs = recording.take_costs()
         assert counter.total == costs.tokens_computed >= recording.distinct_prefixes()
-        assert_all_sampled(policy, recording, temperature, ENDS)
+        with in_float64(policy) as exact:
+            assert_all_sampled(exact, recording, temperature, ENDS, TOLERANCE)
         assert_trained_alike(policy, chance.sample(sampled_pieces(recording), 8))
 
 
@@ -114,11 +120,7 @@ def test_checkpoints_of_activations_change_no_gradient(name: str, tmp_path: Path
     policy = hybrid_policy(name, tmp_path, adapter=ADAPTER, gradient_checkpointing=True).train()
     start = np.arange(3, 23)
     pieces = [(np.append(start, tail), np.arange(20 + len(tail)) >= 20) for tail in ([1, 2, 3], [1, 4], [5] * 9)]
-    packed = policy.outputs(pack(pieces), 1.0).logprobs
-    found = gradients(policy, packed)
-    policy.eval()
-    alone = torch.cat([by_model(policy, *piece) for piece in pieces])
-    assert_alike(found, gradients(policy, alone))
+    assert_trained_alike(policy, pieces)
 
 
 def test_a_prompt_that_goes_on_is_computed_from_where_the_response_ended(tmp_path: Path) -> None:
@@ -155,43 +157,35 @@ def test_a_copy_of_a_policy_runs_its_own_layers(tmp_path: Path) -> None:
     assert not torch.allclose(other.outputs(batch, 1.0).logprobs, before, atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Uncached]:
+    """Gives a type's engine without a cache, which all its searches share."""
+    end_ids = frozenset(Chat(TOKENIZER, Full()).end_ids)
+    return cache(lambda name: Uncached(hybrid_policy(name, tmp_path_factory.mktemp(name)), end_ids))
+
+
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [
-        pytest.param(name, strategy, id=f"{name}-{strategy}", marks=[] if usual else pytest.mark.exhaustive)
+        pytest.param(name, strategy, id=f"{name}-{strategy}", marks=marks)
         for name in HYBRIDS
-        for strategy in STRATEGIES
-        for usual in [name == "granitemoehybrid" and type(strategy) is Beam]
+        for number, strategy in enumerate([*STRATEGIES, Beam(2, 3, without_replacement=True)])
+        for others in [pytest.mark.slow if name in FAST[:1] else pytest.mark.exhaustive]
+        for marks in [[] if name in FAST and number == FAST.index(name) + 4 else [others]]
     ],
 )
-def test_a_search_ends_as_without_a_cache(name: str, strategy: Strategy, tmp_path: Path) -> None:
-    """Each search with the engine ends in the trajectories of one in which every call begins with an empty cache."""
-    policy = hybrid_policy(name, tmp_path)
-    chat = Chat(TOKENIZER, Full())
+def test_a_search_ends_as_without_a_cache(name: str, strategy: Strategy, searched: Callable[[str], Uncached]) -> None:
+    """Each search with the engine, which keeps a few states, ends in the trajectories of one in which every token
+    is drawn after a pass over its whole context."""
+    plain = searched(name)
     found = []
-    for mib in (64, None):
-        engine = Transformers(kv_cache_mib=8, state_cache_mib=64).build(policy, chat.end_ids, 256)
-        calls = Recording(engine if mib else Forgetful(engine))
+    for engine in (small_engine(plain.policy, 400, 6, plain.ends, 256), plain):
         env = make_env("tsr/FrozenLake-v0", prompt_style="brief", max_turns=3)
-        driver = Driver([env], chat, calls, Sampling(1.0, 6), TokenLimits(256), concurrency=4)
-        found.append([[turn.response for turn in one.turns] for one in driver.run(tasks(strategy, 3))])
-        assert_all_sampled(policy, calls, 1.0, frozenset(chat.end_ids))
-    assert found[0] == found[1]
-
-
-class Forgetful(TransformersEngine):
-    """Keeps nothing from call to call."""
-
-    def __init__(self, engine: TransformersEngine) -> None:
-        self.__dict__.update(engine.__dict__)
-
-    def generate(self, prompts, temperature):
-        self._version = None
-        return [group for prompt in prompts for group in self.alone(prompt, temperature)]
-
-    def alone(self, prompt, temperature):
-        self._version = None
-        return super().generate([prompt], temperature)
+        driver = Driver([env], Chat(TOKENIZER, Full()), engine, Sampling(1.0, 6), TokenLimits(256), concurrency=4)
+        found.append([turn for trajectory in driver.run(tasks(strategy, 3)) for turn in trajectory.turns])
+    assert [(turn.prompt, turn.response) for turn in found[0]] == [(turn.prompt, turn.response) for turn in found[1]]
+    for own, other in zip(*found, strict=True):
+        assert own.behaviour_logprobs == pytest.approx(other.behaviour_logprobs, abs=TOLERANCE)
 
 
 def test_memory_for_too_few_states_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
