@@ -376,7 +376,7 @@ def test_cache_smaller_than_a_context_is_refused(policy: Policy) -> None:
         engine.generate([Prompt((1,), (1,), 1)], 1.0)
 
 
-@pytest.mark.parametrize("argument", ["kv_cache_mib", "max_num_seqs"])
+@pytest.mark.parametrize("argument", ["kv_cache_mib", "max_num_seqs", "state_cache_mib"])
 def test_spec_refuses_sizes_below_one(argument: str) -> None:
     with pytest.raises(ConfigError, match=f"Transformers.{argument} is 0: give 1 or more"):
         Transformers(**{argument: 0})
