@@ -13,7 +13,8 @@ from tsr_lightning.cli.command import main
 
 CHECKPOINTS = {"filename": "{epoch}", "save_top_k": -1, "save_on_train_epoch_end": True}
 SHORT = (
-    *("--data.env_kwargs.max_turns", "2", "--data.sampling.max_response_tokens", "5", "--data.instances", "2"),
+    *("--data.env", "two_turns:TwoTurns-v0", "--data.env_kwargs", "null", "--data.instances", "2"),
+    *("--data.sampling.max_response_tokens", "3"),
     *("--trainer.check_val_every_n_epoch", "3", "--data.updates.minibatches", "1"),
 )
 
@@ -27,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes to a new folder on purpose
 def test_a_beam_trains_an_adapter_and_a_resumed_run_equals_the_whole(model: Path, empty_folder: Path) -> None:
-    overlays = ("search/beam.yaml", "objective/ppo.yaml", "model/embedded_lora.yaml")
+    overlays = ("search/beam.yaml", "credit/imitate.yaml", "model/embedded_lora.yaml")
     configs = [part for name in ("frozen_lake.yaml", *overlays) for part in ("--config", name)]
     callbacks = json.dumps([{"class_path": "ModelCheckpoint", "init_args": CHECKPOINTS}])
     whole = tsr("fit", *configs, *QUICK, *SHORT, "--model.policy.model", model, "--trainer.callbacks", callbacks)
