@@ -1,5 +1,7 @@
 """Puts LoRA adapters on a model. Imports peft, which takes two seconds, so import this only for a policy with one."""
 
+import warnings
+
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from peft.tuners.lora import Linear as AdaptedLinear
 from torch import Tensor, nn
@@ -20,7 +22,9 @@ def with_adapter(base: PreTrainedModel, adapter: LoRA) -> PeftModel:
         exclude_modules=sorted(layers_without_adapter(base.config.model_type)) or None,
         lora_dropout=adapter.dropout,
     )
-    model = get_peft_model(base, config)
+    with warnings.catch_warnings():  # peft adds patterns for experts in one tensor, to which it gives no adapter here
+        warnings.filterwarnings("ignore", r"The following (rank|alpha)_pattern keys did not match", RuntimeWarning)
+        model = get_peft_model(base, config)
     assert isinstance(model, PeftModel)
     return model
 
