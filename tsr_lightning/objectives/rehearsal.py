@@ -80,7 +80,10 @@ def _comparisons(objective: Objective) -> list[Group | Comparison]:
     for part in parts:
         if isinstance(part, Comparison):
             _check_comparison(name, part, objective.minimum_compared)
-            if any(not proposed.issuperset(zip(path.turns, path.states, strict=True)) for path in part.members):
+            kept = needs.merges_states or all(
+                proposed.issuperset(zip(path.turns, path.states, strict=True)) for path in part.members
+            )
+            if not kept:
                 raise ConfigError(
                     f"{name} gives a path a turn and another state than it was proposed in: "
                     "objectives.backups.proposed_in(tree) has the state of each candidate of a tree"

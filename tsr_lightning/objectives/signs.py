@@ -58,6 +58,7 @@ def check_loss(objective: Objective, parts: Sequence[Group | Comparison]) -> Non
         raise ConfigError(f"{name} has a loss that makes tokens of a positive advantage less likely: change the sign")
 
 
+@torch.enable_grad()
 def _gain(objective: Objective, member: Member, credit: Credit) -> float:
     """How much a small step down the policy's loss raises the likelihood of tokens, times their advantages."""
     logprobs = torch.tensor([logprob for turn in member.turns for logprob in turn.behaviour_logprobs])
