@@ -20,6 +20,10 @@ from tsr_lightning.trajectory import Ended, Message, Origin, Trajectory, Turn
 CALL = {"name": "add", "arguments": {"number": 3, "why": 'a "reason"\\n', "tags": "é {x}"}}
 # Endings and beginnings that a tokenizer merges with the template's text around them, and JSON has to quote.
 ANSWERS = ["The count is 3.", '{"count": [1, 2]}', "é\n", "\n\n  two\nlines\n\n", 'C:\\dir "quoted" }', "  x  ", "..."]
+PUBLISHED = [  # two of the five take long enough
+    pytest.param(name, marks=pytest.mark.slow if name in ("qwen3", "llama3_1") else pytest.mark.exhaustive)
+    for name in AS_PUBLISHED
+]
 THOUGHTS = ["<think>\nhm\n</think>\n\n", "<think>\nso (2)\n</think>\n\n", ""]
 
 
@@ -91,8 +95,7 @@ def test_prompts_are_the_template_tokenised_whole(name: str):
         check_round_trip(condensed(name), seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", AS_PUBLISHED)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_prompts_are_the_published_template_tokenised_whole(name: str, shared_data: Path):
     for seed in range(5):
         check_round_trip(as_published(name, shared_data), seed)
@@ -148,8 +151,7 @@ def test_what_was_sampled_is_trained_under_its_prompt(name: str, context: Contex
         check_training(condensed(name, context), seed, context == Full() and name != "xml")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", AS_PUBLISHED)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_what_was_sampled_is_trained_under_its_published_prompt(name: str, shared_data: Path):
     for seed in range(5):
         check_training(as_published(name, shared_data), seed, name not in ("qwen3", "qwen3_5"))

@@ -42,7 +42,7 @@ def climbed(objective: Objective, strategy: Strategy, count: int, engine: Engine
         (broken_runs.ShiftedMask(), Transformers(), "constant", "shifted mask"),
         (broken_runs.ZeroAdvantage(), Transformers(), "constant", "zero advantage"),
         (GRPO(), broken_runs.Stale(), "constant", "weights that it did not take over"),
-        pytest.param(broken_runs.DeafCritic(), Transformers(), "critic", "deaf critic", marks=pytest.mark.slow),
+        pytest.param(broken_runs.DeafCritic(), Transformers(), "critic", "deaf critic", marks=pytest.mark.exhaustive),
     ],
     ids=["sign", "mask", "advantage", "weights", "critic"],
 )
@@ -54,7 +54,8 @@ def test_a_planted_fault_is_named(objective: Objective, engine: EngineSpec, rung
 
 
 @pytest.mark.parametrize(
-    "scorer", [pytest.param(None, marks=pytest.mark.slow, id="shipped"), pytest.param(broken_runs.Noise(), id="noise")]
+    "scorer",
+    [pytest.param(None, marks=pytest.mark.exhaustive, id="shipped"), pytest.param(broken_runs.Noise(), id="noise")],
 )
 def test_a_scorer_of_noise_is_named(scorer: Scorer | None):
     beam = Beam(width=1, candidates=4) if scorer is None else Beam(width=1, candidates=4, scorer=scorer)
@@ -64,7 +65,7 @@ def test_a_scorer_of_noise_is_named(scorer: Scorer | None):
     assert scorer is None or "noise" in failed["search"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ppo_passes_with_its_critic():
     outcomes = climbed(PPO(), Sample(), 8, Transformers())
     assert [str(outcome) for outcome in outcomes.values() if outcome.fault] == []
