@@ -88,7 +88,7 @@ OWN: dict[str, dict[str, Any]] = {  # what the sizes do not settle
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found of a model type."""
+    """The result for one model type."""
 
     model_type: str
     verdict: str

@@ -1,6 +1,7 @@
 """Two puzzles without a score of their own, and a policy that answers with legal actions at random."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 
 from tsr_lightning.costs import Costs
@@ -26,11 +27,13 @@ class Puzzle(TextEnv[tuple[int, ...]]):
         after = self.after(state, int(actions[0]))
         return TurnResult(after, float(after == self.solved), effective=after != state, success=after == self.solved)
 
+    @abstractmethod
     def after(self, state: tuple[int, ...], action: int) -> tuple[int, ...]:
-        raise NotImplementedError
+        """The state that a legal action leads to."""
 
+    @abstractmethod
     def choices(self, state: tuple[int, ...]) -> Sequence[int]:
-        raise NotImplementedError
+        """The legal actions in a state."""
 
     def legal_actions(self) -> list[str]:
         return [] if self.has_ended() else [str(choice) for choice in self.choices(self.state)]

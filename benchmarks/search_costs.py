@@ -138,7 +138,7 @@ def contrasting_states(tree: Sequence[Candidate]) -> int:
 
 
 class Player(NamedTuple):
-    """What plays an environment."""
+    """An environment, and the chat format and engine that play it."""
 
     env: Branchable
     chat: ChatFormat
@@ -173,41 +173,31 @@ def measure(
     return rows
 
 
-def table(rows: Sequence[StrategyFigures]) -> str:
-    head = (
-        "| strategy | success | tokens a search | environment steps a search | waves | successes per 1,000 tokens "
-        "| contrasts per 1,000 tokens |\n|---|---|---|---|---|---|---|\n"
-    )
-    return head + "".join(map(_line, rows))
+def _per_thousand(count: int, row: StrategyFigures) -> str:
+    return f"{1000 * count / row.costs.tokens_generated:.1f}"
 
 
-def _line(row: StrategyFigures) -> str:
-    tokens, per_thousand = row.costs.tokens_generated, _per_thousand(row.costs.tokens_generated)
-    return (
-        f"| {row.name} | {row.successes / row.searches:.3f} | {tokens / row.searches:.0f} "
-        f"| {row.costs.env_steps / row.searches:.1f} | {row.costs.waves} | {per_thousand(row.successes):.1f} "
-        f"| {per_thousand(row.contrasts):.1f} |\n"
-    )
+COLUMNS: Mapping[str, Callable[[StrategyFigures], str]] = {
+    "strategy": lambda row: row.name,
+    "success": lambda row: f"{row.successes / row.searches:.3f}",
+    "tokens a search": lambda row: f"{row.costs.tokens_generated / row.searches:.0f}",
+    "environment steps a search": lambda row: f"{row.costs.env_steps / row.searches:.1f}",
+    "waves": lambda row: str(row.costs.waves),
+    "successes per 1,000 tokens": lambda row: _per_thousand(row.successes, row),
+    "contrasts per 1,000 tokens": lambda row: _per_thousand(row.contrasts, row),
+    "CPU milliseconds a search": lambda row: f"{1000 * row.seconds / row.searches:.1f}",
+}
+OF_STRATEGIES = [name for name in COLUMNS if name != "CPU milliseconds a search"]
+OF_GUIDES = ["strategy", "success", "tokens a search", "successes per 1,000 tokens", "CPU milliseconds a search"]
 
 
-def _per_thousand(tokens: int) -> Callable[[int], float]:
-    return lambda count: 1000 * count / tokens
+def table(rows: Sequence[StrategyFigures], columns: Sequence[str]) -> str:
+    head, *lines = [columns, *([COLUMNS[name](row) for name in columns] for row in rows)]
+    return "\n".join([_line(head), f"|{'---|' * len(columns)}", *map(_line, lines), ""])
 
 
-def guide_table(rows: Sequence[StrategyFigures]) -> str:
-    head = (
-        "| strategy | success | tokens a search | successes per 1,000 tokens | CPU milliseconds a search |\n"
-        "|---|---|---|---|---|\n"
-    )
-    return head + "".join(map(_guide_line, rows))
-
-
-def _guide_line(row: StrategyFigures) -> str:
-    tokens, per_thousand = row.costs.tokens_generated, _per_thousand(row.costs.tokens_generated)
-    return (
-        f"| {row.name} | {row.successes / row.searches:.3f} | {tokens / row.searches:.0f} "
-        f"| {per_thousand(row.successes):.1f} | {1000 * row.seconds / row.searches:.1f} |\n"
-    )
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -220,11 +210,11 @@ def main() -> None:
     texts = []
     for instance_set in SETS:
         player = Player.of(instance_set)
-        strategies, written = (GUIDED, guide_table) if args.guides else (STRATEGIES, table)
-        _add(texts, instance_set.title, written(measure(player, strategies, args.instances)))
+        strategies, columns = (GUIDED, OF_GUIDES) if args.guides else (STRATEGIES, OF_STRATEGIES)
+        _add(texts, instance_set.title, table(measure(player, strategies, args.instances), columns))
     for title, puzzle in SCORELESS.items() if args.guides else ():
         player = Player(puzzle, LastText(), Uniform(), 1000)
-        _add(texts, title, guide_table(measure(player, GUIDED, args.instances // 16, searches=16)))
+        _add(texts, title, table(measure(player, GUIDED, args.instances // 16, searches=16), OF_GUIDES))
     args.out.write_text("\n".join(texts), encoding="utf-8")
 
 

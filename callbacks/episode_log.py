@@ -65,9 +65,8 @@ class EpisodeLog(Callback):
         return self.every_n_epochs > 0 and epoch % self.every_n_epochs == 0
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
-        is_recorded = any(
-            each.record for group in groups for each in group.trajectories
-        )  # not where read by data.replay
+        # what data.replay reads has no record
+        is_recorded = any(each.record for group in groups for each in group.trajectories)
         self._rollout = groups if is_recorded and self.records(TRAINING_ROLLOUT, epochs_at_rollout(trainer)) else None
         return groups
 

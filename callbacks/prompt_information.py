@@ -1,5 +1,5 @@
-"""How much the policy's responses depend on their prompts: it tells a policy that gives every prompt the same varied
-answers, whose entropy looks healthy (template collapse, RAGEN-2, arXiv 2604.06268)."""
+"""Mutual information of prompts and responses. It falls in template collapse, where every prompt gets the same varied
+answers and entropy stays high (RAGEN-2, arXiv 2604.06268)."""
 
 import math
 from typing import NamedTuple
@@ -20,7 +20,7 @@ INFORMATION = "rollout/sampled/prompt_information"
 
 
 class Information(NamedTuple):
-    """Nats a response."""
+    """Entropy and mutual information, in nats a response."""
 
     conditional_entropy: float  # H(Z|X) of responses Z, given their prompts X
     prompt_information: float  # I(X;Z), at most the logarithm of the number of prompts

@@ -34,7 +34,7 @@ def recorded(strategy: Strategy, count: int = 8, env: Any = None, retries: int =
 
 
 def written(path: Path, strategy: Strategy, count: int = 8) -> list[Episode]:
-    """Those of a file, which it writes."""
+    """Writes a file of episodes, and returns them."""
     episodes = [to_episode(trajectory) for trajectory in recorded(strategy, count)]
     write(path, header(), episodes)
     return episodes

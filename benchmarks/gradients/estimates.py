@@ -39,7 +39,7 @@ class GroupOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """Of the gradient of a step of many groups, against the exact one."""
+    """Compares the expected gradient of a step of many groups with the exact gradient."""
 
     gradient: Tensor  # [S, A] expected
     cosine: float  # with the exact gradient
@@ -49,7 +49,7 @@ class Figures:
 
 
 class Step(NamedTuple):
-    """Of the gradient of a step of some groups, in units of its part along the exact one."""
+    """Bias and noise of the gradient of a step, relative to its component along the exact gradient."""
 
     bias: float  # norm of what is left after the best multiple of the exact gradient
     noise: float  # root of the summed variances
@@ -144,7 +144,7 @@ class World:
         )
 
     def step(self, objective: Objective, groups: Sequence[Outcome[GroupOutcome]], count: int) -> Step:
-        """Of the gradient of a step of `count` groups, each with its own weights: the mean of a quotient.
+        """Bias and noise of a step of `count` groups, which divides by the weights of these groups alone.
 
         With S and D the sums of a group's weighted losses and normalizers, and 1 / D = int exp(-t D) dt,
         E[sum S / sum D] = n int E[S exp(-t D)] E[exp(-t D)]^(n - 1) dt, and E[|sum S|^2 / (sum D)^2] likewise, by

@@ -1,4 +1,4 @@
-"""The files beside docs/results.md: a page of all studies' tables, and the pictures that docs/results.md shows."""
+"""Writes the page with the tables of all studies, and the pictures of docs/results.md."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -129,7 +129,7 @@ def larger_boards(records: list[dict[str, Any]]) -> None:
         (other_instance, r"line 3, .*the first observation: saved .*, and now "),
         (larger_boards, r"line 2, .*the first observation: saved .*the environment, its arguments or the tokenizer"),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=["reward", "observation", "prompt id", "response id", "state", "instance", "environment"],
 )
 def test_the_first_difference_is_named(change: Any, sentence: str, beam: Path, run: Run, tmp_path: Path) -> None:
     status, said = run("replay", altered(beam, tmp_path / "e.jsonl.gz", change))

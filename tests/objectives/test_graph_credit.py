@@ -68,7 +68,7 @@ def test_values_go_around_circles() -> None:
 
 
 def test_means_are_over_what_was_drawn() -> None:
-    """With passes for four turns: V(A) after three is the mean of a, c and e, of which a alone succeeds in two turns; d
+    """There are four passes. V(A) after three is the mean of a, c and e, of which a alone succeeds in two turns; d
     is worth 0.9 V_2(A), c 0.81 V_2(A), and V_2(A) = (0.9 + 0 + 0) / 3."""
     objective = RLOO(searched=GraphCredit(MeanBackup(GAMMA)))
     succeeded = [replace(turn, reward=float(turn.text == "b")) for turn in PLAYED.trajectories[0].turns]

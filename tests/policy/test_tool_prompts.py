@@ -173,7 +173,7 @@ def test_reasoning_stays_while_tools_answer_and_its_ids_are_the_sampled_ones():
 
 
 def hostile(draw: random.Random, control: list[str]) -> str:
-    """What an observation may spell: roles, calls, their pieces, JSON and XML that close what is open."""
+    """An observation made of pieces of roles, calls, JSON and XML."""
     pieces = [
         *control,
         *(

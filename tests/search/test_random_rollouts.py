@@ -27,8 +27,9 @@ class Stepped:
     """An environment without random play of its own, which is stepped instead."""
 
     def __init__(self, env: Any) -> None:
-        for name in ("reset", "step", "set_state", "get_state", "reseed", "legal_actions", "state_key"):
-            setattr(self, name, getattr(env, name))
+        self.reset, self.step, self.reseed = env.reset, env.step, env.reseed
+        self.get_state, self.set_state = env.get_state, env.set_state
+        self.legal_actions, self.state_key = env.legal_actions, env.state_key
 
 
 @pytest.mark.parametrize("env", TASKS, ids=["Sokoban", "slippery ice", "ice"])

@@ -15,6 +15,7 @@ DATASETS = ["basic_arithmetic", "chain_sum", "gcd", "lcm", "leg_counting", "lett
 DATASETS += ["spell_backward", "count_bits", "prime_factorization"]
 GAMES = ["2048-v0-raw", "FrozenLake-v0-raw", "Sokoban-v0-raw", "TowerOfHanoi-v0-raw", "Mastermind-v0-raw"]
 GAMES += ["LightsOut-v0-raw", "GuessTheNumber-v0-raw", "Blackjack-v0-raw", "Minesweeper-v0-raw", "Bandit-v0-raw"]
+GAMES += ["FifteenPuzzle-v0-raw", "Slitherlink-v0-raw"]
 REASONING = "tsr_lightning.worlds.reasoning_gym:ReasoningGym-v0"
 ARENA = "tsr_lightning.worlds.textarena:TextArena-v0"
 MOVES = ["[up]", "[left]", "[A C]", "[1 2 3 4]", "[0 0]", "[5]", "[hit]", "[red]", "nothing"]

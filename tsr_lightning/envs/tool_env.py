@@ -7,20 +7,19 @@ where they apply, also `ended`, `said`, `state_key`, `noise_key` and the optiona
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import gymnasium
 from gymnasium.error import ResetNeeded
 
-from tsr_lightning.envs.text_env import AnyText, Draws
+from tsr_lightning.envs.text_env import AnyText
 from tsr_lightning.envs.tools import Offer, RefusedCall, Tool
+from tsr_lightning.envs.turns import Draws, StateT
 from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
 from tsr_lightning.tool_calls import CALL_FORMAT_NAMES, CALL_FORMATS, Call, CallFormatName, calls_in
 from tsr_lightning.trajectory import Message
-
-StateT = TypeVar("StateT", bound=Hashable)
 
 _LONGEST = 1 << 20  # characters of an observation or a response
 

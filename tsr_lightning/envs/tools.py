@@ -64,7 +64,7 @@ class Tool:
         """
         given = dict(call.arguments)
         if ONLY in given:
-            [*names] = [parameter.name for parameter in _parameters(self.function)]
+            names = [parameter.name for parameter in _parameters(self.function)]
             if len(names) != 1:
                 raise RefusedCall(f"{self.name} takes {len(names)} arguments, and one fenced block gives one")
             given = {names[0]: given[ONLY]}

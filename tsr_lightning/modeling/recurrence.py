@@ -100,8 +100,9 @@ def mixers(model: nn.Module) -> list[nn.Module]:
 
 
 def _is_mixer(module: nn.Module) -> bool:
-    second = list(inspect.signature(type(module).forward).parameters)[2:3]
-    return any(isinstance(child, nn.Conv1d) for child in module.children()) and not _CACHES.isdisjoint(second)
+    if not any(isinstance(child, nn.Conv1d) for child in module.children()):
+        return False  # first, for it is asked of every module in every pass
+    return not _CACHES.isdisjoint(list(inspect.signature(type(module).forward).parameters)[2:3])
 
 
 def install(model: PreTrainedModel) -> None:

@@ -66,9 +66,7 @@ class ImprovedPolicy(CandidateTarget):
     scale: float = 5.0
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.scale < float("inf"), "ImprovedPolicy.scale", self.scale, "give a positive number, such as 5.0"
-        )
+        require_scale("ImprovedPolicy.scale", self.scale)
 
     def __call__(self, proposed: Proposed) -> tuple[Tensor, Tensor]:
         policy = proposed.logits.softmax(-1)

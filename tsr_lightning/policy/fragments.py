@@ -4,15 +4,12 @@ A tokenizer merges what stands between two added tokens, so the template's text 
 it, as in the whole conversation; what a content spells stays plain text there too.
 """
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.policy.plain import plain_encoder
-
-_NOTHING = re.compile(r"(?!)")
+from tsr_lightning.policy.plain import any_of, plain_encoder
 
 
 class Fragment(NamedTuple):
@@ -30,8 +27,7 @@ def fragment_cutter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str, bool, 
     The function's arguments are the text, and whether a content of plain text is before it and after it.
     """
     backend, plain = tokenizer.backend_tokenizer, plain_encoder(tokenizer)
-    longest_first = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
-    added = re.compile("|".join(map(re.escape, longest_first))) if longest_first else _NOTHING
+    added = any_of(tokenizer.get_added_vocab())
 
     def encode(text: str) -> tuple[int, ...]:
         return tuple(backend.encode(text, add_special_tokens=False).ids)

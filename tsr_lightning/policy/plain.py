@@ -3,7 +3,7 @@ Knows a tokenizer, and no conversation."""
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -61,11 +61,15 @@ def _without(model: dict[str, Any], removed: set[str]) -> dict[str, Any]:
 _NOTHING = re.compile(r"(?!)")
 
 
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches one of these texts, the longest first; nothing where there are none."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else _NOTHING
+
+
 def spelled_control(tokenizer: PreTrainedTokenizerFast) -> re.Pattern[str]:
     """Matches a special token that is spelled in a text, the longest first."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    longest_first = sorted(special, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if special else _NOTHING
+    return any_of(token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
 
 
 def own_text_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], tuple[int, ...]]:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import gymnasium
 
 from tsr_lightning.envs.text import Answer
-from tsr_lightning.envs.text_env import Draws, TextEnv, TurnResult
+from tsr_lightning.envs.text_env import TextEnv
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.rng import Key
 
 ID = "tsr_lightning.probe.tasks:Probe-v0"

@@ -13,7 +13,8 @@ from gymnasium.error import ResetNeeded
 
 from tsr_lightning.envs.global_random import lent
 from tsr_lightning.envs.outcome import finite
-from tsr_lightning.envs.text_env import AnyText, Draws
+from tsr_lightning.envs.text_env import AnyText
+from tsr_lightning.envs.turns import Draws
 from tsr_lightning.envs.validate import whole
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
@@ -132,7 +133,7 @@ class TextArena(gymnasium.Env[str, str]):
     def _shown(self, game: Any) -> str:
         """What the game tells, without the policy's own words."""
         _, told = game.get_observation()
-        return "\n".join(text for _, text, kind in told if kind != self._said)
+        return "\n".join(str(text) for _, text, kind in told if kind != self._said)  # some games tell numbers
 
     def _info(self, *, valid: bool, effective: bool) -> dict[str, Any]:
         success = (self.get_state().reward or 0.0) >= self._success_at

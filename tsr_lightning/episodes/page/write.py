@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,9 @@ class _Columns:
         self.returns.append(episode.episode_return)
 
     def plain(self) -> dict[str, list[Any]]:
-        names = ("file", "task", "instance", "member", "success", "turns", "strategy")
-        return {**{name: getattr(self, name) for name in names}, "return": self.returns}
+        """By the names that the page knows."""
+        columns = asdict(self)
+        return {"return": columns.pop("returns"), **columns}
 
 
 def write_page(sources: Iterable[Source], title: str, output: Path) -> tuple[int, list[str]]:

@@ -195,7 +195,7 @@ def _ask(sandbox: Sandbox, whole: Package, folder: Folder, hash_seed: int = 0) -
     return _marks(sandbox, modules_of(folder, whole.name), whole.source, hash_seed)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 12)
 def _marks(sandbox: Sandbox, modules: Folder, source: str, hash_seed: int) -> Marks:
     """The same, asked once, since it depends on the modules alone."""
     whole = package(source)

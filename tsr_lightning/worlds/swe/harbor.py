@@ -7,7 +7,7 @@ import json
 import shlex
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -149,8 +149,7 @@ def _verified(sandbox: Sandbox, script: Script, folder: Folder) -> float:
     clean = folder.without(lambda path: path in (_TESTS, _LOGS))
     entries = {entry.path: entry for entry in clean.entries}
     entries |= {
-        f"{_TESTS}/{entry.path}": entry.__class__(f"{_TESTS}/{entry.path}", entry.kind, entry.content)
-        for entry in script.tests.entries
+        f"{_TESTS}/{entry.path}": replace(entry, path=f"{_TESTS}/{entry.path}") for entry in script.tests.entries
     }
     both = folder_of(entries).with_files({f"{_LOGS}/verifier/.keep": b""})
     result = sandbox.run(both, "bash /tests/test.sh", Limits(seconds=script.seconds, disk=64 << 20))
