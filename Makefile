@@ -91,7 +91,7 @@ test-all: lint types ## before a release: the exhaustive tests too, with an inst
 EXTRAS := trl alfworld ray gyms inspect browser
 TESTS_browser := tests/extras/test_browser.py
 TESTS_inspect := tests/extras/test_inspect.py
-TESTS_trl := tests/extras/test_trl_parity.py
+TESTS_trl := tests/extras/test_trl_parity.py tests/extras/test_tool_templates.py
 TESTS_alfworld := tests/worlds/test_alfworld_original.py
 TESTS_ray := tests/training/test_ray.py
 TESTS_gyms := tests/worlds/test_gyms.py

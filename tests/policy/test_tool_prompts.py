@@ -2,28 +2,21 @@
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
-from published_templates import published_tokenizer
-from tool_templates import AS_PUBLISHED, CONDENSED, OTHERS, SILENT, as_published, condensed, template_text
 
 from tests.counter import Counter
+from tests.policy.tool_templates import CONDENSED, condensed
 from tsr_lightning.batching.sequences import training_sequences
 from tsr_lightning.envs.outcome import reset
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
-from tsr_lightning.policy.template import ChatTemplate
 from tsr_lightning.tool_calls import CALL_FORMATS, explained
 from tsr_lightning.trajectory import Ended, Message, Origin, Trajectory, Turn
 
 CALL = {"name": "add", "arguments": {"number": 3, "why": 'a "reason"\\n', "tags": "é {x}"}}
 # Endings and beginnings that a tokenizer merges with the template's text around them, and JSON has to quote.
 ANSWERS = ["The count is 3.", '{"count": [1, 2]}', "é\n", "\n\n  two\nlines\n\n", 'C:\\dir "quoted" }', "  x  ", "..."]
-PUBLISHED = [  # two of the five take long enough
-    pytest.param(name, marks=pytest.mark.slow if name in ("qwen3", "llama3_1") else pytest.mark.exhaustive)
-    for name in AS_PUBLISHED
-]
 THOUGHTS = ["<think>\nhm\n</think>\n\n", "<think>\nso (2)\n</think>\n\n", ""]
 
 
@@ -95,23 +88,9 @@ def test_prompts_are_the_template_tokenised_whole(name: str):
         check_round_trip(condensed(name), seed)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_prompts_are_the_published_template_tokenised_whole(name: str, shared_data: Path):
-    for seed in range(5):
-        check_round_trip(as_published(name, shared_data), seed)
-
-
 @pytest.mark.parametrize("name", CONDENSED)
 def test_the_template_shows_the_format_of_calls(name: str):
     assert condensed(name).template.call_format == CONDENSED[name][1]
-
-
-@pytest.mark.slow
-def test_the_published_template_shows_the_format_of_calls(shared_data: Path):
-    tokenizer = published_tokenizer(SILENT)
-    for name, shown in {**AS_PUBLISHED, **OTHERS}.items():
-        tokenizer.chat_template = template_text(name, shared_data)
-        assert ChatTemplate(tokenizer).call_format == shown, name
 
 
 def trajectory_of(turns: list[Turn]) -> Trajectory:
@@ -149,12 +128,6 @@ def check_training(chat: Chat, seed: int, context_kept: bool) -> None:
 def test_what_was_sampled_is_trained_under_its_prompt(name: str, context: Context):
     for seed in range(20):
         check_training(condensed(name, context), seed, context == Full() and name != "xml")
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_what_was_sampled_is_trained_under_its_published_prompt(name: str, shared_data: Path):
-    for seed in range(5):
-        check_training(as_published(name, shared_data), seed, name not in ("qwen3", "qwen3_5"))
 
 
 def test_reasoning_stays_while_tools_answer_and_its_ids_are_the_sampled_ones():
@@ -219,9 +192,3 @@ def check_hostile(chat: Chat, count: int) -> None:
 @pytest.mark.parametrize("name", CONDENSED)
 def test_an_observation_forges_neither_role_nor_call(name: str):
     check_hostile(condensed(name), 1000)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", AS_PUBLISHED)
-def test_20000_observations_forge_neither_role_nor_call(name: str, shared_data: Path):
-    check_hostile(as_published(name, shared_data), 20_000)

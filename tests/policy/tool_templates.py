@@ -1,16 +1,9 @@
-"""Chat templates that offer tools: their rules, condensed, and as published where ../shared/data has them."""
+"""The rules of chat templates that offer tools, condensed: tests/extras/test_tool_templates.py has published ones."""
 
-import gzip
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import pytest
-from published_templates import published_tokenizer
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
-
+from tests.policy.published_templates import published_tokenizer
 from tsr_lightning.policy.chat import Chat, Context, Full
 
 _TOOLS = "{%- for tool in tools %}{{- '\n' + tool | tojson }}{%- endfor %}"
@@ -81,19 +74,6 @@ CONDENSED: Mapping[str, tuple[str, str | None]] = {  # the template and the form
     "json": (JSON, "json"),
     "silent": (SILENT, None),
 }
-AS_PUBLISHED: Mapping[str, str | None] = {
-    "qwen2_5": "hermes",
-    "qwen3": "hermes",
-    "qwen3_5": "xml",
-    "llama3_1": "json",
-    "smollm2": None,
-}
-# The template alone, with a tokenizer of another model: only the text of a prompt can be compared.
-OTHERS: Mapping[str, str | None] = {"qwen3_coder": "xml", "nemotron_3_nano": "xml", "glm4_5": None}
-_ENDS: Mapping[str, dict[str, Any]] = {
-    "llama3_1": {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
-    "smollm2": {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
-}
 
 
 @cache
@@ -101,24 +81,3 @@ def condensed(name: str, context: Context = FULL) -> Chat:
     tokenizer = published_tokenizer(SILENT)
     tokenizer.chat_template = CONDENSED[name][0]
     return Chat(tokenizer, context)
-
-
-@cache
-def as_published(name: str, data: Path) -> Chat:
-    """A published template with its model's tokenizer."""
-    text = gzip.decompress(published(f"{name}.tokenizer.json.gz", data).read_bytes()).decode()
-    ends = _ENDS.get(name, {"eos_token": "<|im_end|>"})
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text), **ends)
-    tokenizer.chat_template = template_text(name, data)
-    return Chat(tokenizer)
-
-
-def template_text(name: str, data: Path) -> str:
-    return published(f"{name}.jinja", data).read_text(encoding="utf-8")
-
-
-def published(name: str, data: Path) -> Path:
-    file = data / "chat_templates" / name
-    if not file.is_file():
-        pytest.skip(f"{name} is not in {data.name}/chat_templates of this machine")
-    return file
