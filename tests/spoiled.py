@@ -64,6 +64,8 @@ SPOILED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "parts": ("step", _observation([Message("user", [{"type": "text", "text": "go"}])])),  # type: ignore[arg-type]
     "observation is None": ("step", _observation(None)),
     "first parts": ("reset", _observation([Message("user", [{"type": "text"}])])),  # type: ignore[arg-type]
+    "another role": ("step", _observation([Message("function", "3")])),
+    "failures score 1": ("score", lambda _: 1.0),
     "numpy": ("step", _numpy),
     "numpy score": ("score", lambda score: np.float32(score)),
 }

@@ -155,6 +155,12 @@ MISTAKES = {
         "float(torch.rand(()))",
         r"PlainEngine gives other responses when prompts",
     ),
+    "responses in another order": Mistake(
+        "plain_engine",
+        "for seed in prompt.seeds]",
+        "for seed in prompt.seeds[::-1]]",
+        r"PlainEngine gives a seed of Prompt\.seeds another response when it stands elsewhere: keep their order",
+    ),
     "one seed for all": Mistake(
         "plain_engine", "Key(seed)", "Key(7)", r"PlainEngine gives one response for all seeds: draw each with its own"
     ),

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+_ROLES = ("system", "user", "assistant", "tool", "tools")
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -20,7 +22,7 @@ def to_messages(observation: str | Sequence[Message], instructions: str = "") ->
     """An observation as messages: a text is a user message. Instructions, if any, come first, in a system message.
 
     Raises:
-        TypeError: where it is neither a text nor a sequence of Messages, or a content is no text.
+        TypeError: where it is neither a text nor a sequence of Messages, a role is unknown, or a content is no text.
     """
     if not isinstance(observation, str | Sequence):
         raise TypeError(f"an observation is a text or a sequence of trajectory.Message, and this is {observation!r}")
@@ -28,6 +30,8 @@ def to_messages(observation: str | Sequence[Message], instructions: str = "") ->
     for message in answered:
         if not isinstance(message, Message):
             raise TypeError(f"an observation is a text or a sequence of trajectory.Message, and this holds {message!r}")
+        if message.role not in _ROLES:
+            raise TypeError(f"a message has the role {message.role!r}; give one of {', '.join(_ROLES)}")
         if not isinstance(message.content, str):
             raise TypeError(f"the content of the {message.role} message is {message.content!r}; give one string")
     return (Message("system", instructions), *answered) if instructions else answered

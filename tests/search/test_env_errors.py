@@ -30,6 +30,8 @@ INVALID = [
     ("success is None", "step", r"info\['success'\] is None; give True or False"),
     ("success is missing", "step", r"info has no 'success', only 'action_is_valid', 'action_is_effective'"),
     ("parts", "step", r"the content of the user message is \[\{.*\}\]; give one string"),
+    ("another role", "step", r"a message has the role 'function'; give one of system, user, assistant, tool, tools"),
+    ("failures score 1", "step", r"score\(\) is 1 in an episode that ended without success; keep it below"),
     ("observation is None", "step", r"an observation is a text or a sequence .*, and this is None"),
     ("state key is a list", "reset", r"state_key\(\) is \[\d\]; make it of numbers, strings and tuples alone"),
 ]

@@ -83,7 +83,7 @@ def play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> Ou
     env.set_state(state)
     env.reseed(noise)
     observation, reward, terminated, truncated, info = env.step(text)
-    return Outcome(
+    outcome = Outcome(
         messages=texts(observation),
         reward=finite("the reward", reward),
         terminated=flag("terminated", terminated),
@@ -96,6 +96,9 @@ def play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> Ou
         remaining=env.remaining(),
         score=finite("score()", env.score()) if scored else None,
     )
+    if outcome.score == 1.0 and (outcome.terminated or outcome.truncated) and not outcome.succeeded:
+        raise InvalidOutcome("score() is 1 in an episode that ended without success; keep it below")
+    return outcome
 
 
 def demonstrate(env: WithOracle, state: Any, noise: float, key: Key) -> str:

@@ -105,6 +105,12 @@ def _check_draws(name: str, engine: Engine, prompts: Sequence[Prompt], sampled: 
             f"{name} gives other responses when prompts come alone and in another order: draw from Prompt.seeds alone, "
             "with no generator or state that responses share"
         )
+    for prompt, group in zip(prompts, sampled, strict=True):
+        [rest] = engine.generate([replace(prompt, seeds=prompt.seeds[1:])], _TEMPERATURE)
+        if [one.ids for one in rest] != [one.ids for one in group[1:]]:
+            raise ConfigError(
+                f"{name} gives a seed of Prompt.seeds another response when it stands elsewhere: keep their order"
+            )
     first, second = ([one.ids for one in group] for group in engine.generate([prompts[0], prompts[0]], 0.0))
     if len({*first, *second}) > 1:
         raise ConfigError(f"{name} gives several responses at temperature 0: take the most likely token")
