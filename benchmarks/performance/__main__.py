@@ -6,6 +6,7 @@ Rivals with environments of their own take part where their interpreter is given
     vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
     python -m venv trl && trl/bin/pip install torch==2.13.0 && trl/bin/pip install trl==1.16.0 gymnasium
     python -m benchmarks.performance --vllm vllm/bin/python --trl trl/bin/python
+    python -m benchmarks.performance --smollm2 --groups 1 --prompt 64 --tokens 12 48 128 --continuous --laps 3
 """
 
 import argparse
@@ -24,7 +25,7 @@ from benchmarks.performance.report import (
     rollout_table,
     settings_list,
 )
-from benchmarks.performance.workload import Workload
+from benchmarks.performance.workload import SMOLLM2, Workload
 
 
 def main() -> None:
@@ -35,6 +36,9 @@ def main() -> None:
     parser.add_argument("--vllm", default=None, metavar="PYTHON", help="interpreter of an environment with vLLM")
     parser.add_argument("--trl", default=None, metavar="PYTHON", help="interpreter of an environment with TRL")
     parser.add_argument("--without-generate", action="store_true", help="which takes most of a full run's hours")
+    parser.add_argument("--continuous", action="store_true", help="transformers' continuous batching takes part too")
+    parser.add_argument("--smollm2", action="store_true", help="a model of SmolLM2-135M's sizes; three turns")
+    parser.add_argument("--prompt", type=int, default=Workload().prompt_tokens, help="tokens that a turn adds to it")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of comparisons; all by default")
     parser.add_argument("--laps", type=int, default=None, help="counted rounds of each; 5, or 2 with --short")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each participant")
@@ -47,12 +51,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of the tables")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    invited = Invited(args.vllm, args.trl, not args.without_generate)
+    invited = Invited(args.vllm, args.trl, not args.without_generate, args.continuous)
     for name, given in (("vLLM", args.vllm), ("TRL", args.trl)):
         if given is None:
             print(f"{name} is left out: give --{name.lower()} the interpreter of an environment that has it")
     rules = Rules(args.laps or (2 if args.short else 5), args.threads, args.out / "logs")
-    bases = [replace(Workload(), groups=args.groups, response_tokens=tokens) for tokens in args.tokens]
+    size = Workload(shape=SMOLLM2, turns=3) if args.smollm2 else Workload()
+    base = replace(size, groups=args.groups, prompt_tokens=args.prompt)
+    bases = [replace(base, response_tokens=tokens) for tokens in args.tokens]
     comparisons = short(invited) if args.short else [one for base in bases for one in full(base, invited)]
     wanted = [KINDS[name] for name in args.kinds]
     results = Results()

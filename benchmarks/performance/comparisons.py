@@ -11,9 +11,16 @@ from benchmarks.performance.floor import measured
 from benchmarks.performance.report import Measured, Ratio
 from benchmarks.performance.workload import Workload, make_model
 
-OURS, OURS_WHOLE, GENERATE, VLLM, TRL = "ours", "ours, whole iteration", "generate", "vllm", "trl"
+OURS, OURS_WHOLE, GENERATE, CONTINUOUS, VLLM, TRL = (
+    "ours",
+    "ours, whole iteration",
+    "generate",
+    "continuous",
+    "vllm",
+    "trl",
+)
 SHORT = Workload(groups=4, members=4, turns=3, prompt_tokens=100, response_tokens=8)
-BOUNDS = {GENERATE: 5.0, VLLM: 1.5, TRL: 5.0}  # how many times faster than each
+BOUNDS = {GENERATE: 5.0, CONTINUOUS: 1.5, VLLM: 1.5, TRL: 5.0}  # how many times faster than each
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,13 @@ class Invited:
         vllm: the interpreter of an environment that has it; null leaves it out.
         trl: the same.
         generate: whether transformers' `generate` does, which needs no environment of its own.
+        continuous: whether its continuous batching does, which needs none either.
     """
 
     vllm: str | None = None
     trl: str | None = None
     generate: bool = True
+    continuous: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,8 @@ def short(invited: Invited) -> list[Comparison]:
 
 def _rivals(work: Workload, invited: Invited) -> tuple[Participant, ...]:
     generate = (Participant(GENERATE, work),) if invited.generate and work.dtype == "float32" else ()
-    return generate + _if_there(VLLM, work, invited.vllm)
+    continuous = (Participant(CONTINUOUS, work),) if invited.continuous else ()
+    return generate + continuous + _if_there(VLLM, work, invited.vllm)
 
 
 def _if_there(name: str, work: Workload, python: str | None) -> tuple[Participant, ...]:

@@ -16,6 +16,7 @@ from benchmarks.performance.workload import Workload
 MODULES = {
     "ours": "benchmarks.performance.ours",
     "generate": "benchmarks.performance.rivals.generate",
+    "continuous": "benchmarks.performance.rivals.continuous",
     "vllm": "benchmarks.performance.rivals.vllm",
     "ours, whole iteration": "benchmarks.performance.iteration",
     "trl": "benchmarks.performance.rivals.trl",

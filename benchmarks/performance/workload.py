@@ -63,6 +63,7 @@ LADDER = (
     ModelShape(hidden=512, layers=10, heads=8, key_heads=8, intermediate=1408),
     ModelShape(hidden=768, layers=14, heads=12, key_heads=12, intermediate=2048),
 )  # 1M to 100M parameters
+SMOLLM2 = ModelShape(hidden=576, layers=30, heads=9, key_heads=3, intermediate=1536, vocabulary=49152)
 
 
 @dataclass(frozen=True)

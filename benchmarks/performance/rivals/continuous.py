@@ -1,0 +1,95 @@
+"""transformers' continuous batching behind the engine's contract: paged keys and values, prefixes shared by blocks."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+
+from benchmarks.performance.line import Line
+from benchmarks.performance.rivals.generate import load_plain
+from benchmarks.performance.rollouts import Seat, roll_out
+from benchmarks.performance.workload import Workload, tokenizer_of
+from tsr_lightning.costs import Costs
+from tsr_lightning.engines.base import Engine, Prompt, Response
+
+PAGE = 32  # tokens, as vLLM's blocks here, so that most of a prefix is shared
+BATCHED_TOKENS = 2048  # of one step
+
+
+class ContinuousEngine(Engine):
+    """Serves a wave in one call for every number of siblings and length of response in it.
+
+    Args:
+        model: as transformers loads it.
+        pad_id: what it fills steps with.
+        pages: blocks of keys and values.
+    """
+
+    def __init__(self, model: PreTrainedModel, pad_id: int, pages: int) -> None:
+        self.model, self.pad_id, self.costs = model, pad_id, Costs()
+        self.paging = ContinuousBatchingConfig(page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCHED_TOKENS)
+
+    def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
+        families: list[list[Response]] = [[] for _ in prompts]
+        order = sorted(range(len(prompts)), key=lambda i: _kind(prompts[i]))
+        for (copies, room), same in groupby(order, key=lambda i: _kind(prompts[i])):
+            chosen = list(same)
+            said = self._call([prompts[i].ids for i in chosen], copies, room, temperature)
+            for place, i in enumerate(chosen):
+                families[i] = said[place * copies : (place + 1) * copies]
+        return families
+
+    def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
+        raise NotImplementedError("transformers' continuous batching has no critic")
+
+    def take_costs(self) -> Costs:
+        costs, self.costs = self.costs, Costs()
+        return costs
+
+    def renew(self) -> None:
+        """Drops the manager, and with it all keys and values."""
+        self.model.destroy_cached_continuous_batching_manager()
+
+    def _call(self, prompts: Sequence[tuple[int, ...]], copies: int, room: int, temperature: float) -> list[Response]:
+        out = self.model.generate_batch(
+            [list(ids) for ids in prompts],
+            generation_config=GenerationConfig(
+                do_sample=True,
+                temperature=temperature,
+                top_k=0,
+                top_p=1.0,
+                num_return_sequences=copies,
+                max_new_tokens=room,
+                pad_token_id=self.pad_id,
+                eos_token_id=-1,  # none
+            ),
+            continuous_batching_config=self.paging,
+            warmup=False,  # of CUDA's graphs
+            persistent_manager=True,
+        )
+        # It gives the children of a request right after it; what it computed of prompts it does not tell.
+        responses = [Response(tuple(one.generated_tokens), (0.0,) * room, finished=False) for one in out.values()]
+        if len(responses) != len(prompts) * copies:
+            raise RuntimeError(f"{len(responses)} responses to {len(prompts)} prompts of {copies}")
+        self.costs += Costs(
+            prompt_tokens=copies * sum(map(len, prompts)), tokens_generated=sum(len(each.ids) for each in responses)
+        )
+        return responses
+
+
+def sit_down(work: Workload, folder: Path) -> Seat:
+    """Its cache is emptied before every lap, as it has to be when weights change."""
+    pad = tokenizer_of(folder).pad_token_id
+    assert isinstance(pad, int)
+    pages = max(64, work.rows * (work.longest // PAGE + 1))
+    engine = ContinuousEngine(load_plain(folder, work.dtype, work.device), pad, pages)
+    return Seat(engine, f"pages of {PAGE}, steps of {BATCHED_TOKENS} tokens", engine.renew)
+
+
+def take_part(line: Line, work: Workload, folder: Path) -> None:
+    roll_out(line, work, folder, sit_down)
+
+
+def _kind(prompt: Prompt) -> tuple[int, int]:
+    return len(prompt.seeds), prompt.max_new_tokens
