@@ -58,6 +58,22 @@ def setup(*flags: str) -> Setup:
     return setup_of(*parsed_run([*PAPER, *flags]))[0]
 
 
+def test_demonstrations_cost_no_pass_before_the_updates(empty: Path):
+    split = (
+        "--config",
+        "objective/grpo.yaml",
+        "--config",
+        "warm_start/supervised.yaml",
+        "--config",
+        "warm_start/split.yaml",
+    )
+    begun = setup(*split, "--model.objective.init_args.kl", "null")
+    demonstrated, sampled = [entries for entries, _ in begun.distinct_entries]
+    assert begun.scored(demonstrated) == []
+    assert begun.scored(sampled) == sampled
+    assert hours(begun, begun.worst, machine_of("a100")).epoch.estimates == 0.0
+
+
 def test_the_page_of_a_paper_configuration(capsys, empty: Path):
     page = printed(capsys, *PAPER, "--response_tokens", "150", "--turns", "4")
     assert "Qwen/Qwen2.5-3B-Instruct: 3,085,938,688 parameters" in page

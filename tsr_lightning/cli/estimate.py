@@ -149,6 +149,7 @@ def setup_of(
         has_critic=needs.values,
         keeps_reference=needs.reference,
         estimates=int((needs.logprobs or needs.values) and not data.updates.reuse_logprobs) + int(needs.reference),
+        scores_demonstrations=needs.demonstrated_logprobs or needs.values or needs.reference,
         trains_trees=needs.tree,
         plan=data.plan,
         epochs=epochs,

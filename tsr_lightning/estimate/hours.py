@@ -71,7 +71,7 @@ def hours(setup: Setup, case: Case, machine: Machine) -> Hours:
         trained = setup.trained(entries, case)
         epoch = EpochSeconds(
             rollout_seconds(setup, case, setup.rollout(entries, case), searches, setup.instances, machine),
-            estimate_seconds(setup, trained, machine),
+            estimate_seconds(setup, setup.trained(setup.scored(entries), case), machine),
             update_seconds(setup, trained, machine),
             update_collective_seconds(setup, trained, machine),
             gathering_seconds(setup, trained, machine),
@@ -128,9 +128,9 @@ def responses_at_once(setup: Setup, wave: Wave) -> int:
     return max(1, min(setup.engine.max_num_seqs, fitting))
 
 
-def estimate_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
+def estimate_seconds(setup: Setup, scored: TrainedTokens, machine: Machine) -> float:
     """Forward passes before the updates: the policy's, and the reference's if there is one."""
-    flops = forward_flops(setup.shape, setup.spec, trained.packed, trained.outputs, trained.scores)
+    flops = forward_flops(setup.shape, setup.spec, scored.packed, scored.outputs, scored.scores)
     return setup.estimates * flop_seconds(flops, setup.spec, machine.card) / machine.count
 
 

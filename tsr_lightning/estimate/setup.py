@@ -17,6 +17,7 @@ from tsr_lightning.estimate.workload import (
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.search.plan import Plan, PlanEntry
 from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.trajectory import Origin
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Setup:
     has_critic: bool
     keeps_reference: bool  # whether log-probabilities of the reference are computed
     estimates: int  # forward passes over what is trained on, before its updates
+    scores_demonstrations: bool  # whether these take demonstrations too
     trains_trees: bool
     plan: Plan
     epochs: int
@@ -90,6 +92,14 @@ class Setup:
         """Counts one pass over an epoch's training sequences."""
         groups = self.kept(self.instances)
         return trained_tokens(entries, groups, case.episode, trains_trees=self.trains_trees)
+
+    def scored(self, entries: list[PlanEntry]) -> list[PlanEntry]:
+        """Those of an epoch's entries that passes before the updates take."""
+        return [
+            entry
+            for entry in entries
+            if self.scores_demonstrations or entry.strategy.traits.origin is not Origin.DEMONSTRATED
+        ]
 
     @property
     def distinct_entries(self) -> list[tuple[list[PlanEntry], int]]:
