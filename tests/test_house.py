@@ -148,11 +148,12 @@ def test_files_of_a_room_form_no_circle(room: str):
 
 @pytest.mark.slow
 def test_rollouts_need_no_lightning():
-    """Every file of the room is imported by a process of its own that has never seen Lightning."""
+    """Every file of the room, and the loop of the page, are imported by a process of its own that has never seen
+    Lightning."""
     files = [name for name in architecture.modules() if architecture.room(name) == "rollout"]
     assert "tsr_lightning.rollout.actor" in files
     found = 'print(*(name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")))'
-    program = "; ".join(["import sys", *(f"import {name}" for name in files), found])
+    program = "; ".join(["import sys", *(f"import {name}" for name in [*files, "examples.loop"]), found])
     process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert process.stdout.split() == []
 

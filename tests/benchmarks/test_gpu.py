@@ -15,7 +15,7 @@ from benchmarks.performance.workload import ModelShape, Workload
 KEY_BYTES = 2 * 2 * 16 * 2  # a token's: keys and values, 2 heads of 16 numbers, bfloat16
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_runs_to_its_end_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.main(["--out", str(tmp_path)])
     said = capsys.readouterr().out

@@ -38,6 +38,7 @@ def run(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_run_has_the_weights_of_one_that_was_not_stopped(run: Path, smollm2: Path, tmp_path: Path):
     with in_folder(tmp_path):
         tsr("fit", *settings(smollm2, 1))

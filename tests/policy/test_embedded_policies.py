@@ -14,9 +14,9 @@ GREEDY = '[{"name": "greedy", "temperature": 0.0, "samples": 1, "search": null}]
     [
         ("sokoban", "sokoban", 64, 0.20, 0.57),
         ("frozen_lake", "frozen_lake", 64, 0.10, 0.45),
-        ("webshop", "webshop", 64, 0.14, 0.49),
-        ("alfworld", "alfworld", 64, 0.16, 0.52),
-        ("textworld", "textworld", 24, 0.33, 0.93),  # whose games take their time to make
+        pytest.param("webshop", "webshop", 64, 0.14, 0.49, marks=pytest.mark.exhaustive),
+        pytest.param("alfworld", "alfworld", 64, 0.16, 0.52, marks=pytest.mark.exhaustive),
+        pytest.param("textworld", "textworld", 24, 0.33, 0.93, marks=pytest.mark.exhaustive),
         ("textworld", "textworld_small", 24, 0.17, 0.80),
     ],
 )

@@ -42,7 +42,7 @@ def test_answers_and_token_ids(smollm2: Path):
 @pytest.mark.parametrize(
     "spec",
     [
-        PolicySpec(""),
+        pytest.param(PolicySpec(""), marks=pytest.mark.exhaustive),
         PolicySpec("", adapter=LoRA(rank=8, alpha=8)),
         PolicySpec("", adapter=LoRA(rank=8, alpha=8), quantisation=NF4(compute_dtype="float32")),
     ],

@@ -78,7 +78,9 @@ LOGGERS: dict[str, tuple[tuple[str, str], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LOGGERS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.exhaustive if kind == "none" else ()) for kind in LOGGERS]
+)
 def test_each_run_has_a_folder_of_its_own_under_any_logger(kind: str, empty_folder: Path):
     flags, own = LOGGERS[kind]
     fit(*flags)

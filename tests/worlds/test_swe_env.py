@@ -189,9 +189,9 @@ def test_a_seed_is_the_same_task_in_another_process(difficulty: Any, seeds: list
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"call_format": "fenced"},
+        pytest.param({"call_format": "fenced"}, marks=pytest.mark.exhaustive),
         pytest.param({"difficulty": "hard", "score": "oracle", "reward": "ratio"}, marks=pytest.mark.slow),
-        pytest.param({"score": "imports", "unsafe": True}, marks=pytest.mark.slow),
+        pytest.param({"score": "imports", "unsafe": True}, marks=pytest.mark.exhaustive),
     ],
     ids=str,
 )

@@ -55,7 +55,7 @@ def test_gymnasiums_checker_passes(settings: dict[str, Any]) -> None:
     check_env(gymnasium.make("tsr/WebShop-v0", **settings).unwrapped)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", [SETTINGS[0], SETTINGS[3]], ids=str)
 def test_it_is_branchable(settings: dict[str, Any]) -> None:
     report = check_branchable("tsr/WebShop-v0", kwargs=settings, noisy=False, seeds=range(2))
     assert report.skipped == ()
