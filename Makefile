@@ -36,7 +36,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
 	--durations=15 --durations-min=1
 
-.PHONY: help setup smollm2 quickstart quickstart-llm test test-all test-extras fast lint format types bench docs wheel clean FORCE
+.PHONY: help setup smollm2 quickstart quickstart-llm test test-all test-extras fast lint format types bench docs tables wheel clean FORCE
 
 help: ## list the targets
 	@echo "TSR Lightning: make <target> [ARGS=…]"
@@ -138,7 +138,12 @@ bench: setup ## run the benchmarks, and write their tables and pictures
 	$(BIN)/tsr study configs/studies/short.yaml $(ARGS)
 	$(BIN)/tsr report runs/studies/short
 
-docs: setup ## make the drawing of docs/architecture.md and the tables and pages of docs/results anew
+docs: $(EXTRAS_VENV)/docs/.set-up ## build the documentation as a site, build/docs; a broken link, anchor or reference fails
+	@rm -rf build/docs
+	@$(EXTRAS_VENV)/docs/bin/python -m sphinx -W --keep-going -E -q -c docs -d build/doctrees . build/docs
+	@echo "docs: build/docs/index.html"
+
+tables: setup ## make the drawing of docs/architecture.md and the tables and pages of docs/results anew
 	@$(BIN)/python -m benchmarks.architecture
 	@$(BIN)/python -m benchmarks.results
 

@@ -41,7 +41,7 @@ _NO_EPISODES = (
 
 
 class Evaluation(Callback):
-    """Computes the figures of each evaluation protocol whenever Lightning validates, from the `EvalResult`s.
+    """Computes the figures of each evaluation protocol whenever Lightning validates, from its `EvalResult`.
 
     Per protocol it logs `val/<protocol>/` success_rate, pass@k, return, turns, valid_actions and effective_actions (of
     all turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps and

@@ -142,7 +142,7 @@ class Replayed(gymnasium.Env[str, str]):
         self._recording = recording._replace(events=(*recording.events, key))
 
     def score(self) -> float:
-        """The given function, or 1 after a success and else of the return r: (1 + r / (1 + |r|)) / 2 < 1."""
+        """The given function, or 1 after a success and else of the return r: `(1 + r / (1 + |r|)) / 2 < 1`."""
         observation, value = self.get_state().observations[-1], self._return
         if self._score is not None:
             return self._score(observation, value)
