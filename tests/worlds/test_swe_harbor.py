@@ -1,10 +1,12 @@
 """Tasks as Harbor's folders, written and read."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.worlds.swe.bubblewrap import open_bubblewrap
@@ -121,3 +123,12 @@ def test_a_folder_that_is_no_task_is_refused(tmp_path: Path) -> None:
         TaskFolders(str(tmp_path))
     with pytest.raises(ConfigError, match=r"it is no task, since it has no tests/test\.sh"):
         read_task(write(tmp_path, {name: OTHERS[name] for name in ("task.toml", "instruction.md")}))
+
+
+@pytest.mark.slow
+def test_the_example_of_the_docs_writes_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [source] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "swe.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source.replace("range(10)", "range(1)"), "docs/swe.md", "exec"), {})
+    [folder] = (tmp_path / "tasks").iterdir()
+    assert read_task(folder).name == folder.name

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ROOT
 from textworld_games import KINDS, game_cache, make
 
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError, EnvFault
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.instances import HeldOut, Instances
-from tsr_lightning.worlds.panels import make_panel
+from tsr_lightning.worlds.panels import load_panel, make_panel
 from tsr_lightning.worlds.textworld import package
 from tsr_lightning.worlds.textworld import pool as pool_module
 from tsr_lightning.worlds.textworld.game import check_story
@@ -179,6 +180,15 @@ def test_a_panel_plays_its_games_and_notices_others(cache: Path, tmp_path: Path)
     replace(panel, games=("one",)).save(other)
     refuse(r"TextWorldEnv.panel is 'two': 1 of the 1 games are missing", panel=str(other))
     refuse(r"TextWorldEnv.panel is 'nowhere': there is no such panel", panel="nowhere")
+
+
+@pytest.mark.exhaustive
+def test_the_example_of_the_docs_makes_a_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "textworld.md").read_text(), re.DOTALL)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example.replace("60_064", "60_002"), "docs/textworld.md", "exec"), {})
+    assert load_panel("panel", "w2-o3-q4.json").games == ("60000", "60001")
 
 
 @pytest.mark.exhaustive  # it makes 64 games

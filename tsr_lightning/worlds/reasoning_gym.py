@@ -1,6 +1,6 @@
 """The data sets of reasoning-gym (github.com/open-thought/reasoning-gym, Apache-2.0), one question and answer each.
 
---data.env tsr_lightning.worlds.reasoning_gym:ReasoningGym-v0 --data.env_kwargs.dataset basic_arithmetic
+`--data.env tsr_lightning.worlds.reasoning_gym:ReasoningGym-v0 --data.env_kwargs.dataset basic_arithmetic`
 """
 
 from typing import Any

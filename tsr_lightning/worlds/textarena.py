@@ -1,6 +1,6 @@
 """The single-player games of TextArena (github.com/LeonGuertler/TextArena, MIT), which draw from Python's own random.
 
---data.env tsr_lightning.worlds.textarena:TextArena-v0 --data.env_kwargs.game TowerOfHanoi-v0-raw
+`--data.env tsr_lightning.worlds.textarena:TextArena-v0 --data.env_kwargs.game TowerOfHanoi-v0-raw`
 """
 
 import hashlib
