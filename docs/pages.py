@@ -247,3 +247,4 @@ NAMES = {
     **{name: f"callbacks.{name}" for name in callbacks.__all__},
     **{last(task.path): task.path for task in TASKS.values()},
 }
+NAMES |= {full: full for full in NAMES.values()}
