@@ -4,15 +4,14 @@ answers and entropy stays high (RAGEN-2, arXiv 2604.06268)."""
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from tsr_lightning.batching.packing import pack
 from tsr_lightning.errors import require
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.estimates import logprobs_behind
 from tsr_lightning.trajectory import Group, Origin, Turn
 
 CONDITIONAL_ENTROPY = "rollout/sampled/conditional_entropy"
@@ -73,14 +72,8 @@ def distinct_turns(groups: list[Group]) -> list[Turn]:
     return list({turn.prompt: turn for turn in turns}.values())
 
 
-@torch.no_grad()
 def logprobs_behind_every_prompt(agent: Agent, turns: list[Turn]) -> Tensor:
     """[B, B] float64, log p(response i | prompt j), by one packed pass in which a prompt occurs once."""
     pairs = [(behind.prompt, turn.response) for turn in turns for behind in turns]
-    sequences = [
-        (np.array([*prompt, *response]), np.arange(len(prompt) + len(response)) >= len(prompt))
-        for prompt, response in pairs
-    ]
-    logprobs = agent.policy.outputs(pack(sequences).to(agent.device), agent.temperature).logprobs.double().cpu()
-    of_pairs = logprobs.split([len(response) for _, response in pairs])
-    return torch.stack([each.sum() for each in of_pairs]).view(len(turns), len(turns))
+    logprobs = logprobs_behind(agent.policy, pairs, agent.temperature)
+    return torch.stack([each.double().sum() for each in logprobs]).view(len(turns), len(turns))

@@ -20,7 +20,7 @@ class Forked:
         args: the command line after `tsr`.
         cwd: its working folder.
         environment: variables to set besides those of this process.
-        log: the file for its standard output and error.
+        log: the file for its standard output and error; a terminal is its standard input too.
         imports: further folders that it can import from.
     """
 
@@ -119,9 +119,12 @@ def _run(args: list[str], cwd: Path, environment: dict[str, str], log: Path, pat
 
     from tsr_lightning.cli.command import main
 
-    with log.open("w") as file:
+    with open(os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC), "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+        if file.isatty():
+            os.dup2(file.fileno(), 0)
+            sys.stdin = os.fdopen(0)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

@@ -104,7 +104,7 @@ class RecordedTurn:
     round: int  # the answer to its search that it was a part of
     noise: int  # names the environment's draws in it
     messages: tuple[Message, ...]  # observed after it
-    demonstrated: bool = False  # by the environment's oracle
+    demonstrated: bool = False  # by the environment's oracle or a person
     lost: bool = False  # the environment failed: there is no more of it than prompt and response
 
 

@@ -475,7 +475,7 @@ def test_misspelt_size_of_a_new_model(refused: Refused):
 
 
 def test_no_subcommand(refused: Refused):
-    assert re.search("tsr fit, tsr validate, tsr rollout, tsr export", refused())
+    assert re.search("tsr fit, tsr validate, tsr rollout, tsr play, tsr export", refused())
 
 
 def test_misspelt_subcommand(refused: Refused):

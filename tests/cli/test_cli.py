@@ -48,6 +48,7 @@ class TestHelp:
             ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
             ("validate", "Evaluate a policy on held-out instances, without search"),
             ("rollout", "Play episodes of a policy on held-out instances"),
+            ("play", "Play training instances yourself"),
             ("export", "Write a trained policy as files that plain transformers and peft"),
         ):
             assert f"{subcommand} {said}" in overview
@@ -80,11 +81,11 @@ class TestHelp:
         said = printed(capsys, "--help")
         assert (
             re.search(r"\{(.*)\}", said)[1]
-            == "fit,validate,rollout,export,study,report,estimate,view,replay,episodes,check-env,probe,import-gguf"
+            == "fit,validate,rollout,play,export,study,report,estimate,view,replay,episodes,check-env,probe,import-gguf"
         )
         assert "trajectories built" in said
 
-    @pytest.mark.parametrize("subcommand", ["fit", "validate", "rollout", "export"])
+    @pytest.mark.parametrize("subcommand", ["fit", "validate", "rollout", "play", "export"])
     def test_explains_every_argument(self, subcommand: str, capsys, empty_folder):
         said = printed(capsys, subcommand, "--help")
         assert f"tsr {subcommand} --config" in said  # an example

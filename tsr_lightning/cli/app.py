@@ -1,4 +1,4 @@
-"""The subcommands fit, validate, rollout and export, configured by YAML files and dotted flags."""
+"""The subcommands fit, validate, rollout, play and export, configured by YAML files and dotted flags."""
 
 import logging
 import sys
@@ -40,9 +40,9 @@ class TSRCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Lightning's fit and validate, rollout and export. There is no test set, so no test or predict."""
+        """Lightning's fit and validate, rollout, play and export. There is no test set, so no test or predict."""
         lightning = LightningCLI.subcommands()
-        own = {name: {"model", "datamodule"} for name in ("rollout", "export")}
+        own = {name: {"model", "datamodule"} for name in ("rollout", "play", "export")}
         return {"fit": lightning["fit"], "validate": lightning["validate"], **own}
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:

@@ -46,7 +46,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
         data.engine.check()
     _check_numbers(data)
     _check_strategies(agent, data)
-    if subcommand != "rollout":  # which trains nothing
+    if subcommand not in ("rollout", "play"):  # which train nothing
         _check_plan(agent, data)
     _check_context(agent, data, trains=subcommand == "fit")
     if ckpt_path is None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tsr_lightning.cli.first_look import look
 from tsr_lightning.cli.garbage import imports_left_out
 from tsr_lightning.cli.messages import one_sentence_errors
+from tsr_lightning.cli.play import configured
 from tsr_lightning.signals import one_sentence_signals
 
 
@@ -13,6 +14,8 @@ def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends it with one sentence and status 2, a signal with one and status 130 or 143."""
     given = list(sys.argv[1:] if args is None else args)
     with one_sentence_signals("tsr"), one_sentence_errors("tsr"):
+        if given[:1] == ["play"]:
+            given = ["play", *configured(given[1:])]
         look(given)
         name, rest = given[0], given[1:]
         sys.exit(_PLAIN[name](rest)) if name in _PLAIN else _run(given)

@@ -55,7 +55,7 @@ class Node:
     shared: int  # ids of the prompt that are those of the parent's prompt and response, from their beginning
     prompt: list[int]  # the prompt's other ids
     response: list[int]  # [R] sampled ids
-    logprobs: list[float]  # [R] with which they were sampled; 0 in a demonstration
+    logprobs: list[float]  # [R] with which they were sampled; 0 of an oracle's, and of a person's the policy's own
     finished: bool  # false: cut by a token limit
     text: str  # the response as the environment received it
     observation: list[Said]  # after it
@@ -72,7 +72,7 @@ class Node:
     weight: float | None  # in the policy loss, summed over its tokens, before these are normalised
     noise: int  # names the environment's draws
     drawn: bool  # false: another node's response, played in the real episode
-    demonstrated: bool  # by the environment's oracle
+    demonstrated: bool  # by the environment's oracle or a person
     fate: str  # kept, pruned, duplicate, played out, lost
     why: str  # the fate in words
 

@@ -108,8 +108,8 @@ class Driver:
         self.policy_epochs = policy_epochs
         self.costs = Costs()
         self._retry = NoRetry() if retry is None else retry
-        self._simulator = TurnSimulator(envs, chat_format, sampling, limits, self._retry)
-        self._workers = [replace(self._simulator, envs=worker) for worker in workers]
+        self.simulator = TurnSimulator(envs, chat_format, sampling, limits, self._retry)
+        self._workers = [replace(self.simulator, envs=worker) for worker in workers]
         self._scorers: dict[int, Scorer] = {}  # as they are in these searches, by the identity of those in strategies
         # an instance, and whether it is scored, and its root, which a group shares; None where its reset failed
         self._first: tuple[tuple[int, int, bool], Node | None] | None = None
@@ -150,7 +150,7 @@ class Driver:
         waiting = deque(enumerate(tasks))
         cohorts = [_Cohort() for _ in range(2 if self._workers else 1)]  # of two, one steps while the other generates
         size = max(1, min(self.concurrency // len(cohorts), -(-len(tasks) // len(cohorts))))
-        steps = threaded(self._workers) if self._workers else serial(self._simulator)
+        steps = threaded(self._workers) if self._workers else serial(self.simulator)
         with Waiting(WAVE_SECONDS) as self._waiting, steps as executor:
             while waiting or any(cohort.searches for cohort in cohorts):
                 for cohort in cohorts:
@@ -198,7 +198,7 @@ class Driver:
 
     def _initial(self, task: SearchTask) -> Node | None:
         try:
-            return self._simulator.root(task.instance, task.key, task.env, task.strategy.traits.scores_every_node)
+            return self.simulator.root(task.instance, task.key, task.env, task.strategy.traits.scores_every_node)
         except RetriesExhausted:
             return None
 
@@ -212,13 +212,13 @@ class Driver:
             origin=task.strategy.traits.origin,
             turns=leaf.turns,
             ended=leaf.snapshot.ended,
-            final_prompt=self._simulator.final_prompt(leaf),
+            final_prompt=self.simulator.final_prompt(leaf),
             final_messages=leaf.snapshot.messages,
             tree=_tree(leaf) if self.keep_tree and task.strategy.traits.branches else (),
             env=task.env,
             state_keys=tuple(map(state_key, leaf.path[:-1])) if self.keep_state_keys or self.record else (),
             policy_epochs=None if task.strategy.traits.origin is Origin.DEMONSTRATED else self.policy_epochs,
-            record=record_of(leaf.path[0], self._simulator) if self.record else (),
+            record=record_of(leaf.path[0], self.simulator) if self.record else (),
         )
 
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:
@@ -272,9 +272,9 @@ class Driver:
         count = 1 if expand.without_replacement else expand.count
         keys = [node.driver.key.fold_in(node.driver.children + sampled + i) for i in range(count)]
         return Prompt(
-            self._simulator.prompt(node),
+            self.simulator.prompt(node),
             seeds=tuple(key.fold_in(Stream.POLICY).value for key in keys),
-            max_new_tokens=self._simulator.token_budget(node),
+            max_new_tokens=self.simulator.token_budget(node),
             excluded=node.driver.excluded if expand.without_replacement else (),
         )
 
@@ -326,14 +326,14 @@ class Driver:
         ranked last, and nothing is trained on that."""
         started = time.perf_counter()
         try:
-            return self._simulator.play_randomly(node, keys, horizon)
+            return self.simulator.play_randomly(node, keys, horizon)
         except RetriesExhausted:
             return [None] * len(keys)
         finally:
             self.costs += Costs(seconds_environment=time.perf_counter() - started)
 
     def _values(self, nodes: Sequence[Node]) -> list[float]:
-        return self.engine.values([self._simulator.prompt(node) for node in nodes])
+        return self.engine.values([self.simulator.prompt(node) for node in nodes])
 
 
 def _spent(search: _ActiveSearch) -> float:
@@ -368,7 +368,7 @@ def _to_score(search: _ActiveSearch, answer: Any) -> Sequence[Node]:
     match search.request:
         case Expand():
             return flat(answer)
-        case Commit() if search.task.strategy.traits.scores_every_node:
+        case Commit() | Demonstrate() if search.task.strategy.traits.scores_every_node:
             return [answer]
         case _:
             return []
@@ -388,8 +388,10 @@ def _steps(search: _ActiveSearch, responses: Iterator[Sequence[Response]]) -> li
             scored = search.task.strategy.traits.scores_every_node
             return [partial(TurnSimulator.commit, root=search.root, simulated=node, scored=scored)]
         case Demonstrate(node, demonstrator):
+            scored = search.task.strategy.traits.scores_every_node
             number = _next_child(node)
-            return [partial(TurnSimulator.demonstrate, node=node, number=number, demonstrator=demonstrator)]
+            play = partial(TurnSimulator.demonstrate, node=node, number=number, demonstrator=demonstrator)
+            return [partial(play, scored=scored)]
 
 
 def _next_child(node: Node) -> int:

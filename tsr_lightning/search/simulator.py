@@ -124,7 +124,7 @@ class TurnSimulator:
         child.driver.committed = simulated
         return child
 
-    def demonstrate(self, node: Node, number: int, demonstrator: Demonstrator) -> Node:
+    def demonstrate(self, node: Node, number: int, demonstrator: Demonstrator, scored: bool = False) -> Node:
         """One turn of a demonstrator, as the child of this number."""
         env = self.envs[node.driver.env]
         demonstrator.check(env, name_of(env))
@@ -133,7 +133,8 @@ class TurnSimulator:
         text = self._called(call, partial(demonstrator.respond, env, node.snapshot.state, key.fold_in(Stream.ORACLE)))
         ids = self.chat_format.write(text, self.prompt(node))
         played = self.chat_format.read(ids, self.prompt(node))  # as the policy's own would be
-        return self._step(node, Response(ids, (0.0,) * len(ids), True), played, key, key.fold_in(Stream.BRANCH))
+        response = Response(ids, (0.0,) * len(ids), True)
+        return self._step(node, response, played, key, key.fold_in(Stream.BRANCH), scored)
 
     def play_randomly(self, node: Node, keys: Sequence[Key], horizon: int) -> list[int | None]:
         """How many random legal actions led from a node to a success, for each key; see `HasRandomPlay`."""

@@ -20,7 +20,8 @@ class Traits:
         monte_carlo_rollouts: plain samples are added from a state so that their mean tells what the policy reaches
             there. They may depend on earlier successes. MaxBackup overestimates such a state; use MeanBackup.
         scored_by: sets `Node.score` of every child; None leaves scores unset, and reading one raises.
-        scores_every_node: the scorer scores the root and committed turns too; without, reading theirs raises.
+        scores_every_node: the scorer scores the root, committed and demonstrated turns too; without, reading theirs
+            raises.
         without_replacement: some siblings are drawn without replacement, which not every engine can do.
     """
 

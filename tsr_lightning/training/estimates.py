@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 
+from tsr_lightning.batching.packing import pack
 from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, sampled_logprobs
 from tsr_lightning.batching.tensors import Estimates, Outputs
@@ -57,6 +59,26 @@ def estimates(
         Estimates(*columns, final.get(i, 0.0))
         for i, columns in enumerate(zip(logprobs, values, reference, strict=True))
     ]
+
+
+@torch.no_grad()
+def logprobs_behind(
+    policy: Policy, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+) -> list[torch.Tensor]:
+    """The log-probabilities of responses behind prompts: [R] float32 of each pair, by one packed pass in which a prompt
+    occurs once.
+
+    Args:
+        policy: whose they are.
+        pairs: ids of a prompt and of a response.
+        temperature: of the log-probabilities.
+    """
+    sequences = [
+        (np.array([*prompt, *response]), np.arange(len(prompt) + len(response)) >= len(prompt))
+        for prompt, response in pairs
+    ]
+    packed = pack(sequences).to(next(policy.parameters()).device)
+    return list(policy.outputs(packed, temperature).logprobs.cpu().split([len(response) for _, response in pairs]))
 
 
 def _outputs(

@@ -9,18 +9,20 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.episodes.convert import to_trajectory
+from tsr_lightning.episodes.convert import messages_of, prompts, to_trajectory
 from tsr_lightning.episodes.files import read, read_header
 from tsr_lightning.episodes.folder import files_at
-from tsr_lightning.episodes.schema import ROLLOUT, Header
+from tsr_lightning.episodes.schema import ROLLOUT, Episode, Header
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import has_signal
+from tsr_lightning.policy.chat import Chat
 from tsr_lightning.rollout.actor import Actor
 from tsr_lightning.rollout.collect import Collected, RolloutSpec
 from tsr_lightning.rollout.groups import Rollout
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.trajectory import Group, Trajectory
+from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 _KEY = "data.replay"
 
@@ -65,6 +67,7 @@ class SavedRollouts:
             raise self._missing(epoch)
         _, episodes = read(self._files[epoch])
         objective = self._agent.objective.at(epoch)
+        _check_episodes(episodes, self._files[epoch], objective, actor)
         restored = partial(to_trajectory, tree=objective.needs.tree, state_keys=objective.needs.state_keys)
         groups = _groups(list(map(restored, episodes)))
         signal = sum(has_signal(group, objective) for group in groups) if self._spec.sampling(epoch) else 0
@@ -101,6 +104,22 @@ def _check(header: Header, file: Path, envs: Sequence[Mapping[str, Any]], temper
     require(played == now, _KEY, str(file), f"it was played in {_named(played)}, and the run has {_named(now)}")
     remedy = f"its responses were sampled at temperature {header.temperature}, and the run has {temperature}"
     require(header.temperature == temperature, _KEY, str(file), remedy)
+
+
+def _check_episodes(episodes: Sequence[Episode], file: Path, objective: Objective, actor: Actor) -> None:
+    """Refuses demonstrations that an objective does not learn from, and prompts in another model's tokens."""
+    name, first = type(objective).__name__, episodes[0] if episodes else None
+    takes = objective.takes_demonstrations or all(each.origin != Origin.DEMONSTRATED.value for each in episodes)
+    remedy = f"its episodes are demonstrations, and {name} learns from samples of the policy: use the objective SFT"
+    require(takes, _KEY, str(file), remedy)
+    remedy = "its responses are other tokens than this model's: give the model that the file names"
+    require(first is None or _is_in_tokens_of(actor.chat, first), _KEY, str(file), remedy)
+
+
+def _is_in_tokens_of(chat: Chat, episode: Episode) -> bool:
+    of_nodes = prompts(episode)
+    reads = all(chat.read(node.response, of_nodes[node.id]) == node.text for node in episode.nodes)
+    return reads and of_nodes[0] == chat.prompt((), messages_of(episode.observation))
 
 
 def _named(envs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

@@ -1,7 +1,8 @@
-"""`tsr rollout`: episodes of a policy in a file."""
+"""`tsr rollout`: episodes of a policy in a file. What it loads, `tsr play` plays with."""
 
 from pathlib import Path
 
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.episodes.convert import to_episode
@@ -10,7 +11,30 @@ from tsr_lightning.episodes.schema import ROLLOUT
 from tsr_lightning.errors import require
 from tsr_lightning.rollout.play import play_episodes
 from tsr_lightning.rollout.saved import header_of
+from tsr_lightning.training import checkpoints
+from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
+
+
+def load(trainer: Trainer, agent: Agent, data: RolloutDataModule, path: Path | None, weights_only: bool | None) -> int:
+    """Builds the policy of an agent, and returns the epochs that it was trained for.
+
+    Args:
+        trainer: that neither trains nor evaluates.
+        agent: gets the weights.
+        data: the environments.
+        path: of the weights' checkpoint; None begins as training does.
+        weights_only: as of `checkpoints.load`; None is true.
+    """
+    checkpoint = None if path is None else checkpoints.load(path, weights_only=weights_only is not False)
+    compat.attach(trainer, agent, data)
+    agent.configure_model()
+    if checkpoint is None:
+        return 0
+    agent.on_load_checkpoint(checkpoint)
+    agent.load_state_dict(checkpoint["state_dict"])
+    return compat.Position.in_checkpoint(checkpoint).epochs
 
 
 def play(data: RolloutDataModule, output: Path, count: int, epochs: int) -> None:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with the subcommands `export` and `rollout`; the docstrings here are the help texts of `tsr`."""
+"""Lightning's Trainer with further subcommands; the docstrings here are the help texts of `tsr`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,7 +11,7 @@ from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.training import checkpoints, exporting, showing
+from tsr_lightning.training import checkpoints, exporting, games, showing
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -163,16 +163,30 @@ class Trainer(pl.Trainer):
                 training begins with.
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
-        checkpoint: dict[str, Any] | None = None
-        if ckpt_path is not None:
-            checkpoint = checkpoints.load(self._existing(ckpt_path), weights_only=weights_only is not False)
-        compat.attach(self, model, datamodule)
-        model.configure_model()
-        if checkpoint is not None:
-            model.on_load_checkpoint(checkpoint)
-            model.load_state_dict(checkpoint["state_dict"])
-        epochs = 0 if checkpoint is None else compat.Position.in_checkpoint(checkpoint).epochs
+        checkpoint = None if ckpt_path is None else self._existing(ckpt_path)
+        epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
         showing.play(datamodule, Path(output), episodes, epochs)
+
+    def play(
+        self,
+        model: Agent,
+        datamodule: RolloutDataModule,
+        output: str = "games.jsonl.gz",
+        instance: int | None = None,
+        ckpt_path: str | None = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Play training instances yourself, with the policy's prompts, its suggestions and the oracle's.
+
+        Args:
+            output: the file that each game is added to, as a rollout; `data.replay` trains on it.
+            instance: the seed of the first game's first state, as `tsr view` shows it; null is the next instance.
+            ckpt_path: as of `rollout`, for the policy that suggests.
+            weights_only: as of `fit`, whose `config.yaml` has it; null is true.
+        """
+        checkpoint = None if ckpt_path is None else self._existing(ckpt_path)
+        epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
+        games.play_games(datamodule, Path(output), instance, epochs)
 
     def resumed_from(self, ckpt_path: _PATH | None) -> _PATH | None:
         """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is.
