@@ -14,6 +14,7 @@ from callbacks import table
 from callbacks.costs import RolloutCostMeter, RunCosts, with_failures
 from callbacks.episodes import EpisodeMetric
 from callbacks.history import History
+from callbacks.layout import write_layout
 from callbacks.measurement import GAPS, Measurement, figure_names, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.files import write_whole
@@ -33,7 +34,8 @@ from tsr_lightning.training.lightning_compat import (
     stopped_by,
 )
 
-HEADLINE = "Held-out success"  # group of the success rates again: TensorBoard sorts groups by name, capitals first
+# Groups of the success rates and returns again: TensorBoard sorts groups by name, capitals first
+HEADLINES = {"Held-out success": "success_rate", "Held-out return": "return"}
 _NO_EPISODES = (
     "Evaluation: nothing was measured, since no held-out episode was run (see trainer.limit_val_batches and "
     "data.evaluations)"
@@ -47,7 +49,8 @@ class Evaluation(Callback):
     all turns), response_tokens_per_turn, response_tokens_per_episode, and the cost: tokens_generated, env_steps and
     seconds; of a mixture `success_rate/<name or id of an environment>` too; of plain samples the policy's entropy; of a
     protocol with search the gap to plain samples; after the start what is newly solved. docs/diagnostics.md defines
-    them. Loggers get the success rates as `Held-out success/<protocol>` too, which TensorBoard shows before all else.
+    them. Loggers get the success rates and returns as `Held-out success/<protocol>` and `Held-out return/<protocol>`
+    too, which TensorBoard shows before all else; its custom scalars have them, rollouts, updates and costs in order.
     The abscissa is the number of epochs trained; the values are in `trainer.callback_metrics` too, for a
     ModelCheckpoint to monitor (not for its file name: the "/" would make a folder).
 
@@ -191,8 +194,10 @@ class Evaluation(Callback):
             for name, one in measured.items()
         }
         figures = {f"val/{name}/{key}": value for name, one in measured.items() for key, value in one.figures.items()}
-        headline = {f"{HEADLINE}/{name}": one.figures["success_rate"] for name, one in measured.items()}
-        log_figures(trainer, headline | figures, epochs=position.epochs)
+        headlines = {
+            f"{group}/{name}": one.figures[key] for group, key in HEADLINES.items() for name, one in measured.items()
+        }
+        log_figures(trainer, headlines | figures, epochs=position.epochs)
         if not trainer.sanity_checking:  # whose metrics Lightning discards
             pl_module.log_dict(figures, logger=False, sync_dist=True)  # for callback_metrics alone
         if is_start:
@@ -254,6 +259,7 @@ class Evaluation(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = monotonic()
+        write_layout(trainer)
 
     def _update_costs(self, trainer: Trainer, pl_module: LightningModule, evaluation_seconds: float = 0.0) -> None:
         """Called on all ranks at once."""

@@ -1,4 +1,4 @@
-"""Some trajectories as text in TensorBoard, to read what the policy does."""
+"""Some trajectories in TensorBoard, as text and, where there are boards, as pictures, to see what the policy does."""
 
 import re
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from callbacks.boards import picture
 from tsr_lightning.errors import require
 from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.training.lightning_compat import Position, epochs_at_rollout, position_at_validation
@@ -14,7 +15,8 @@ from tsr_lightning.trajectory import Group, Message, Trajectory, Turn
 
 
 class TrajectoryLog(Callback):
-    """Writes one trajectory of each of the first groups, of rollouts and of every evaluation protocol.
+    """Writes one trajectory of each of the first groups, of rollouts and of every evaluation protocol: its text, and
+    the boards of Sokoban and FrozenLake as an image.
 
     A protocol's are of the same instances every time, so that TensorBoard's sliders show how the policy changes. Of a
     rollout it writes the groups that the callbacks before it in the list have left.
@@ -72,10 +74,17 @@ class TrajectoryLog(Callback):
 def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:
     if not trainer.is_global_zero or not group.trajectories:
         return
-    text = to_markdown(group.trajectories[0])
+    shown = group.trajectories[0]
+    text, boards = to_markdown(shown), picture([message.content for message in _observed(shown)])
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):  # Lightning's other loggers share no method for text
             logger.experiment.add_text(tag, text, epochs)
+            if boards is not None:
+                logger.experiment.add_image(f"{tag}/boards", boards, epochs, dataformats="HWC")
+
+
+def _observed(trajectory: Trajectory) -> list[Message]:
+    return [message for turn in trajectory.turns for message in turn.messages] + list(trajectory.final_messages)
 
 
 def to_markdown(trajectory: Trajectory) -> str:

@@ -43,11 +43,13 @@ def test_the_cost_of_a_run_is_that_of_its_rollouts(search: tuple[str, ...], tiny
         name: sum(e.value for e in events.Scalars(f"cost/{name}")) for name in ("env_steps", "tokens_generated")
     }
     assert rollouts["env_steps"] > 0
+    assert events.Scalars("final/sampled/success_rate")[0].value == events.Scalars("val/sampled/success_rate")[-1].value
+    assert "_hparams_/session_start_info" in events.PluginTagToContent("hparams")
     [measured] = empty_folder.rglob("evaluation.json")
     cost = json.loads(measured.read_text())["run"]
     assert {name: cost[name] for name in rollouts} == rollouts
     groups = [tag.partition("/")[0] for tag in sorted(events.Tags()["scalars"], key=as_tensorboard_sorts)]
-    assert list(dict.fromkeys(groups))[:2] == ["Held-out success", "cost"]
+    assert list(dict.fromkeys(groups))[:3] == ["Held-out return", "Held-out success", "cost"]
 
 
 class TestHardlyAResponseCanBeRead:

@@ -69,6 +69,8 @@ def test_a_run_is_measured_before_and_after(tmp_path, capsys):
     # Before 3 of 6, after 4 of 6; the start at abscissa 0, the validation after the first epoch at 1
     rates = points(tmp_path, "val/sampled/success_rate")
     assert points(tmp_path, "Held-out success/sampled") == rates
+    assert points(tmp_path, "Held-out return/sampled") == points(tmp_path, "val/sampled/return")
+    assert "custom_scalars__config__" in events(tmp_path).Tags()["tensors"]
     assert rates == [(0, 0.5), *((epochs, pytest.approx(2 / 3)) for epochs in (1, 2, 3))]
     assert points(tmp_path, "val/greedy/success_rate") == [(i, 0.5) for i in range(4)]
     assert points(tmp_path, "val/sampled/tokens_generated") == [(i, 120.0) for i in range(4)]

@@ -41,6 +41,7 @@ def test_a_run_writes_the_first_trajectories(tmp_path):
     assert data.kept == [groups(0), groups(1)]  # it changes nothing
     tags = {tag.removesuffix("/text_summary") for tag in events(tmp_path).Tags()["tensors"]}
     assert tags == {f"{place}/trajectory_{n}" for place in ["rollout", "val/sampled"] for n in [1, 2]}
+    assert set(events(tmp_path).Tags()["images"]) == {f"{tag}/boards" for tag in tags}
     rolled_out = texts(tmp_path, "rollout/trajectory_2")
     assert [epochs for epochs, _ in rolled_out] == [0, 1]
     assert "instance 1, member 0" in rolled_out[0][1]

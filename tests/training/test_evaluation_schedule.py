@@ -162,7 +162,9 @@ def test_every_figure_of_a_run_is_defined(uninterrupted: Path):
     [events] = uninterrupted.rglob("events.out.*")
     logged = EventAccumulator(str(events)).Reload().Tags()["scalars"]
     general = {
-        re.sub(r"^(val|Held-out success)/[^/]+", r"\1/<protocol>", tag.replace("rollout/searched/", "rollout/"))
+        re.sub(
+            r"^(val|Held-out (?:success|return))/[^/]+", r"\1/<protocol>", tag.replace("rollout/searched/", "rollout/")
+        )
         for tag in logged
         if tag.startswith(("rollout/", "val/", "Held-out"))
     }
