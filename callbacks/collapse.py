@@ -164,6 +164,10 @@ class CollapseGuard(Callback):
         self._best = replace(self._best, path=str(path))
         self._wrote_best = path.parent == _folder(trainer)  # the same run goes on: the next best takes its place
 
+    def of_training(self) -> dict[str, float]:
+        """As of `measurement.TellsTraining`: the entropy of the epoch's updates so far, on rank 0."""
+        return {"update_entropy": fmean(self._entropies)} if self._entropies else {}
+
     # Observing
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:

@@ -15,7 +15,7 @@ from callbacks.costs import RolloutCostMeter, RunCosts, with_failures
 from callbacks.episodes import EpisodeMetric
 from callbacks.history import History
 from callbacks.layout import write_layout
-from callbacks.measurement import GAPS, Measurement, figure_names, measure, search_gap, since_start
+from callbacks.measurement import GAPS, Measurement, TellsTraining, figure_names, measure, search_gap, since_start
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.files import write_whole
 from tsr_lightning.rollout.evaluate import EvalResult
@@ -26,6 +26,7 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.lightning_compat import (
     Position,
+    callbacks,
     datamodule,
     is_fitting,
     log_figures,
@@ -208,7 +209,7 @@ class Evaluation(Callback):
         self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
         if not is_fitting(trainer):
             self._history = History()  # not that of the run whose checkpoint was loaded
-        self._history.add(self._costs, measured)
+        self._history.add(self._costs, measured, _of_training(trainer))
         self._write(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -293,6 +294,12 @@ class Evaluation(Callback):
         stem = self.name if fitting else f"{self.name}.validate"
         write_whole(folder / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
         write_whole(folder / f"{stem}.history.json", self._history.to_json())
+
+
+def _of_training(trainer: Trainer) -> dict[str, float]:
+    """What other callbacks tell of the training."""
+    tells = [each for each in callbacks(trainer) if isinstance(each, TellsTraining)]
+    return {name: value for each in tells for name, value in each.of_training().items()}
 
 
 def _report(before: Measurement | None, after: Measurement | None) -> dict[str, Any]:

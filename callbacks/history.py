@@ -26,8 +26,14 @@ class History:
         self._protocols: dict[str, dict[str, Any]] = {}
         self._evaluations: list[dict[str, Any]] = []
 
-    def add(self, costs: RunCosts, measured: Mapping[str, Measurement]) -> None:
-        """Adds an evaluation; a second one after as many epochs, as that of a loaded policy may be, is left out."""
+    def add(self, costs: RunCosts, measured: Mapping[str, Measurement], training: Mapping[str, float]) -> None:
+        """Adds an evaluation; a second one after as many epochs, as that of a loaded policy may be, is left out.
+
+        Args:
+            costs: of the run so far.
+            measured: by protocol.
+            training: figures of the last rollout and update, which stand beside those of each protocol.
+        """
         if not measured or any(past["costs"]["epochs"] == costs.epochs for past in self._evaluations):
             return
         self._add_instances({instance for one in measured.values() for instance in one.outcomes})
@@ -43,7 +49,7 @@ class History:
         self._evaluations.append(
             {
                 "costs": asdict(costs),
-                "figures": {name: dict(one.figures) for name, one in measured.items()},
+                "figures": {name: {**one.figures, **training} for name, one in measured.items()},
                 "successes": {name: [successes for successes, _ in own] for name, own in counts.items()},
                 **({"protocols": changed} if changed else {}),
             }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from callbacks.episodes import Episode, GatheredEpisodes
 from tsr_lightning import statistics
@@ -10,6 +10,15 @@ from tsr_lightning.rollout.instances import Instance
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.statistics import Estimate
 from tsr_lightning.training.lightning_compat import Position
+
+
+@runtime_checkable
+class TellsTraining(Protocol):
+    """A callback with figures of the last rollout and its updates, which stand beside those of an evaluation in the
+    history of a run."""
+
+    def of_training(self) -> Mapping[str, float]: ...
+
 
 GAPS = ("success_rate", "return")  # the figures in which search is compared with plain sampling
 

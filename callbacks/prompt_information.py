@@ -29,7 +29,8 @@ class PromptInformation(Callback):
     """Logs the mutual information of prompts and sampled responses at each rollout, by one packed pass over every
     response behind every prompt.
 
-    The prompts are the first ones of different instances. The policy is the one before the epoch's updates.
+    The prompts are the first ones of different instances. The policy is the one before the epoch's updates. Every rank
+    makes the same pass over the turns of all, with whole weights, so that none waits for another.
 
     Args:
         prompts: the most prompts that are compared; the pass has their number squared of responses.
@@ -42,6 +43,7 @@ class PromptInformation(Callback):
         require(every_n_epochs >= 1, "PromptInformation.every_n_epochs", every_n_epochs, "give 1 or more")
         self.prompts = prompts
         self.every_n_epochs = every_n_epochs
+        self._found: dict[str, float] = {}  # of the last rollout that was measured
 
     def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
         epochs = compat.epochs_at_rollout(trainer)
@@ -49,9 +51,13 @@ class PromptInformation(Callback):
         if epochs % self.every_n_epochs == 0 and len(turns) > 1:
             with compat.training_precision(trainer):
                 found = information(logprobs_behind_every_prompt(agent, turns))
-            figures = {CONDITIONAL_ENTROPY: found.conditional_entropy, INFORMATION: found.prompt_information}
-            compat.log_figures(trainer, figures, epochs=epochs)
+            self._found = {CONDITIONAL_ENTROPY: found.conditional_entropy, INFORMATION: found.prompt_information}
+            compat.log_figures(trainer, self._found, epochs=epochs)
         return groups
+
+    def of_training(self) -> dict[str, float]:
+        """As of `measurement.TellsTraining`."""
+        return {tag.rpartition("/")[2]: value for tag, value in self._found.items()}
 
 
 def information(logprobs: Tensor) -> Information:

@@ -33,6 +33,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from callbacks import PromptInformation
 from callbacks.on_collapse import restore
 
 
@@ -71,6 +72,7 @@ class Recorder(Callback):
             "micro_batches": self.micro_batches,
             "before": self.before,
             "after": agent.policy.trainable_state(),
+            "information": [one.of_training() for one in trainer.callbacks if isinstance(one, PromptInformation)],
             "shards": {type(p).__name__ for group in optimizer.param_groups for p in group["params"]},
         }
         with open(f"{self.folder}/rank{trainer.global_rank}.pkl", "wb") as file:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from callback_support import Data, outcomes
 from lightning.pytorch import LightningModule, Trainer
 from test_collapse import fit
@@ -71,6 +72,13 @@ class Scripted(CollapseGuard):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._entropies = [self.nats[trainer.current_epoch]]
         super().on_train_epoch_end(trainer, pl_module)
+
+
+def test_it_tells_the_entropy_of_the_updates_so_far():
+    guard = CollapseGuard()
+    assert guard.of_training() == {}
+    guard._entropies = [0.2, 0.4]
+    assert guard.of_training() == {"update_entropy": pytest.approx(0.3)}
 
 
 def scripted(folder: Path, nats: list[float], successes: list[int]) -> tuple[int, list[str]]:

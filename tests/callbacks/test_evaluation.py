@@ -22,6 +22,7 @@ from callback_support import (
     trajectory,
     turn,
 )
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from processes import CONTEXT
@@ -59,6 +60,28 @@ LOADERS = [[improving, unchanged], [greedy]]
 
 def report(folder, name="evaluation.json"):
     return json.loads((folder / "logs" / name).read_text())
+
+
+class Telling(Callback):
+    """Knows a figure of the training from the first update on."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def on_train_batch_end(self, *args: object) -> None:
+        self.updates += 1
+
+    def of_training(self) -> dict[str, float]:
+        return {"updates": float(self.updates)} if self.updates else {}
+
+
+def test_the_history_keeps_what_callbacks_tell_of_the_training(tmp_path):
+    trainer(tmp_path, Evaluation(), Telling(), max_epochs=2).fit(Agent(), Data(LOADERS))
+    [file] = tmp_path.rglob("evaluation.history.json")
+    told = [one["figures"]["sampled"].get("updates") for one in json.loads(file.read_text())["evaluations"]]
+    assert told[0] is None
+    assert 0 < told[1] < told[2]
+    assert "updates" not in report(tmp_path)["evaluations"]["sampled"]["after"]["figures"]
 
 
 def test_a_run_is_measured_before_and_after(tmp_path, capsys):

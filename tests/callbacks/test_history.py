@@ -22,11 +22,11 @@ def measurement(samples: int, outcomes: dict[Instance, tuple[int, int]]) -> Meas
 
 def test_an_evaluation_by_more_samples_keeps_its_own_episodes():
     history = History()
-    history.add(RunCosts(epochs=0), {"sampled": measurement(2, {(0, 7): (1, 2), (0, 5): (0, 2)})})
+    history.add(RunCosts(epochs=0), training={}, measured={"sampled": measurement(2, {(0, 7): (1, 2), (0, 5): (0, 2)})})
     resumed = History()
     resumed.load(history.plain())
-    resumed.add(RunCosts(epochs=4), {"sampled": measurement(4, {(0, 7): (3, 4), (0, 5): (1, 4)})})
-    resumed.add(RunCosts(epochs=8), {"sampled": measurement(2, {(0, 7): (2, 2), (0, 5): (1, 2)})})
+    resumed.add(RunCosts(epochs=4), training={}, measured={"sampled": measurement(4, {(0, 7): (3, 4), (0, 5): (1, 4)})})
+    resumed.add(RunCosts(epochs=8), training={}, measured={"sampled": measurement(2, {(0, 7): (2, 2), (0, 5): (1, 2)})})
     plain = resumed.plain()
     assert plain["instances"] == [[0, 5], [0, 7]]
     assert plain["protocols"] == {"sampled": {"settings": {"samples": 2}, "episodes": [2, 2]}}
@@ -37,8 +37,8 @@ def test_an_evaluation_by_more_samples_keeps_its_own_episodes():
 
 def test_instances_that_are_new_were_not_played_before():
     history = History()
-    history.add(RunCosts(epochs=0), {"sampled": measurement(2, {(0, 5): (1, 2)})})
-    history.add(RunCosts(epochs=4), {"sampled": measurement(2, {(0, 5): (2, 2), (0, 3): (1, 2)})})
+    history.add(RunCosts(epochs=0), training={}, measured={"sampled": measurement(2, {(0, 5): (1, 2)})})
+    history.add(RunCosts(epochs=4), training={}, measured={"sampled": measurement(2, {(0, 5): (2, 2), (0, 3): (1, 2)})})
     plain = history.plain()
     assert plain["instances"] == [[0, 5], [0, 3]]
     assert plain["protocols"]["sampled"]["episodes"] == [2, 0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from callbacks.prompt_information import distinct_turns, information, logprobs_behind_every_prompt
+from callbacks.prompt_information import PromptInformation, distinct_turns, information, logprobs_behind_every_prompt
 from tsr_lightning import GRPO, Agent, HeldOut, PolicySpec, RolloutDataModule, Sample, Scratch, Uniform
 from tsr_lightning.trajectory import Group, Turn
 
@@ -42,7 +42,7 @@ def test_the_packed_pass_gives_each_response_the_probability_that_it_was_sampled
     data = RolloutDataModule(
         "tsr/FrozenLake-v0", {"prompt_style": "bare"}, plan=Uniform(Sample(), 2), instances=4, held_out=HeldOut(4)
     )
-    measured = Measured()
+    measured, logged = Measured(), PromptInformation(prompts=4)
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -50,11 +50,13 @@ def test_the_packed_pass_gives_each_response_the_probability_that_it_was_sampled
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        callbacks=[measured],
+        callbacks=[measured, logged],
     )
     trainer.fit(Agent(PolicySpec(Scratch(32, 1, 2, 64)), GRPO()), datamodule=data)
     sampled = torch.tensor([sum(turn.behaviour_logprobs) for turn in measured.turns], dtype=torch.float64)
     assert len(measured.turns) == 4
     torch.testing.assert_close(measured.logprobs.diagonal(), sampled, atol=1e-3, rtol=1e-5)
+    found = logged.of_training()["prompt_information"]
+    assert found == pytest.approx(information(measured.logprobs).prompt_information, abs=1e-6)
     torch.testing.assert_close(measured.alone[0, 0], measured.logprobs[0, 0], atol=1e-3, rtol=1e-5)
     assert not torch.allclose(measured.logprobs[0], measured.logprobs[0, 0].expand(4))

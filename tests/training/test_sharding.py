@@ -71,7 +71,8 @@ def test_the_sbatch_script_is_valid_and_agrees_with_itself() -> None:
 def test_two_processes_train_together_with_the_variables_of_srun(tmp_path: Path) -> None:
     """Two nodes of one task each; SLURM itself is not needed."""
     nodes = {"devices": 1, "num_nodes": 2, "strategy": "fsdp2"}
-    prepared(tmp_path, GRPO, "all", 2, strategy="fsdp2", epochs=1, trainer=nodes)
+    measured = [{"class_path": "callbacks.PromptInformation"}]  # of a rollout whose ranks have unequal parts
+    prepared(tmp_path, GRPO, "all", 2, strategy="fsdp2", epochs=1, trainer=nodes, callbacks=measured)
     job = {
         "SLURM_JOB_ID": "4242",
         "SLURM_JOB_NAME": "tsr",
@@ -84,4 +85,7 @@ def test_two_processes_train_together_with_the_variables_of_srun(tmp_path: Path)
     }
     ranks = [{**job, "SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank)} for rank in range(2)]
     finished(start_processes(("fit", "--config", "run.yaml"), tmp_path, ranks), SECONDS)
-    assert [record["ranks"] for record in records_of(tmp_path, 2)] == [2, 2]
+    both = records_of(tmp_path, 2)
+    assert [record["ranks"] for record in both] == [2, 2]
+    assert both[0]["information"] == both[1]["information"]
+    assert both[0]["information"][0]["prompt_information"] > 0
