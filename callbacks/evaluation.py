@@ -260,7 +260,9 @@ class Evaluation(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._started = monotonic()
-        write_layout(trainer)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        write_layout(trainer)  # not in a run that is finished
 
     def _update_costs(self, trainer: Trainer, pl_module: LightningModule, evaluation_seconds: float = 0.0) -> None:
         """Called on all ranks at once."""
