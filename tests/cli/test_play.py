@@ -114,6 +114,18 @@ def test_a_typed_response_has_the_probability_that_the_policy_samples_it_with(fo
     assert ended.value.code == 0
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "env", ["tsr/FrozenLake-v0", "tsr/WebShop-v0", "tsr/ALFWorld-v0", "tsr/TextWorld-v0", "tests.counter:Counter-v0"]
+)
+def test_every_environment_is_played(env: str, tmp_path: Path):
+    [game] = play(tmp_path, ":oracle", "", ":policy", "", ":undo", flags=(env, *FEW))
+    assert [node.fate for node in game.nodes] == ["kept", "pruned" if game.nodes[1].ended is None else "played out"]
+    with in_folder(tmp_path), pytest.raises(SystemExit) as ended:
+        main(["replay", "games.jsonl.gz"])
+    assert ended.value.code == 0
+
+
 def train(path: Path, *flags: str) -> float:
     """Trains on games, and returns the norm of a gradient."""
     games = ("--data.replay", str(path / "games.jsonl.gz"), "--trainer.max_epochs", "1")
