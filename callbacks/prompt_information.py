@@ -2,6 +2,7 @@
 answers and entropy stays high (RAGEN-2, arXiv 2604.06268)."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,8 +30,9 @@ class PromptInformation(Callback):
     """Logs the mutual information of prompts and sampled responses at each rollout, by one packed pass over every
     response behind every prompt.
 
-    The prompts are the first ones of different instances. The policy is the one before the epoch's updates. Every rank
-    makes the same pass over the turns of all, with whole weights, so that none waits for another.
+    The prompts are the first ones of different instances, those that a filter drops too: in a collapse these are all.
+    The policy is the one before the epoch's updates. Every rank makes the same pass over the turns of all, with whole
+    weights, so that none waits for another.
 
     Args:
         prompts: the most prompts that are compared; the pass has their number squared of responses.
@@ -45,7 +47,7 @@ class PromptInformation(Callback):
         self.every_n_epochs = every_n_epochs
         self._found: dict[str, float] = {}  # of the last rollout that was measured
 
-    def on_rollout_end(self, trainer: Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
+    def on_rollout(self, trainer: Trainer, agent: Agent, groups: Sequence[Group]) -> None:
         epochs = compat.epochs_at_rollout(trainer)
         turns = distinct_turns(groups)[: self.prompts]
         if epochs % self.every_n_epochs == 0 and len(turns) > 1:
@@ -53,7 +55,6 @@ class PromptInformation(Callback):
                 found = information(logprobs_behind_every_prompt(agent, turns))
             self._found = {CONDITIONAL_ENTROPY: found.conditional_entropy, INFORMATION: found.prompt_information}
             compat.log_figures(trainer, self._found, epochs=epochs)
-        return groups
 
     def of_training(self) -> dict[str, float]:
         """As of `measurement.TellsTraining`."""
@@ -71,7 +72,7 @@ def information(logprobs: Tensor) -> Information:
     return Information(float(-own.mean()), float((own - marginal).mean()))
 
 
-def distinct_turns(groups: list[Group]) -> list[Turn]:
+def distinct_turns(groups: Sequence[Group]) -> list[Turn]:
     """The first turn of a sampled trajectory of each instance, with prompts that all differ."""
     sampled = [next((t for t in group.trajectories if t.origin is Origin.SAMPLED), None) for group in groups]
     turns = [trajectory.turns[0] for trajectory in sampled if trajectory is not None and trajectory.turns]

@@ -38,6 +38,13 @@ class Measured(pl.Callback):
         return groups
 
 
+class Nothing(pl.Callback):
+    """Drops every group."""
+
+    def on_rollout_end(self, trainer: pl.Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
+        return []
+
+
 def test_the_packed_pass_gives_each_response_the_probability_that_it_was_sampled_with():
     data = RolloutDataModule(
         "tsr/FrozenLake-v0", {"prompt_style": "bare"}, plan=Uniform(Sample(), 2), instances=4, held_out=HeldOut(4)
@@ -50,7 +57,7 @@ def test_the_packed_pass_gives_each_response_the_probability_that_it_was_sampled
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        callbacks=[measured, logged],
+        callbacks=[measured, Nothing(), logged],
     )
     trainer.fit(Agent(PolicySpec(Scratch(32, 1, 2, 64)), GRPO()), datamodule=data)
     sampled = torch.tensor([sum(turn.behaviour_logprobs) for turn in measured.turns], dtype=torch.float64)

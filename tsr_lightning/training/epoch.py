@@ -15,7 +15,7 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import ProcessGroup
-from tsr_lightning.training.hooks import OnCredit, OnRolloutEnd, OnRolloutMetrics
+from tsr_lightning.training.hooks import OnCredit, OnRollout, OnRolloutEnd, OnRolloutMetrics
 from tsr_lightning.training.metrics import (
     rollout_metrics,
     signal_metrics,
@@ -41,6 +41,9 @@ def select(trainer: Trainer, agent: Agent, collected: Collected, spec: RolloutSp
     """
     objective, rollout, sampling = agent.objective.at(epoch), collected.rollout, spec.sampling(epoch)
     groups = rollout.groups
+    for callback in compat.callbacks(trainer):
+        if isinstance(callback, OnRollout):
+            callback.on_rollout(trainer, agent, groups)
     for callback in compat.callbacks(trainer):
         if isinstance(callback, OnRolloutEnd):
             groups = callback.on_rollout_end(trainer, agent, groups)

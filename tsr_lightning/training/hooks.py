@@ -14,6 +14,13 @@ from tsr_lightning.trajectory import Group
 
 
 @runtime_checkable
+class OnRollout(Protocol):
+    """Called on all ranks with the groups of all, before a callback drops any."""
+
+    def on_rollout(self, trainer: Trainer, agent: Agent, groups: Sequence[Group]) -> None: ...
+
+
+@runtime_checkable
 class OnRolloutEnd(Protocol):
     """Called between search and credit with the groups of all ranks; the groups that it returns are trained on; of
     these, dynamic sampling, if any, takes the first with signal."""
