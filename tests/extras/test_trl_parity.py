@@ -5,8 +5,7 @@ rows to `_compute_loss` of a trainer that its constructor made. All in float64, 
 Trajectories have turns of several lengths with observations between them, which TRL masks as a tool's tokens.
 
 Given to TRL, not computed by it: advantages, since it adds 1e-4 to a group's deviation where we add 1e-6. Not compared:
-its `vespo`, `sapo` and `luspo`, which we do not have, a sequence's ratio over several turns, which is a turn's here,
-and the KL term times the importance ratio (`use_bias_correction_kl`).
+its `vespo` and `luspo`, which we do not have, and a sequence's ratio over several turns, which is a turn's here.
 """
 
 from collections.abc import Sequence
@@ -32,9 +31,11 @@ from tsr_lightning.objectives import (
     Clipped,
     ClippedWeight,
     Constant,
+    CorrectedK3,
     DrGRPO,
     Objective,
     PolicyGradient,
+    SoftGate,
     TokenMean,
     TurnClipped,
 )
@@ -82,6 +83,8 @@ CASES = {
     "dapo with KL": Case(objective(DAPO, kl=K3(0.1)), {"loss_type": "dapo", "beta": 0.1, **PLAIN_KL, **CLIP}),
     "bnpo": Case(objective(GRPO, aggregation=TokenMean()), {"loss_type": "bnpo", **CLIP}),
     "dr_grpo": Case(objective(DrGRPO, aggregation=Constant(LONGEST)), {"loss_type": "dr_grpo", **CLIP}),
+    "grpo with corrected KL": Case(objective(GRPO, kl=CorrectedK3(0.1)), {"loss_type": "grpo", "beta": 0.1, **CLIP}),
+    "sapo": Case(objective(GRPO, surrogate=SoftGate()), {"loss_type": "sapo"}),
     "dr_grpo with KL": Case(
         objective(DrGRPO, aggregation=Constant(LONGEST), kl=K3(0.1)),
         {"loss_type": "dr_grpo", "beta": 0.1, **PLAIN_KL, **CLIP},

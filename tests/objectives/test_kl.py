@@ -17,6 +17,7 @@ from tsr_lightning.objectives import (
     K3,
     KL,
     PPO,
+    CorrectedK3,
     GroupNormalised,
     ImitateSuccesses,
     K1Reward,
@@ -45,11 +46,12 @@ KL_OF_POLICY = gradient(lambda logits: kl_divergence(of(logits), of(REFERENCE)),
 KL_OF_REFERENCE = gradient(lambda logits: kl_divergence(of(REFERENCE), of(logits)), LOGITS)
 
 
-def expected_loss(term: KL, logits: Tensor) -> Tensor:
-    """The mean of the term over samples of the policy, whose probabilities have no gradient: as a loss has it."""
-    losses = term.loss(of(logits).logits, of(REFERENCE).logits)
-    assert losses is not None
-    return (of(logits).probs.detach() * losses).sum()
+def expected_loss(term: KL, logits: Tensor, old: Tensor | None = None) -> Tensor:
+    """The mean of the term over samples of an old policy, by default this one, whose probabilities have no gradient:
+    as a loss has it."""
+    sampler = of(logits.detach() if old is None else old)
+    losses = term.loss(of(logits).logits, of(REFERENCE).logits, of(logits).logits - sampler.logits)
+    return (sampler.probs * losses).sum()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,15 @@ def expected_loss(term: KL, logits: Tensor) -> Tensor:
 def test_the_expected_gradient_of_a_term_in_the_loss(term: KL, gradient_of: Tensor):
     torch.testing.assert_close(gradient(lambda logits: expected_loss(term, logits), LOGITS), gradient_of)
     assert (KL_OF_POLICY - KL_OF_REFERENCE).abs().max() > 0.1  # the two differ
+
+
+@pytest.mark.parametrize("old", [LOGITS, LOGITS.flip(0)])
+def test_the_ratio_corrects_a_term_for_samples_of_an_old_policy(old: Tensor):
+    kl = kl_divergence(of(LOGITS), of(REFERENCE))
+    torch.testing.assert_close(expected_loss(CorrectedK3(), LOGITS, old), kl)
+    torch.testing.assert_close(gradient(lambda x: expected_loss(CorrectedK3(), x, old), LOGITS), KL_OF_POLICY)
+    if old is not LOGITS:
+        assert (expected_loss(UnbiasedK3(), LOGITS, old) - kl).abs() > 0.1
 
 
 @pytest.mark.parametrize("term", [K3(), UnbiasedK3()])

@@ -22,6 +22,7 @@ from tsr_lightning.objectives import (
     SFT,
     Clipped,
     ClippedWeight,
+    CorrectedK3,
     K1Reward,
     Objective,
     Outputs,
@@ -38,6 +39,7 @@ OBJECTIVES = [
     GRPO(kl=K3(0.1), entropy_coefficient=0.03),
     GRPO(kl=UnbiasedK3(0.1), surrogate=Clipped(dual=1.1)),
     GSPO(kl=K2(0.1)),
+    GRPO(kl=CorrectedK3(0.1)),
     CISPO(surrogate=ClippedWeight(0.2, 0.28), kl=K1Reward(0.1)),
     SFT(),
 ]

@@ -29,8 +29,14 @@ class KL(ABC):
         require_coefficient(f"{type(self).__name__}.coefficient", self.coefficient)
 
     @abstractmethod
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-        """Per token, without the coefficient, to be differentiated; zeros where the term is in the rewards."""
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor, log_ratios: Tensor) -> Tensor:
+        """Per token, without the coefficient, to be differentiated; zeros where the term is in the rewards.
+
+        Args:
+            logprobs: [N] log pi.
+            reference_logprobs: [N].
+            log_ratios: [N] log(pi / pi_old), limited so that the exponential is finite.
+        """
 
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
         """Penalties [N] taken off the rewards of the sampled tokens, the coefficient included."""
@@ -50,7 +56,7 @@ class K1Reward(KL):
 
     in_rewards = True
 
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor, log_ratios: Tensor) -> Tensor:
         return torch.zeros_like(logprobs)
 
     def reward_penalty(self, old_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
@@ -65,7 +71,7 @@ class K2(KL):
     https://arxiv.org/abs/2510.01555.
     """
 
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor, log_ratios: Tensor) -> Tensor:
         return k2(log_ratio(reference_logprobs, logprobs))
 
 
@@ -77,7 +83,7 @@ class K3(KL):
     Its value is an unbiased estimate of KL(pi || ref), and its expected gradient that of KL(ref || pi).
     """
 
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor, log_ratios: Tensor) -> Tensor:
         return k3(log_ratio(reference_logprobs, logprobs))
 
 
@@ -90,7 +96,20 @@ class UnbiasedK3(KL):
     where the samples are the policy's own.
     """
 
-    def loss(self, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-        log_ratios = log_ratio(reference_logprobs, logprobs)
-        gradient = k2(log_ratios)
-        return k3(log_ratios.detach()) + gradient - gradient.detach()
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor, log_ratios: Tensor) -> Tensor:
+        to_reference = log_ratio(reference_logprobs, logprobs)
+        gradient = k2(to_reference)
+        return k3(to_reference.detach()) + gradient - gradient.detach()
+
+
+@dataclass(frozen=True)
+class CorrectedK3(KL):
+    """k3 times the importance ratio pi / pi_old, which is differentiated too: DeepSeek-V3.2
+    (https://arxiv.org/abs/2512.02556), TRL's default (`use_bias_correction_kl`).
+
+    Both the value and the expected gradient are those of KL(pi || ref), in every update of a rollout. A token that the
+    policy has come to prefer by far counts as often as its ratio says, so the term varies more the further it moves.
+    """
+
+    def loss(self, logprobs: Tensor, reference_logprobs: Tensor, log_ratios: Tensor) -> Tensor:
+        return log_ratios.exp() * k3(log_ratio(reference_logprobs, logprobs))

@@ -39,7 +39,8 @@ def policy_loss(
     highest = torch.cat([ratios * (weights > 0), ratios.new_zeros(1)]).max()  # 0 where no token has a weight
     if kl is not None:
         stats["kl_reference"] = (weights * k3(log_ratio(targets.reference_logprobs, outputs.logprobs.detach()))).sum()
-        total = total + kl.coefficient * (weights * kl.loss(outputs.logprobs, targets.reference_logprobs)).sum()
+        term = kl.loss(outputs.logprobs, targets.reference_logprobs, log_ratios)
+        total = total + kl.coefficient * (weights * term).sum()
     return Loss(total, weights.sum(), stats, {"ratio_max": highest})
 
 

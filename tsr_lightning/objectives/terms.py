@@ -96,7 +96,7 @@ def soft_gate(log_ratios: Tensor, advantages: Tensor, *, positive: float, negati
     negative elsewhere. Its gradient is that of -r A at r = 1, and fades on both sides of it."""
     ratios = log_ratios.exp()
     tau = torch.where(advantages > 0, advantages.new_tensor(positive), advantages.new_tensor(negative))
-    losses = -(4 / tau) * torch.sigmoid(tau * (ratios - 1)) * advantages
+    losses = -torch.sigmoid(tau * (ratios - 1)) * advantages * 4 / tau
     never = torch.zeros_like(ratios, dtype=torch.bool)
     return SurrogateLoss(losses, log_ratios.detach(), never, never)
 
