@@ -271,6 +271,29 @@ def test_credit_agrees_with_compares_and_imitates(objective: Objective):
             assert before[i].advantages.item() == 1
 
 
+def test_the_surrogate_keeps_the_tokens_in_which_the_policy_was_least_sure():
+    # Entropies .1 to 1 of the ten tokens with a weight: their .8 quantile lies at .82, between the eighth and the
+    # ninth. Those of the searched failure, which has no weight, would have moved it to 2.
+    one = group(
+        trajectory((4, 1.0)),
+        trajectory((1, 0.0), (3, 3.0)),
+        trajectory((2, 9.0), origin=Origin.SEARCHED, ended=Ended.SUCCEEDED),
+        trajectory((9, 1.0), origin=Origin.SEARCHED),
+    )
+    entropies = torch.tensor([0.9, 0.1, 0.3, 0.8], dtype=torch.float32)
+    given = [entropies, torch.tensor([0.2, 1.0, 0.4, 0.5]), torch.tensor([0.7, 0.6]), torch.full((9,), 2.0)]
+    own = [dataclasses.replace(estimates(each), entropies=of) for each, of in zip(one.trajectories, given, strict=True)]
+    objective = GRPO(advantage=CENTRED, searched=ImitateSuccesses())
+    [everywhere] = objective.credit([one], [own])
+    [masked] = dataclasses.replace(objective, top_entropy_quantile=0.2).credit([one], [own])
+    close(masked[0].advantages, [-1.0, 0.0, 0.0, 0.0])
+    close(masked[1].advantages, [0.0, 1.0, 0.0, 0.0])
+    assert not masked[2].advantages.any()
+    for before, after in zip(everywhere, masked, strict=True):
+        assert torch.equal(before.weights, after.weights)
+        assert torch.equal(before.normalizers, after.normalizers)
+
+
 def test_sft_weights_every_trajectory_alike():
     (mixed,) = credit(SFT(), MIXED)
     for each in mixed:
@@ -320,6 +343,7 @@ def test_needs():
     assert PPO(advantage=TokenGAE(bootstrap_truncated=True)).needs == Needs(values=True, final_values=True)
     assert PPO(kl=K3(0.1)).needs == Needs(values=True, reference=True)
     assert GRPO().needs == Needs()
+    assert GRPO(top_entropy_quantile=0.2).needs == Needs(entropies=True)
     assert GRPO(kl=K3(0.1)).needs == Needs(reference=True)
     assert RAFT().needs == Needs()
     assert RAFT(kl=K3(0.1)).needs == Needs(reference=True)

@@ -78,6 +78,7 @@ NAN = float("nan")
         (lambda: BilevelGAE(turn_gae_lambda=NAN), "BilevelGAE.turn_gae_lambda", NAN),
         (lambda: GroupInGroup(step_weight=-1.0), "GroupInGroup.step_weight", -1.0),
         (lambda: GroupInGroup(gamma=1.5), "GroupInGroup.gamma", 1.5),
+        (lambda: GRPO(top_entropy_quantile=0.0), "GRPO.top_entropy_quantile", 0.0),
         (lambda: PPO(critic=None), "PPO.critic", None),
         (lambda: GRPO(critic=ValueLoss()), "GRPO.critic", ValueLoss()),
         (lambda: Constant(0), "Constant.tokens", 0),

@@ -85,9 +85,12 @@ def test_shares_have_as_many_of_each_kind() -> None:
 def test_estimates_are_the_same_after_they_were_sent() -> None:
     for tokens in (0, 1, 4):
         columns = torch.arange(3.0 * tokens).reshape(3, tokens)
-        sent = Estimates.from_flat(Estimates(*columns, 0.5).flat())
+        sent = Estimates.from_flat(Estimates(*columns, 0.5).flat(), tokens)
         assert torch.equal(torch.stack([sent.logprobs, sent.values, sent.reference_logprobs]), columns)
         assert sent.final_value == 0.5
+        assert len(sent.entropies) == 0
+        with_entropies = Estimates.from_flat(Estimates(*columns, 0.5, columns[2] + 9).flat(), tokens)
+        assert torch.equal(with_entropies.entropies, columns[2] + 9)
 
 
 def zeros(asked: Sequence[ToEstimate]) -> list[Estimates]:

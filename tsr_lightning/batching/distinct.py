@@ -62,6 +62,7 @@ def joined(estimates: Sequence[Estimates]) -> Estimates:
         torch.cat([each.values for each in estimates]),
         torch.cat([each.reference_logprobs for each in estimates]),
         estimates[-1].final_value,
+        torch.cat([each.entropies for each in estimates]),
     )
 
 

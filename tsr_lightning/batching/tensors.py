@@ -23,16 +23,19 @@ class Estimates:
     values: Tensor  # [N] V of the context that each token was sampled in; zeros without a critic
     reference_logprobs: Tensor  # [N]; zeros where not needed
     final_value: float  # V of the context after the last turn; 0 where not needed, or beyond the model's context length
+    entropies: Tensor = field(default_factory=lambda: torch.empty(0))  # [N] of the policy; empty where not needed
 
     def flat(self) -> Tensor:
-        """[3 N + 1], all numbers one after the other, as ranks send them to each other."""
-        return torch.cat([self.logprobs, self.values, self.reference_logprobs, torch.tensor([self.final_value])])
+        """[3 N + 1] or, with entropies, [4 N + 1]: all numbers one after the other, as ranks send them."""
+        final = torch.tensor([self.final_value])
+        return torch.cat([self.logprobs, self.values, self.reference_logprobs, final, self.entropies])
 
     @classmethod
-    def from_flat(cls, numbers: Tensor) -> "Estimates":
-        count = len(numbers) // 3
-        logprobs, values, reference_logprobs, final_value = numbers.split([count, count, count, 1])
-        return cls(logprobs, values, reference_logprobs, float(final_value))
+    def from_flat(cls, numbers: Tensor, tokens: int) -> "Estimates":
+        """From what `flat` made of the estimates of N tokens."""
+        parts = [tokens, tokens, tokens, 1, len(numbers) - 3 * tokens - 1]
+        logprobs, values, reference_logprobs, final_value, entropies = numbers.split(parts)
+        return cls(logprobs, values, reference_logprobs, float(final_value), entropies)
 
 
 @dataclass(frozen=True, slots=True)

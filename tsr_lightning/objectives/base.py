@@ -22,6 +22,7 @@ class Needs:
         values: a critic and its values.
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
+        entropies: those of the policy that sampled.
         tree: all that each search proposed, in `Trajectory.tree`.
         best_of_tree: the best outcome below a response stands for all of them.
         scores_of_tree: the score of a state stands for the return that is still to come there.
@@ -38,6 +39,7 @@ class Needs:
     values: bool = False
     final_values: bool = False
     reference: bool = False
+    entropies: bool = False
     tree: bool = False
     best_of_tree: bool = False
     scores_of_tree: bool = False

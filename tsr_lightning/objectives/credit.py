@@ -4,12 +4,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.objectives.advantages import Advantages, whiten
 from tsr_lightning.objectives.aggregation import Aggregation
 from tsr_lightning.objectives.searched import CreditOverride
 from tsr_lightning.trajectory import Comparison, Group, Member
+
+
+def restricted_to_uncertain(credits: Sequence[Credit], entropies: Sequence[Tensor], quantile: float) -> list[Credit]:
+    """Advantages 0 where the policy was surer than in this share of the tokens: the mask of
+    https://arxiv.org/abs/2506.01939, as TRL's `top_entropy_quantile`.
+
+    A surrogate is proportional to the advantage, so it alone loses these tokens; entropy bonus, KL term and normalizers
+    keep them. Departs from TRL, which takes the entropies of the present policy and the quantile of a micro-batch: here
+    both are those of the whole rollout, before its updates.
+
+    Args:
+        credits: one per member.
+        entropies: [N] of each.
+        quantile: share of the tokens with a weight that is kept.
+    """
+    counted = [spread[credit.weights > 0] for credit, spread in zip(credits, entropies, strict=True)]
+    if not any(map(len, counted)):
+        return list(credits)
+    threshold = torch.cat(counted).quantile(1 - quantile)
+    return [
+        replace(credit, advantages=credit.advantages * (spread >= threshold))
+        for credit, spread in zip(credits, entropies, strict=True)
+    ]
 
 
 def without_critic(credit: Credit) -> Credit:

@@ -73,6 +73,7 @@ def estimates_of(member: Member, given: Needs) -> Estimates:
         values=figures(count, 0.2, given.values),
         reference_logprobs=figures(count, -1.1, given.reference),
         final_value=0.3 if given.final_values else float("nan"),
+        entropies=figures(count, 0.7, given.entropies),
     )
 
 

@@ -13,6 +13,7 @@ from tsr_lightning.objectives.credit import (
     apply_override,
     penalise_format,
     regroup,
+    restricted_to_uncertain,
     weighted,
     whitened,
     without_critic,
@@ -45,6 +46,9 @@ class PolicyGradient(Objective):
             loss, with its entropy and KL terms and normalizers: DAPO's overlong filtering, TRL's
             mask_truncated_completions. Their returns stay in baseline and whitening, and the critic trains on them.
             The environment's own limit of turns masks nothing: it is part of the task, and most failures end by it.
+        top_entropy_quantile: the share of a rollout's tokens, those in which the policy was least sure, that the
+            surrogate trains; 1 trains all, 0.2 is the 80/20 rule of https://arxiv.org/abs/2506.01939. See
+            `credit.restricted_to_uncertain`.
         kl: the term that keeps the policy near the reference; null computes no reference.
         entropy_coefficient: the weight of the entropy bonus.
         critic: the critic's loss, where the estimator needs one.
@@ -59,6 +63,7 @@ class PolicyGradient(Objective):
     whiten: bool = False
     format_penalty: float = 0.0
     mask_truncated: bool = False
+    top_entropy_quantile: float = 1.0
     kl: KL | None = None
     entropy_coefficient: float = 0.001
     critic: ValueLoss | None = None
@@ -68,6 +73,9 @@ class PolicyGradient(Objective):
         name = type(self).__name__
         require_coefficient(f"{name}.entropy_coefficient", self.entropy_coefficient)
         require_coefficient(f"{name}.format_penalty", self.format_penalty)
+        share = self.top_entropy_quantile
+        remedy = "it is the share of tokens that are trained; use e.g. 0.2, or 1 for all"
+        require(0 < share <= 1, f"{name}.top_entropy_quantile", share, remedy)
         needed, given = self.advantage.needs.values, self.critic is not None
         estimator = type(self.advantage).__name__
         remedy = f"use ValueLoss, since {estimator} needs one" if needed else f"use null, since {estimator} needs none"
@@ -106,7 +114,8 @@ class PolicyGradient(Objective):
         quantities = tuple(dict.fromkeys([*needs.quantities, *self.surrogate.quantities]))
         of_demonstrations = self.supervised is None or (self.kl is not None and self.kl.in_rewards)
         needs = replace(needs, demonstrated_logprobs=of_demonstrations, quantities=quantities)
-        return self.searched.needs_with(replace(needs, reference=self.kl is not None))
+        entropies = needs.entropies or self.top_entropy_quantile < 1
+        return self.searched.needs_with(replace(needs, reference=self.kl is not None, entropies=entropies))
 
     @property
     def minimum_compared(self) -> int:
@@ -178,6 +187,9 @@ class PolicyGradient(Objective):
         # rollout has searches alone it learns what these reach.
         learns_values = not self.needs.tree and not any(each.compared for group in shaped for each in group)
         finished = [self._finished(*pair, learns_values) for pair in zip(credits, members, strict=True)]
+        if self.top_entropy_quantile < 1:
+            entropies = [each.entropies for own in estimates for each in own]
+            finished = restricted_to_uncertain(finished, entropies, self.top_entropy_quantile)
         return regroup(finished, groups)
 
     def _finished(self, credit: Credit, member: Member, learns_values: bool) -> Credit:

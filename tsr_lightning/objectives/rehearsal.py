@@ -32,6 +32,7 @@ _NEEDED: Mapping[str, str] = {
     "values": "the critic's values",
     "final_values": "the critic's value after the last turn",
     "reference": "the log-probabilities under the reference",
+    "entropies": "the policy's entropies",
 }
 
 
@@ -198,7 +199,7 @@ def _check_needs(name: str, needs: Needs, what: str, compute: Callable[[Needs], 
         with warnings.catch_warnings(action="ignore"):  # such as of the spread of a single number, which is NaN
             if compute(needs).isfinite().all():
                 return
-            everything = Needs(logprobs=True, values=True, final_values=True, reference=True)
+            everything = Needs(logprobs=True, values=True, final_values=True, reference=True, entropies=True)
             undeclared = [need for need, is_declared in _declared(needs).items() if not is_declared]
             without: dict[str, dict[str, Any]] = {need: {need: False} for need in undeclared}
             read = [need for need in undeclared if not compute(replace(everything, **without[need])).isfinite().all()]
@@ -218,6 +219,7 @@ def _declared(needs: Needs) -> dict[str, bool]:
         "values": needs.values,
         "final_values": needs.final_values,
         "reference": needs.reference,
+        "entropies": needs.entropies,
     }
 
 

@@ -12,7 +12,7 @@ from tsr_lightning.objectives.base import Needs, Objective
 from tsr_lightning.objectives.made_up import estimates_of
 from tsr_lightning.trajectory import Comparison, Group, Member
 
-_EVERYTHING = Needs(logprobs=True, values=True, final_values=True, reference=True)
+_EVERYTHING = Needs(logprobs=True, values=True, final_values=True, reference=True, entropies=True)
 
 
 def check_advantages(name: str, returns: Tensor, risen: Tensor) -> None:

@@ -137,11 +137,12 @@ def shared_estimates(
     passed = [one.sequences if one.computed or needs.reference else () for one in asked]
     shares = share_out([[sequence.inputs for sequence in sequences] for sequences in passed], ranks.world_size)
     own = [each.flat() for each in estimate([asked[i] for i in shares[ranks.rank]])]
-    lengths = [3 * one.piece.trained_tokens + 1 for one in asked]
+    tokens = [one.piece.trained_tokens for one in asked]
+    lengths = [(3 + needs.entropies) * count + 1 for count in tokens]
     of_rank = [sum(lengths[i] for i in share) for share in shares]
     gathered = ranks.gather_tensors(torch.cat(own) if own else torch.empty(0), of_rank)
     found = {
-        i: Estimates.from_flat(numbers)
+        i: Estimates.from_flat(numbers, tokens[i])
         for share, tensor in zip(shares, gathered, strict=True)
         for i, numbers in zip(share, tensor.split([lengths[i] for i in share]), strict=True)
     }

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
 
-from tsr_lightning.batching.packing import pack
+from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, sampled_logprobs
 from tsr_lightning.batching.tensors import Estimates, Outputs
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.policy.model import Policy, Reference
+from tsr_lightning.policy.model import Policy
 from tsr_lightning.trajectory import Piece
 
+Forward = Callable[[Packed, float], Outputs]  # of packed sequences, at a temperature
 Precision = Callable[[], AbstractContextManager[None]]  # the context of a forward pass, such as autocast
 
 
@@ -37,26 +39,30 @@ def estimates(
         precision: that of the updates.
     """
 
-    def outputs_of(model: Policy | Reference, sequences: Sequence[TrainingSequence]) -> list[Outputs]:
+    def outputs_of(forward: Forward, sequences: Sequence[TrainingSequence]) -> list[Outputs]:
         with torch.no_grad(), precision():
-            return _outputs(model, sequences, temperature, micro_batch_tokens, next(policy.parameters()).device)
+            return _outputs(forward, sequences, temperature, micro_batch_tokens, next(policy.parameters()).device)
 
     sequences = [sequence for one in asked if one.computed for sequence in one.sequences]
     truncated = [i for i, one in enumerate(asked) if needs.final_values and one.piece.final_prompt]
-    outputs = iter(outputs_of(policy, [*sequences, *(_final_context(asked[i].piece) for i in truncated)]))
-    logprobs, values = [], []
+    of_policy = partial(policy.outputs, entropies=needs.entropies)
+    outputs = iter(outputs_of(of_policy, [*sequences, *(_final_context(asked[i].piece) for i in truncated)]))
+    logprobs, values, entropies = [], [], []
     for piece, own, is_computed in asked:
         of_own = [next(outputs) for _ in own] if is_computed else []
         zeros = torch.zeros(piece.trained_tokens)
         logprobs.append(torch.cat([one.logprobs for one in of_own]) if of_own else sampled_logprobs(piece))
         values.append(torch.cat([one.values for one in of_own]) if of_own else zeros)
+        entropies.append(torch.cat([one.entropies for one in of_own]) if needs.entropies else torch.empty(0))
     final = {i: float(one.values) for i, one in zip(truncated, outputs, strict=True)}
     reference = [torch.zeros(one.piece.trained_tokens) for one in asked]
     if needs.reference:
-        of_reference = iter(outputs_of(policy.reference, [sequence for one in asked for sequence in one.sequences]))
+        of_reference = iter(
+            outputs_of(policy.reference.outputs, [sequence for one in asked for sequence in one.sequences])
+        )
         reference = [torch.cat([next(of_reference).logprobs for _ in one.sequences]) for one in asked]
     return [
-        Estimates(*columns, final.get(i, 0.0))
+        Estimates(*columns, final.get(i, 0.0), entropies[i])
         for i, columns in enumerate(zip(logprobs, values, reference, strict=True))
     ]
 
@@ -82,7 +88,7 @@ def logprobs_behind(
 
 
 def _outputs(
-    model: Policy | Reference,
+    forward: Forward,
     sequences: Sequence[TrainingSequence],
     temperature: float,
     micro_batch_tokens: int,
@@ -91,7 +97,7 @@ def _outputs(
     """The outputs of each sequence, on the CPU."""
     found: dict[int, Outputs] = {}
     for indices, batch in micro_batches(sequences, micro_batch_tokens):
-        outputs = model.outputs(batch.packed.to(device), temperature)
+        outputs = forward(batch.packed.to(device), temperature)
         sizes = [sequences[i].trained_tokens for i in indices]
         parts = [figure.cpu().split(sizes) for figure in (outputs.logprobs, outputs.entropies, outputs.values)]
         found.update(zip(indices, map(Outputs, *parts), strict=True))

@@ -39,6 +39,8 @@ def check_updates(objective: Objective, updates: Updates) -> None:
         require(objective.needs.logprobs, "data.updates.reuse_logprobs", True, remedy)
         remedy = f"the critic of {name} needs the pass that it would save; use false"
         require(not objective.needs.values, "data.updates.reuse_logprobs", True, remedy)
+        remedy = f"{name} needs entropies (top_entropy_quantile), of the pass that it would save; use false"
+        require(not objective.needs.entropies, "data.updates.reuse_logprobs", True, remedy)
 
 
 def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) -> frozenset[int]:
@@ -52,7 +54,7 @@ def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) 
         updates: the settings.
         key: of the epoch.
     """
-    if needs.values:
+    if needs.values or needs.entropies:
         return frozenset(range(len(pieces)))
     sampled = [i for i, piece in enumerate(pieces) if piece.origin is not Origin.DEMONSTRATED]
     needed = frozenset(range(len(pieces)) if needs.demonstrated_logprobs else sampled)
