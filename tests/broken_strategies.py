@@ -6,7 +6,7 @@ from typing import Any
 
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.scorers import Critic, Scorer
-from tsr_lightning.search.strategies import Beam, BestOfN, Sample, Strategy
+from tsr_lightning.search.strategies import Beam, BestOfN, Greedy, Sample, Strategy
 from tsr_lightning.search.traits import Traits
 from tsr_lightning.search.tree import Expand, Node, Search, flat
 from tsr_lightning.trajectory import Origin
@@ -115,6 +115,18 @@ class BranchesInSecret(Wrapper):
 class NoExpert(Wrapper):
     strategy: Strategy = field(default_factory=Sample)
     traits = replace(SAMPLES, origin=Origin.DEMONSTRATED)
+
+
+@dataclass(frozen=True)
+class GreedyInSecret(Wrapper):
+    strategy: Strategy = field(default_factory=Greedy)
+    traits = SAMPLES
+
+
+@dataclass(frozen=True)
+class SamplesAndIsGreedy(Wrapper):
+    strategy: Strategy = field(default_factory=Sample)
+    traits = replace(SAMPLES, origin=Origin.GREEDY)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ GOAL, TURNS = 9, 6
 MOVES = {"a": 1, "b": 2, "c": -1, "d": 0}
 LETTERS = ("aabbcdx", "abbbcdd")  # first letters of a response, for prompts of even and of odd length
 MAX_LETTERS = 3  # of a response
+GREEDY = Key(5)  # names the draws at temperature 0, of which a prompt has only one response
 
 
 class Walk:
@@ -120,7 +121,8 @@ class Scripted(Engine):
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         self.calls.append("generate")
-        groups = [[self.another(prompt, Key(seed)) for seed in prompt.seeds] for prompt in prompts]
+        keys = [[GREEDY if temperature == 0 else Key(seed) for seed in prompt.seeds] for prompt in prompts]
+        groups = [[self.another(prompt, key) for key in own] for prompt, own in zip(prompts, keys, strict=True)]
         self.costs += Costs(tokens_generated=sum(len(response.ids) for group in groups for response in group))
         return groups
 

@@ -58,6 +58,12 @@ class Origin(Enum):
     SAMPLED = "sampled"  # by the policy, none selected: what an on-policy gradient is defined on
     SEARCHED = "searched"  # by the policy, selected among candidates
     DEMONSTRATED = "demonstrated"  # by the environment's oracle, or read from a file
+    GREEDY = "greedy"  # the policy's likeliest tokens: what its samples may be compared with, and no sample itself
+
+    @property
+    def is_sampled(self) -> bool:
+        """True if every response is a draw of the policy at the temperature of training, selected or not."""
+        return self in (Origin.SAMPLED, Origin.SEARCHED)
 
 
 class Ended(Enum):

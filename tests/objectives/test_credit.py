@@ -22,8 +22,10 @@ from tsr_lightning.objectives import (
     Constant,
     Credit,
     Estimates,
+    GreedyBaseline,
     GroupNormalised,
     ImitateSuccesses,
+    K1Reward,
     Needs,
     Objective,
     PolicyGradient,
@@ -269,6 +271,20 @@ def test_credit_agrees_with_compares_and_imitates(objective: Objective):
         assert (before[i].weights > 0).item() == (compared or imitated)
         if imitated:
             assert before[i].advantages.item() == 1
+
+
+def test_greedy_play_is_a_baseline_that_is_not_trained():
+    # Returns 1 and 3 less KL penalties of .5 a token, and 1.5 of greedy play: 1 - 1 - 1.5 and 3 - 1.5 - 1.5.
+    greedy = trajectory((2, 1.5), origin=Origin.GREEDY)
+    one, lost = group(trajectory((2, 1.0)), trajectory((1, 0.0), (2, 3.0)), greedy), group(trajectory((2, 5.0)))
+    own = [
+        [dataclasses.replace(estimates(each), logprobs=torch.full((each.trained_tokens,), 0.5)) for each in of]
+        for of in (one.trajectories, lost.trajectories)
+    ]
+    first, second = GRPO(advantage=GreedyBaseline(), kl=K1Reward(1.0)).credit([one, lost], own)
+    close(first[0].advantages, [-1.5] * 2)
+    close(first[1].advantages, [0.0] * 3)
+    assert [bool(each.weights.any()) for each in (*first, *second)] == [True, True, False, False]
 
 
 def test_the_surrogate_keeps_the_tokens_in_which_the_policy_was_least_sure():

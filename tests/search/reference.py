@@ -7,7 +7,7 @@ driver.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.fakes import MOVES, Guided, Letters, Scripted
+from tests.fakes import GREEDY, MOVES, Guided, Letters, Scripted
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.rng import Key, Stream
@@ -15,7 +15,7 @@ from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
-from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
+from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Greedy, Lookahead, RandomActions, Sample, Strategy
 from tsr_lightning.trajectory import Candidate, Ended, Message, Origin, Trajectory, Turn
 
 SCORERS: list[Scorer] = [
@@ -26,6 +26,7 @@ SCORERS: list[Scorer] = [
 ]
 STRATEGIES: list[Strategy] = [
     Sample(),
+    Greedy(),
     *(BestOfN(n, commit) for n in (1, 2, 5) for commit in ("keep", "resample")),
     *(
         Beam(*sizes, scorer, commit)
@@ -51,6 +52,7 @@ STRATEGIES: list[Strategy] = [
 ]
 ORIGINS = {  # of strategies with candidates to choose among
     Sample: Origin.SAMPLED,
+    Greedy: Origin.GREEDY,
     BestOfN: Origin.SEARCHED,
     Beam: Origin.SEARCHED,
     Lookahead: Origin.SEARCHED,
@@ -68,6 +70,7 @@ SINGLE_CANDIDATE = [
 ]
 FEW: list[Strategy] = [
     Sample(),
+    Greedy(),
     BestOfN(3),
     BestOfN(3, "resample"),
     Beam(2, 4, CriticValue()),
@@ -189,6 +192,11 @@ class Reference:
         strategy = self.task.strategy
         if isinstance(strategy, Sample):
             return self.sample(self.root)
+        if isinstance(strategy, Greedy):
+            point = self.root
+            while not point.done:
+                point = self.propose(point, greedy=True)
+            return point
         if isinstance(strategy, Expert):
             return self.demonstrate(lambda env, key: env.oracle(strategy.noise, key))
         if isinstance(strategy, RandomActions):
@@ -278,13 +286,13 @@ class Reference:
             ]
         return ranked(strategy.scorer, pool)[0]
 
-    def propose(self, point: Point, excluding: Sequence[Point] = ()) -> Point:
+    def propose(self, point: Point, excluding: Sequence[Point] = (), greedy: bool = False) -> Point:
         """One more candidate, with its own noise."""
         key = self.child_key(point)
         turns = [other.turn for other in excluding if other.turn]
         excluded = tuple(Response(turn.response, turn.behaviour_logprobs, turn.finished) for turn in turns)
         prompt = Prompt(point.ids, (), self.room(point), excluded)
-        response = Scripted().another(prompt, key.fold_in(Stream.POLICY))
+        response = Scripted().another(prompt, GREEDY if greedy else key.fold_in(Stream.POLICY))
         point.proposals.append(self.step(point, response, key, key.fold_in(Stream.BRANCH)))
         return point.proposals[-1]
 

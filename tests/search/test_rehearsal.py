@@ -59,6 +59,11 @@ def test_a_scorer_that_is_shipped_is_as_it_says(scorer: Scorer) -> None:
             r"ForgetsRoot failed .*: ValueError: Node\.score was read and never set; this is the root: .*scores_every",
         ),
         (
+            broken.GreedyInSecret(),
+            r"GreedyInSecret\.traits\.origin is SAMPLED, .* greedy responses, which are no samples",
+        ),
+        (broken.SamplesAndIsGreedy(), r"SamplesAndIsGreedy\.traits\.origin is GREEDY, .* it samples responses"),
+        (
             broken.ForgetsReplacement(),
             r"ForgetsReplacement\.traits\.without_replacement is False, and in a rehearsal it",
         ),

@@ -14,6 +14,7 @@ from tsr_lightning.objectives import (
     SFT,
     DrGRPO,
     GiGPO,
+    GreedyBaseline,
     ImitateSuccesses,
     MaxRL,
     MeanBackup,
@@ -32,7 +33,7 @@ from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, Plan, PlanEntry, SearchFailedGroups, Uniform
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
-from tsr_lightning.search.strategies import Beam, Expert, Sample, Strategy
+from tsr_lightning.search.strategies import Beam, Expert, Greedy, Sample, Strategy
 from tsr_lightning.training.plan_check import check_plan
 
 IMITATING = GRPO(searched=ImitateSuccesses())
@@ -164,6 +165,17 @@ def test_one_search_per_instance_trains(empty_folder):
     run = tsr("fit", "--config", "sokoban.yaml", *QUICK, *one_each, *parity, "--model.policy.model", TINY).trainer
     assert run.global_step == 2
     assert run.callback_metrics["train/policy_weight"] > 0
+
+
+def test_greedy_play_and_its_baseline_go_together():
+    remax, both = GRPO(advantage=GreedyBaseline()), Mixed([PlanEntry(Sample(), 1), PlanEntry(Greedy(), 1)])
+    check_plan(remax, both)
+    with pytest.raises(ConfigError, match=r"no greedy trajectory in epoch 2.*by the strategy Greedy"):
+        check_plan(remax, Phases([both, Uniform(Sample(), 8)], [2]))
+    with pytest.raises(ConfigError, match=r"greedy trajectories are a baseline, and PPO has another; leave them out"):
+        check_plan(PPO(), both)
+    with pytest.raises(ConfigError, match=r"under TreeCredit .* no greedy play of the instance; use LeaveOneOut"):
+        GRPO(advantage=GreedyBaseline(), searched=TreeCredit())
 
 
 TREE = GRPO(searched=TreeCredit())

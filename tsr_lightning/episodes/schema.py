@@ -85,7 +85,7 @@ class Episode:
     member: int  # of the instance's group
     env: int  # index in the header's `envs`
     strategy: str
-    origin: str  # sampled, searched, demonstrated
+    origin: str  # sampled, searched, demonstrated, greedy
     ended: str | None
     episode_return: float
     policy_epochs: int | None  # that the policy of its responses had been trained for

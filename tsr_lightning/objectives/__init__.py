@@ -7,6 +7,7 @@ from tsr_lightning.objectives.backups import Backup, MaxBackup, MeanBackup
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.estimators import (
     AdvantageEstimator,
+    GreedyBaseline,
     GroupNormalised,
     LeaveOneOut,
     OptimalBaseline,
@@ -84,6 +85,7 @@ __all__ = [
     "GeometricMean",
     "GiGPO",
     "GraphCredit",
+    "GreedyBaseline",
     "GroupInGroup",
     "GroupNormalised",
     "ImitateEverySuccess",

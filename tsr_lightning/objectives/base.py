@@ -23,6 +23,7 @@ class Needs:
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
         entropies: those of the policy that sampled.
+        greedy: a greedy trajectory in each group, which samples are compared with.
         tree: all that each search proposed, in `Trajectory.tree`.
         best_of_tree: the best outcome below a response stands for all of them.
         scores_of_tree: the score of a state stands for the return that is still to come there.
@@ -40,6 +41,7 @@ class Needs:
     final_values: bool = False
     reference: bool = False
     entropies: bool = False
+    greedy: bool = False
     tree: bool = False
     best_of_tree: bool = False
     scores_of_tree: bool = False
@@ -100,7 +102,7 @@ class Objective(ABC):
 
     def compares(self, origin: Origin) -> bool:
         """True if the return of a trajectory of this origin is compared with a baseline."""
-        return origin is not Origin.DEMONSTRATED
+        return origin.is_sampled
 
     def imitates(self, member: Member) -> bool:
         """True if a member that is not compared is made more likely."""

@@ -23,7 +23,7 @@ from tsr_lightning.objectives.advantages import (
     uniform,
 )
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.trajectory import Member
+from tsr_lightning.trajectory import Member, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,26 @@ class LeaveOneOut(AdvantageEstimator):
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         return outcome_advantages(groups, leave_one_out)
+
+
+@dataclass(frozen=True)
+class GreedyBaseline(AdvantageEstimator):
+    """A trajectory's return minus that of the policy's greedy play of the instance: ReMax's advantage,
+    https://arxiv.org/abs/2310.10505, for which one sample an instance is enough.
+
+    The greedy trajectory is one of the group, by the strategy `Greedy`, and not trained on; a group that lost it is
+    left out. Its rewards alone are the baseline, without a KL penalty, which needs samples.
+    """
+
+    needs = Needs(greedy=True)
+
+    def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
+        def of(group: Sequence[ShapedTrajectory]) -> list[Advantages]:
+            baseline = next((sum(one.rewards) for one in group if one.member.origin is Origin.GREEDY), None)
+            own = [uniform(each.member.trained_tokens, each.episode_return - (baseline or 0.0)) for each in group]
+            return _left_out(group, own) if baseline is None else own
+
+        return [of(group) for group in groups]
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class GraphCredit(SearchedCredit):
     def comparisons(self, group: Group, minimum_compared: int) -> list[Group | Comparison]:
         """The trajectories that are imitated as a whole, and the comparison of each state with responses enough."""
         whole = tuple(each for each in group.trajectories if self.imitates(each) or each.origin is Origin.DEMONSTRATED)
-        played = [each for each in group.trajectories if each.origin is not Origin.DEMONSTRATED]
+        played = [each for each in group.trajectories if each.origin.is_sampled]
         states = [state for state in self._states(played) if len(state.members) >= minimum_compared]
         if self.drop_uniform and minimum_compared > 1:
             states = [state for state in states if varies(state.members)]

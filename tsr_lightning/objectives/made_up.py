@@ -19,9 +19,16 @@ _MESSAGES = (Message("user", "observation"),)
 
 
 def made_up_groups(members: int, needs: Needs) -> list[Group]:
-    """Groups of different returns; half of the members succeed, and in each group another one is the first to."""
+    """Groups of different returns; half of the members succeed, and in each group another one is the first to. Where
+    greedy play is needed, that of each group fails."""
+
+    def greedy(group: int) -> list[Trajectory]:
+        failed = _trajectory(group, 1 - group % 2, needs)
+        return [replace(failed, member=members, strategy="Greedy", origin=Origin.GREEDY)] if needs.greedy else []
+
     return [
-        Group(group, tuple(_trajectory(group, member, needs) for member in range(members))) for group in range(GROUPS)
+        Group(group, tuple([_trajectory(group, member, needs) for member in range(members)] + greedy(group)))
+        for group in range(GROUPS)
     ]
 
 
@@ -80,7 +87,9 @@ def estimates_of(member: Member, given: Needs) -> Estimates:
 def shaped(trajectory: Trajectory, given: Needs, scale: float) -> ShapedTrajectory:
     estimates = estimates_of(trajectory, given)
     rewards = tuple(scale * turn.reward for turn in trajectory.turns)
-    return ShapedTrajectory(trajectory, estimates, rewards, torch.zeros(trajectory.trained_tokens), compared=True)
+    return ShapedTrajectory(
+        trajectory, estimates, rewards, torch.zeros(trajectory.trained_tokens), trajectory.origin.is_sampled
+    )
 
 
 def micro_batch(given: Needs, quantities: Mapping[str, Tensor]) -> tuple[Targets, Outputs]:

@@ -103,6 +103,10 @@ class PolicyGradient(Objective):
         require(not self.advantage.needs.state_keys, f"{name}.advantage", estimator, remedy)
         remedy = f"under {credit} a response is compared by its value, not by success alone; use GroupNormalised"
         require(self.advantage.uses_rewards, f"{name}.advantage", estimator, remedy)
+        remedy = (
+            f"under {credit} responses are compared in their state, and no greedy play of the instance; use LeaveOneOut"
+        )
+        require(not self.advantage.needs.greedy, f"{name}.advantage", estimator, remedy)
         remedy = f"under {credit} every response is an episode that ended; use bootstrap_truncated: false"
         require(not self.advantage.needs.final_values, f"{name}.advantage", estimator, remedy)
         remedy = f"under {credit} no penalty on rewards reaches the values of later turns; use UnbiasedK3, K3 or K2"

@@ -185,7 +185,7 @@ def rehearse_estimator(estimator: AdvantageEstimator) -> None:
             for one in group.trajectories
         ]
         check_advantages(name, _joined(own), advantages(needs, members) - advantages(needs, members, scale=-3.0))
-    [trajectory] = made_up_groups(1, needs)[0].trajectories
+    trajectory, *_ = made_up_groups(1, needs)[0].trajectories
     if not reads_rewards and estimator.return_of(trajectory, [0.0]) != estimator.return_of(trajectory, [1.0]):
         raise ConfigError(
             f"{name}.return_of changes with the rewards, and its advantages do not: let it return what they compare, "

@@ -63,7 +63,7 @@ class Unchanged(SearchedCredit):
     """A searched trajectory is credited as if the policy had sampled it (the paper)."""
 
     def compares(self, origin: Origin) -> bool:
-        return origin is not Origin.DEMONSTRATED
+        return origin.is_sampled
 
     def override(self, member: Member) -> CreditOverride | None:
         return None if self.compares(member.origin) else LEFT_OUT

@@ -85,6 +85,8 @@ class TreeCredit(SearchedCredit):
                 return self.imitates(trajectory)
             case Origin.DEMONSTRATED:
                 return True
+            case Origin.GREEDY:
+                return False
 
     def _states(self, trees: Sequence[Sequence[Candidate]]) -> list[tuple["ExpandedState", tuple[TreePath, ...]]]:
         """The expanded states, each with the responses drawn there."""

@@ -18,7 +18,7 @@ from tsr_lightning.rollout.memory import PeakMemory
 from tsr_lightning.search.driver import Driver
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.search.progress import Report
-from tsr_lightning.trajectory import Group, Origin
+from tsr_lightning.trajectory import Group
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class DynamicSampling:
 
 def sampled_size(plan: Plan, epoch: int) -> int:
     """How many members of a group the policy samples in an epoch; where it is 0, there is nothing to draw again."""
-    return sum(e.count for e in plan.entries(epoch) if e.strategy.traits.origin is not Origin.DEMONSTRATED)
+    return sum(e.count for e in plan.entries(epoch) if e.strategy.traits.origin.is_sampled)
 
 
 def sample_dynamically(draw: Callable[[int], Rollout], sampling: DynamicSampling, objective: Objective) -> Rollout:

@@ -4,7 +4,7 @@ from tsr_lightning.search.branching import ContrastBeam, SuffixRestarts, Vine
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.random_rollouts import RandomRollouts
-from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
+from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Greedy, Lookahead, RandomActions, Sample, Strategy
 
 __all__ = [
     "Beam",
@@ -12,6 +12,7 @@ __all__ = [
     "ContrastBeam",
     "Expert",
     "FirstImprovement",
+    "Greedy",
     "Lookahead",
     "RandomActions",
     "RandomRollouts",

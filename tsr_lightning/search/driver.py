@@ -250,14 +250,16 @@ class Driver:
         self.costs += self.engine.take_costs()
 
     def _sample(self, wave: Sequence[Request]) -> list[list[Response]]:
-        """The responses to each node of every `Expand` of the wave, in order, by one engine call, and another for each
-        further response without replacement."""
+        """The responses to each node of every `Expand` of the wave, in order, by one engine call, another for each
+        further response without replacement, and one for greedy responses."""
         asked = [(node, request) for request in wave if isinstance(request, Expand) for node in request.nodes]
         groups: list[list[Response]] = [[] for _ in asked]
         while wanted := [i for i, (_, expand) in enumerate(asked) if len(groups[i]) < expand.count]:
             started = time.perf_counter()
+            greedy = all(asked[i][1].greedy for i in wanted)  # these are left to the last
+            wanted = [i for i in wanted if asked[i][1].greedy == greedy]
             prompts = [self._prompt(*asked[i], len(groups[i])) for i in wanted]
-            sampled = self.engine.generate(prompts, self.temperature)
+            sampled = self.engine.generate(prompts, 0.0 if greedy else self.temperature)
             self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
             _require_finite(sampled)
             for i, responses in zip(wanted, sampled, strict=True):

@@ -152,6 +152,11 @@ def _check_requests(name: str, traits: Traits, run: Drive) -> None:
             else "the policy plays some of its turns"
         )
         raise _differs(name, "origin", traits.origin.name, did)
+    greedy = [request.greedy for request in run.requests if isinstance(request, Expand)]
+    if traits.origin is Origin.GREEDY and not all(greedy):
+        raise _differs(name, "origin", "GREEDY", "it samples responses")
+    if traits.origin is not Origin.GREEDY and any(greedy):
+        raise _differs(name, "origin", traits.origin.name, "it asks for greedy responses, which are no samples")
     if not traits.branches and any(run.drawn(path) > 1 for path in run.batches):
         raise _differs(name, "branches", False, "it draws several responses in a state")
     if any(isinstance(request, Expand) and request.without_replacement for request in run.requests):

@@ -69,6 +69,19 @@ class Sample(Strategy):
 
 
 @dataclass(frozen=True)
+class Greedy(Strategy):
+    """The policy's likeliest response in every turn: no sample of it, but what its samples can be compared with."""
+
+    traits = Traits(origin=Origin.GREEDY, branches=False, independent_siblings=True, monte_carlo_rollouts=False)
+
+    def __call__(self, root: Node) -> Search:
+        node = root
+        while not node.done:
+            [[node]] = yield Expand([node], 1, greedy=True)
+        return node
+
+
+@dataclass(frozen=True)
 class BestOfN(Strategy):
     """The one of N whole trajectories with the highest return.
 

@@ -13,7 +13,7 @@ class Traits:
 
     Args:
         origin: SAMPLED if no trajectory is chosen by what came of it, SEARCHED if one is chosen among candidates,
-            DEMONSTRATED if a demonstrator plays, such as the environment's oracle.
+            DEMONSTRATED if a demonstrator plays, such as the environment's oracle, GREEDY if all responses are greedy.
         branches: some state gets two responses or more, so that siblings can be compared.
         independent_siblings: how many responses a state gets never depends on what came of some of them, and they are
             drawn with replacement. Stopping at the first success does depend on it: failures would count too often.

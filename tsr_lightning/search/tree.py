@@ -141,11 +141,14 @@ class Expand:
     Without replacement the responses to a node all differ, one sampled after the other, as long as the policy gives
     others any probability (`engines.base.Engine`); the first is a sample as any other. They differ from those of
     earlier requests without replacement too.
+
+    Greedy responses have the likeliest token everywhere (temperature 0), so that all of a node are equal.
     """
 
     nodes: Sequence[Node[Any]]
     count: int
     without_replacement: bool = False
+    greedy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

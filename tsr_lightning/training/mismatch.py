@@ -56,7 +56,7 @@ def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) 
     """
     if needs.values or needs.entropies:
         return frozenset(range(len(pieces)))
-    sampled = [i for i, piece in enumerate(pieces) if piece.origin is not Origin.DEMONSTRATED]
+    sampled = [i for i, piece in enumerate(pieces) if piece.origin.is_sampled]
     needed = frozenset(range(len(pieces)) if needs.demonstrated_logprobs else sampled)
     if needs.logprobs and not updates.reuse_logprobs:
         return needed
@@ -94,7 +94,7 @@ def mismatch_metrics(
     parts = [
         log_ratios(piece, each)
         for i, (piece, each) in enumerate(zip(pieces, estimates, strict=True))
-        if i in compared and piece.origin is not Origin.DEMONSTRATED and piece.trained_tokens
+        if i in compared and piece.origin.is_sampled and piece.trained_tokens
     ]
     if not parts:
         return {}

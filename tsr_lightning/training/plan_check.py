@@ -40,6 +40,7 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
             f"the demonstrations of {type(strategy).__name__} are no samples of the policy, and {name} learns from "
             f"samples; {_SUPERVISED}, or use the objective SFT",
         )
+    _check_greedy(objective, plan)
     remedy = (
         "it compares the responses that a search proposes in one state, and no strategy of data.plan proposes several; "
         "use a search (--config search/beam.yaml), or ImitateSuccesses (--config credit/imitate.yaml)"
@@ -79,6 +80,24 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
             f"without others there is no baseline, so let it compare at least {least}, or none (searched ones need "
             "no group under --config credit/imitate.yaml or credit/tree.yaml), or use PPO",
         )
+
+
+def _check_greedy(objective: Objective, plan: Plan) -> None:
+    """Refuses a baseline of greedy play without that, and greedy play without such a baseline."""
+    name = type(objective).__name__
+    for epoch in range(plan.constant_from + 1):
+        origins = {entry.strategy.traits.origin for entry in plan.entries(epoch) if entry.count}
+        remedy = (
+            f"it has no greedy trajectory in epoch {epoch}, which is the baseline of {name}; add one by the strategy "
+            "Greedy (--config search/greedy_baseline.yaml)"
+        )
+        has_baseline = Origin.GREEDY in origins or not any(map(objective.compares, origins))
+        require(has_baseline or not objective.needs.greedy, "data.plan", type(plan).__name__, remedy)
+        remedy = (
+            f"its greedy trajectories are a baseline, and {name} has another; leave them out, or use the advantage "
+            "GreedyBaseline"
+        )
+        require(objective.needs.greedy or Origin.GREEDY not in origins, "data.plan", type(plan).__name__, remedy)
 
 
 def _check_backup(objective: Objective, strategy: Strategy) -> None:
