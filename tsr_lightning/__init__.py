@@ -41,11 +41,13 @@ PUBLIC = {
         "ImitateEverySuccess",
         "ImitateSuccesses",
         "MaxRL",
+        "Needs",
         "Objective",
         "PolicyGradient",
         "ReinforcePlusPlus",
         "ReinforcePlusPlusBaseline",
         "ReinforceRej",
+        "SearchedCredit",
         "TreeCredit",
         "Unchanged",
     ),
@@ -67,6 +69,7 @@ PUBLIC = {
         "ContrastBeam",
         "Expert",
         "FirstImprovement",
+        "Greedy",
         "Lookahead",
         "RandomActions",
         "RandomRollouts",
@@ -84,7 +87,17 @@ PUBLIC = {
     "training.datamodule": ("RolloutDataModule",),
     "training.optimizer": ("Optimizer",),
     "training.trainer": ("Trainer",),
-    "trajectory": ("Group", "Message", "Origin", "Trajectory", "Turn"),
+    "trajectory": (
+        "Candidate",
+        "Comparison",
+        "Group",
+        "Message",
+        "Origin",
+        "State",
+        "Trajectory",
+        "TreePath",
+        "Turn",
+    ),
 }
 _MODULES = {name: module for module, names in PUBLIC.items() for name in names}
 
@@ -118,11 +131,13 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
         ImitateEverySuccess,
         ImitateSuccesses,
         MaxRL,
+        Needs,
         Objective,
         PolicyGradient,
         ReinforcePlusPlus,
         ReinforcePlusPlusBaseline,
         ReinforceRej,
+        SearchedCredit,
         TreeCredit,
         Unchanged,
     )
@@ -144,6 +159,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
         ContrastBeam,
         Expert,
         FirstImprovement,
+        Greedy,
         Lookahead,
         RandomActions,
         RandomRollouts,
@@ -161,7 +177,17 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.training.datamodule import RolloutDataModule
     from tsr_lightning.training.optimizer import Optimizer
     from tsr_lightning.training.trainer import Trainer
-    from tsr_lightning.trajectory import Group, Message, Origin, Trajectory, Turn
+    from tsr_lightning.trajectory import (
+        Candidate,
+        Comparison,
+        Group,
+        Message,
+        Origin,
+        State,
+        Trajectory,
+        TreePath,
+        Turn,
+    )
 else:  # mypy would take a `__getattr__` to have every name
 
     def __getattr__(name: str) -> Any:

@@ -123,7 +123,7 @@ def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:
                 strategy.demonstrator.check(env, entry.env)
     needs = agent.objective.needs
     for entry in data.mixture if needs.merges_states else ():
-        check_merging(entry.make, "GraphCredit", needs.best_of_tree)
+        check_merging(entry.make, agent.objective.comparing_part, needs.best_of_tree)
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:

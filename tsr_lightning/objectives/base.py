@@ -128,6 +128,11 @@ class Objective(ABC):
         """True if a turn's advantage is lowered whatever the outcome, as for text that could not be read."""
         return False
 
+    @property
+    def comparing_part(self) -> str:
+        """The name of the part that makes `comparisons`, for refusals."""
+        return type(self).__name__
+
     def comparisons(self, group: Group) -> list[Group | Comparison]:
         """Splits a group that was rolled out into what is credited: the group itself, or comparisons within its search
         trees; empty where nothing is learned from it."""

@@ -167,6 +167,10 @@ class PolicyGradient(Objective):
         }
         return {name: value for name, value in settings.items() if value}
 
+    @property
+    def comparing_part(self) -> str:
+        return type(self.searched).__name__
+
     def comparisons(self, group: Group) -> list[Group | Comparison]:
         return self.searched.comparisons(group, self.minimum_compared)
 

@@ -45,9 +45,8 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
         "it compares the responses that a search proposes in one state, and no strategy of data.plan proposes several; "
         "use a search (--config search/beam.yaml), or ImitateSuccesses (--config credit/imitate.yaml)"
     )
-    merges = objective.needs.merges_states
-    credit = "GraphCredit" if merges else "TreeCredit"
-    branches = merges or any(strategy.traits.branches for strategy in plan.strategies)
+    credit = objective.comparing_part
+    branches = objective.needs.merges_states or any(strategy.traits.branches for strategy in plan.strategies)
     require(branches or not objective.needs.tree, "model.objective.init_args.searched", credit, remedy)
     remedy = (
         f"{credit} needs independent responses in a state, and this draws some by what came of others, or without "
