@@ -127,7 +127,7 @@ def test_credit_stays_on_its_token(context: Context, exchanges: Exchanges) -> No
         "value_weights": 700,
         "supervised_weights": 800,
     }
-    assert {f.name for f in columns(Targets)} == {*expected, "turn_starts"}
+    assert {f.name for f in columns(Targets)} == {*expected, "turn_starts", "observation_weights"}
     for name, offset in expected.items():
         assert torch.equal(torch.cat([getattr(sequence.targets, name) for sequence in credited]), number + offset)
     assert torch.equal(torch.cat([s.normalizers for s in credited if s.normalizers is not None]), number + 600)

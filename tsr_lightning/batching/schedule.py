@@ -1,9 +1,9 @@
 """The optimizer steps of an epoch: sequences in minibatches, and these in packed micro-batches for every rank."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -188,18 +188,17 @@ def _sources(sequences: Sequence[TrainingSequence]) -> int:
 def _normalised(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
     """Weights divided so that they sum to (at most) 1 over the optimizer step, as the aggregation defines it."""
     targets = [_targets(sequence) for sequence in sequences]
-    divisor = sum(float(s.normalizers.sum()) for s in sequences if s.normalizers is not None)
-    value_divisor = sum(float(each.value_weights.sum()) for each in targets)
-    supervised_divisor = sum(float(each.supervised_weights.sum()) for each in targets)
-    return [
-        _reweighted(
-            sequence,
-            each.weights / (divisor or 1.0),
-            each.value_weights / (value_divisor or 1.0),
-            each.supervised_weights / (supervised_divisor or 1.0),
-        )
-        for sequence, each in zip(sequences, targets, strict=True)
-    ]
+
+    def total(weights: Iterable[Tensor]) -> float:
+        return sum(float(each.sum()) for each in weights) or 1.0
+
+    divisors = _Divisors(
+        total(s.normalizers for s in sequences if s.normalizers is not None),
+        total(each.value_weights for each in targets),
+        total(each.supervised_weights for each in targets),
+        total(each.observation_weights for each in targets),
+    )
+    return [_divided(sequence, divisors) for sequence in sequences]
 
 
 def _sharded(sequences: Sequence[TrainingSequence], ranks: int) -> list[list[TrainingSequence]]:
@@ -235,12 +234,27 @@ def _batches(packs: Sequence[Sequence[TrainingSequence]]) -> list[Batch]:
 
 def _dummy(sequence: TrainingSequence) -> TrainingSequence:
     """Copies a sequence without weight: it is computed and trains nothing."""
-    zeros = torch.zeros_like(_targets(sequence).weights)
-    return _reweighted(sequence, zeros, zeros, zeros)
+    return _divided(sequence, _Divisors(*[math.inf] * 4))
 
 
-def _reweighted(sequence: TrainingSequence, weights: Tensor, value: Tensor, supervised: Tensor) -> TrainingSequence:
-    targets = replace(_targets(sequence), weights=weights, value_weights=value, supervised_weights=supervised)
+class _Divisors(NamedTuple):
+    """What the weights of a step are divided by."""
+
+    policy: float
+    value: float
+    supervised: float
+    observation: float
+
+
+def _divided(sequence: TrainingSequence, divisors: _Divisors) -> TrainingSequence:
+    own = _targets(sequence)
+    targets = replace(
+        own,
+        weights=own.weights / divisors.policy,
+        value_weights=own.value_weights / divisors.value,
+        supervised_weights=own.supervised_weights / divisors.supervised,
+        observation_weights=own.observation_weights / divisors.observation,
+    )
     return replace(sequence, targets=targets)
 
 

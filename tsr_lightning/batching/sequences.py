@@ -82,6 +82,7 @@ def with_credit(
     tree: int | None = None,
     piece: int | None = None,
     teaches: bool = True,
+    observations: bool = False,
 ) -> list[TrainingSequence]:
     """The sequences of a trajectory or a turn, each with its part of the credit; those without any weight are left out.
 
@@ -93,6 +94,7 @@ def with_credit(
         tree: number of the search trees that it belongs to, if it does.
         piece: its number in the rollout.
         teaches: True if its outcome may move the policy; see `objectives/signal.py`.
+        observations: train the tokens of its observations too.
     """
     targets = Targets(
         old_logprobs=estimates.logprobs,
@@ -104,6 +106,7 @@ def with_credit(
         value_weights=credit.value_weights,
         supervised_weights=credit.supervised_weights,
         turn_starts=torch.cat([sequence.turn_starts for sequence in sequences]),
+        observation_weights=torch.zeros_like(credit.weights),
         quantities={**quantities, **credit.quantities},
     )
 
@@ -111,7 +114,7 @@ def with_credit(
         has_signal = bool(own.supervised_weights.any()) or (
             teaches and bool(((own.weights != 0) & (own.advantages != 0)).any())
         )
-        return replace(
+        with_own = replace(
             sequence,
             targets=own,
             normalizers=normalizers,
@@ -119,22 +122,53 @@ def with_credit(
             piece=piece,
             has_signal=has_signal,
         )
+        return with_observations(with_own, own, normalizers) if observations else with_own
 
     if len(sequences) == 1:  # as with every response of a tree: nothing has to be cut
-        return [credited(sequences[0], targets, credit.normalizers)] if _has_weight(targets) else []
+        parts = [credited(sequences[0], targets, credit.normalizers)]
+        return [part for part in parts if _has_weight(part)]
     parts = []
     start = 0
     for sequence in sequences:
         span = slice(start, start + sequence.trained_tokens)
         start = span.stop
-        part = targets.map(itemgetter(span))
-        if _has_weight(part):
-            parts.append(credited(sequence, part, credit.normalizers[span]))
-    return parts
+        parts.append(credited(sequence, targets.map(itemgetter(span)), credit.normalizers[span]))
+    return [part for part in parts if _has_weight(part)]
 
 
-def _has_weight(targets: Targets) -> bool:
-    return any(weights.any() for weights in (targets.weights, targets.value_weights, targets.supervised_weights))
+def with_observations(sequence: TrainingSequence, targets: Targets, normalizers: Tensor) -> TrainingSequence:
+    """The sequence with all ids after its first response as trained tokens: those that nobody sampled are observations,
+    with the chat template's around them, of weight 1 each in `observation_weights` and of none elsewhere.
+
+    Their other targets are those of the sampled token before them, so that every figure of a loss is finite.
+
+    Args:
+        sequence: of N sampled ids.
+        targets: of these.
+        normalizers: [N] of these.
+    """
+    mask = sequence.mask.cumsum(0) > 0
+    sampled = sequence.mask[mask]
+    last = sampled.cumsum(0) - 1
+    repeated = targets.map(lambda column: column[last])
+    begins = sampled.logical_not() & torch.cat([sampled[:1], sampled[:-1]])
+    own = replace(
+        repeated,
+        weights=repeated.weights * sampled,
+        value_weights=repeated.value_weights * sampled,
+        supervised_weights=repeated.supervised_weights * sampled,
+        turn_starts=repeated.turn_starts * sampled + begins,
+        observation_weights=sampled.logical_not().float(),
+    )
+    has_signal = sequence.has_signal or not bool(sampled.all())
+    return replace(sequence, mask=mask, targets=own, normalizers=normalizers[last] * sampled, has_signal=has_signal)
+
+
+def _has_weight(sequence: TrainingSequence) -> bool:
+    own = sequence.targets
+    assert own is not None
+    kinds = (own.weights, own.value_weights, own.supervised_weights, own.observation_weights)
+    return any(weights.any() for weights in kinds)
 
 
 def sampled_logprobs(piece: Piece) -> Tensor:

@@ -59,8 +59,8 @@ class Credit:
 class Targets:
     """Targets that the loss compares the model's outputs with. All [N], float32.
 
-    In a micro-batch, the three weights are already divided: each sums to (at most) 1 over the optimizer step,
-    micro-batches and ranks included.
+    In a micro-batch, the weights are already divided: each sums to (at most) 1 over the optimizer step, micro-batches
+    and ranks included.
     """
 
     old_logprobs: Tensor  # before the updates
@@ -72,6 +72,7 @@ class Targets:
     value_weights: Tensor
     supervised_weights: Tensor
     turn_starts: Tensor  # 1 at the first trained token of each turn, 0 at the others; no turn is split
+    observation_weights: Tensor = field(default_factory=lambda: torch.empty(0))  # of the observation loss
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # further ones by name: `Needs.quantities`
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Targets":

@@ -31,7 +31,7 @@ from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
-from tsr_lightning.training.setting_checks import check_void
+from tsr_lightning.training.setting_checks import check_observations, check_void
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
@@ -131,6 +131,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     check_plan(agent.objective, data.plan, data.demonstrations)
     check_updates(agent.objective, data.updates)
     check_void(agent.objective, data.plan, data.updates)
+    check_observations(agent.objective, data.context)
     if data.dynamic_sampling is not None:
         data.dynamic_sampling.check(data.plan)
 

@@ -21,7 +21,7 @@ from tsr_lightning.objectives.estimators import (
 from tsr_lightning.objectives.gae import BilevelGAE, TokenGAE, TurnGAE
 from tsr_lightning.objectives.graph_credit import GraphCredit
 from tsr_lightning.objectives.kl import K2, K3, KL, CorrectedK3, K1Reward, UnbiasedK3
-from tsr_lightning.objectives.losses import ValueLoss
+from tsr_lightning.objectives.losses import ObservationLoss, ValueLoss
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.presets import (
     CISPO,
@@ -100,6 +100,7 @@ __all__ = [
     "MeanBackup",
     "Needs",
     "Objective",
+    "ObservationLoss",
     "OptimalBaseline",
     "Outputs",
     "OverlongPenalty",

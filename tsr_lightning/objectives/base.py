@@ -23,6 +23,7 @@ class Needs:
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
         entropies: those of the policy that sampled.
+        observations: the tokens of observations as targets, with `Targets.observation_weights`.
         greedy: a greedy trajectory in each group, which samples are compared with.
         tree: all that each search proposed, in `Trajectory.tree`.
         best_of_tree: the best outcome below a response stands for all of them.
@@ -41,6 +42,7 @@ class Needs:
     final_values: bool = False
     reference: bool = False
     entropies: bool = False
+    observations: bool = False
     greedy: bool = False
     tree: bool = False
     best_of_tree: bool = False

@@ -64,6 +64,33 @@ class ValueLoss:
         require_coefficient("ValueLoss.coefficient", self.coefficient)
 
 
+@dataclass(frozen=True)
+class ObservationLoss:
+    """The likelihood of what the environment answered, in the same pass: the policy learns what its actions do, also
+    where all of them fail (ECHO, https://arxiv.org/abs/2605.24517).
+
+    The loss gets -coefficient * mean(log pi) over all tokens that follow a response and that nobody sampled: the
+    observations, with the chat template's tokens around them. Departs from the paper, which leaves out warnings. The
+    observation after the last turn is in no sequence, and so is none where prompts show no earlier turn.
+
+    Args:
+        coefficient: the term's weight.
+    """
+
+    coefficient: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_coefficient("ObservationLoss.coefficient", self.coefficient)
+
+
+def with_observation_loss(loss: Loss, targets: Targets, outputs: Outputs, term: ObservationLoss) -> Loss:
+    """The loss plus that of observations, weighted by `observation_weights`."""
+    weights = targets.observation_weights
+    observed = -(weights * outputs.logprobs).sum()
+    stats = {"observation_loss": observed.detach(), "observation_weight": weights.sum()}
+    return loss._replace(total=loss.total + term.coefficient * observed, stats=loss.stats | stats)
+
+
 def with_value_loss(policy: Loss, targets: Targets, outputs: Outputs, critic: ValueLoss) -> Loss:
     """The loss of the policy plus that of the critic, weighted by `value_weights`."""
     weights = targets.value_weights

@@ -105,6 +105,7 @@ def micro_batch(given: Needs, quantities: Mapping[str, Tensor]) -> tuple[Targets
         value_weights=weights if given.values else torch.zeros(count),
         supervised_weights=torch.zeros(count),
         turn_starts=torch.tensor([1.0, *[0.0] * (TOKENS - 1)] * 2),
+        observation_weights=torch.zeros(count),
         quantities=quantities,
     )
     return targets, Outputs(figures(count, -1.2), figures(count, 1.5), figures(count, 0.1, given.values))

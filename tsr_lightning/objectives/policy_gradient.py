@@ -20,7 +20,13 @@ from tsr_lightning.objectives.credit import (
 )
 from tsr_lightning.objectives.estimators import AdvantageEstimator, GroupNormalised, ShapedTrajectory
 from tsr_lightning.objectives.kl import KL
-from tsr_lightning.objectives.losses import ValueLoss, policy_loss, with_value_loss
+from tsr_lightning.objectives.losses import (
+    ObservationLoss,
+    ValueLoss,
+    policy_loss,
+    with_observation_loss,
+    with_value_loss,
+)
 from tsr_lightning.objectives.searched import LEFT_OUT, SearchedCredit, Unchanged
 from tsr_lightning.objectives.shaping import RewardShaping
 from tsr_lightning.objectives.supervised import Supervised, supervised_credit, with_supervised_loss
@@ -52,6 +58,7 @@ class PolicyGradient(Objective):
         kl: the term that keeps the policy near the reference; null computes no reference.
         entropy_coefficient: the weight of the entropy bonus.
         critic: the critic's loss, where the estimator needs one.
+        observations: a term on the tokens of observations; null trains none.
         supervised: a supervised term on demonstrations beside the policy gradient; null takes no demonstrations.
     """
 
@@ -67,6 +74,7 @@ class PolicyGradient(Objective):
     kl: KL | None = None
     entropy_coefficient: float = 0.001
     critic: ValueLoss | None = None
+    observations: ObservationLoss | None = None
     supervised: Supervised | None = None
 
     def __post_init__(self) -> None:
@@ -109,6 +117,8 @@ class PolicyGradient(Objective):
         require(not self.advantage.needs.greedy, f"{name}.advantage", estimator, remedy)
         remedy = f"under {credit} every response is an episode that ended; use bootstrap_truncated: false"
         require(not self.advantage.needs.final_values, f"{name}.advantage", estimator, remedy)
+        remedy = f"under {credit} a response is trained in its state, and no observation follows it there; use null"
+        require(self.observations is None, f"{name}.observations", self.observations, remedy)
         remedy = f"under {credit} no penalty on rewards reaches the values of later turns; use UnbiasedK3, K3 or K2"
         require(self.kl is None or not self.kl.in_rewards, f"{name}.kl", self.kl, remedy)
 
@@ -119,7 +129,8 @@ class PolicyGradient(Objective):
         of_demonstrations = self.supervised is None or (self.kl is not None and self.kl.in_rewards)
         needs = replace(needs, demonstrated_logprobs=of_demonstrations, quantities=quantities)
         entropies = needs.entropies or self.top_entropy_quantile < 1
-        return self.searched.needs_with(replace(needs, reference=self.kl is not None, entropies=entropies))
+        needs = replace(needs, reference=self.kl is not None, entropies=entropies)
+        return self.searched.needs_with(replace(needs, observations=self.observations is not None))
 
     @property
     def minimum_compared(self) -> int:
@@ -240,6 +251,8 @@ class PolicyGradient(Objective):
         loss = policy_loss(targets, outputs, self.surrogate, self.kl, self.entropy_coefficient)
         if self.critic is not None:
             loss = with_value_loss(loss, targets, outputs, self.critic)
+        if self.observations is not None:
+            loss = with_observation_loss(loss, targets, outputs, self.observations)
         if self.supervised is not None:
             loss = with_supervised_loss(loss, targets, outputs, self.supervised)
         return loss

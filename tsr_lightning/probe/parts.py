@@ -62,9 +62,9 @@ class Probed:
 
     @property
     def objective(self) -> Objective:
-        """The objective, which may train on responses that the probe's one token cuts."""
+        """The objective, which may train on responses that the probe's one token cuts, and on nothing but responses."""
         given = self.agent.objective
-        return replace(given, mask_truncated=False) if isinstance(given, PolicyGradient) else given
+        return replace(given, mask_truncated=False, observations=None) if isinstance(given, PolicyGradient) else given
 
     def searches(self, *, by_critic: bool) -> list[Strategy]:
         """The strategies that choose by a score, with or without a critic's values in it."""

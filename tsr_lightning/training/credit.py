@@ -105,6 +105,7 @@ def credited_sequences(
             tree=tree,
             piece=i,
             teaches=teaching[i],
+            observations=objective.needs.observations,
         )
     ]
     remaining = iter(credits)

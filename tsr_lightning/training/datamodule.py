@@ -39,6 +39,7 @@ from tsr_lightning.training.rollouts import Rollouts, RolloutSource
 from tsr_lightning.training.saved_rollouts import SavedRollouts
 from tsr_lightning.training.setting_checks import (
     check_fit,
+    check_observations,
     check_staleness,
     check_temperature,
     says_nothing_is_compared,
@@ -149,6 +150,7 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         # For use without `tsr`, which checks the settings earlier and sets the temperature
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
+        check_observations(agent.objective, self.context)
         if line := says_nothing_is_compared(agent.objective, self.plan):
             rank_zero_info(line)
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)

@@ -10,6 +10,7 @@ from tsr_lightning.engines.base import Sampling
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
+from tsr_lightning.policy.chat import Context
 from tsr_lightning.rollout.collect import DynamicSampling
 from tsr_lightning.rollout.demonstrations import Demonstrations
 from tsr_lightning.search.plan import Plan
@@ -53,6 +54,16 @@ def check_temperature(of_training: float, sampling: Sampling) -> None:
         f"give {sampling.temperature}, which is data.sampling.temperature: responses are trained on at the temperature "
         "that they were sampled at",
     )
+
+
+def check_observations(objective: Objective, context: Context) -> None:
+    """Refuses a term on observations where prompts show none that follows a response."""
+    remedy = (
+        "prompts show no earlier turn, so in none an observation follows a response; use Full, or set "
+        "model.objective.init_args.observations to null"
+    )
+    shown = context.visible_turns(1) > 0
+    require(shown or not objective.needs.observations, "data.context", type(context).__name__, remedy)
 
 
 _CONVERTING = {"bf16-true", "16-true", "transformer-engine", "transformer-engine-float16"}
