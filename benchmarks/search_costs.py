@@ -27,6 +27,7 @@ from tsr_lightning.search import (
     Beam,
     BestOfN,
     ContrastBeam,
+    EntropyExpansion,
     FirstImprovement,
     Lookahead,
     Sample,
@@ -70,6 +71,7 @@ SETS = [
 STRATEGIES: dict[str, Strategy] = {
     "Sample": Sample(),
     "BestOfN 4": BestOfN(4),
+    "BestOfN 8": BestOfN(8),
     "Beam 1 of 2": Beam(1, 2),
     "Beam 1 of 4": Beam(1, 4),
     "Beam 2 of 4": Beam(2, 4),
@@ -84,6 +86,7 @@ STRATEGIES: dict[str, Strategy] = {
     "ContrastBeam 2 and 1 of 4, 1 rollout": ContrastBeam(),
     "ContrastBeam 2 and 0 of 4, 1 rollout": ContrastBeam(contrast=0),
     "SuffixRestarts of Beam 2 of 4": SuffixRestarts(),
+    "EntropyExpansion 2 and 2 x 3": EntropyExpansion(),
     "Vine of 4": Vine(),
     "Vine of 4, half of the states": Vine(share=0.5),
 }

@@ -1,6 +1,7 @@
 """Fakes of the contracts that search depends on: a small noisy environment, a chat format and a scripted engine."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tsr_lightning.costs import Costs
@@ -152,6 +153,14 @@ class Scripted(Engine):
     def take_costs(self) -> Costs:
         costs, self.costs = self.costs, Costs()
         return costs
+
+
+class Varied(Scripted):
+    """The same, surer of some letters than of others."""
+
+    def respond(self, ids: Sequence[int], key: Key, room: int) -> Response:
+        response = super().respond(ids, key, room)
+        return replace(response, logprobs=tuple(-0.1 - ord_ % 5 * 0.3 for ord_ in response.ids))
 
 
 def driver(

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
-from tests.fakes import Guided
+from tests.fakes import Guided, Varied
 from tests.search.reference import SCORERS, Point, Reference, pruned, ranked
 from tsr_lightning.rng import Stream
 from tsr_lightning.search import (
     Beam,
     BestOfN,
     ContrastBeam,
+    EntropyExpansion,
     Lookahead,
     Sample,
     SearchFailures,
@@ -42,11 +43,13 @@ BRANCHING: list[Strategy] = [
         for wrapped in (SearchFailures(search), SearchFailures(search, 3), SuffixRestarts(search))
     ),
     *(SuffixRestarts(search, 1, 2) for search in (Beam(), BestOfN(5))),
+    *(EntropyExpansion(*sizes) for sizes in ((1, 1, 1), (2, 2, 3), (3, 2, 2, 0.0), (1, 3, 9, 0.02))),
     SearchFailures(SuffixRestarts(ContrastBeam())),
     SuffixRestarts(SearchFailures(), 2, 3),
 ]
 ONE_OF_EACH: list[Strategy] = [
     Vine(3, 0.5, 2),
+    EntropyExpansion(),
     ContrastBeam(),
     ContrastBeam(2, 5, 1, 2, CriticValue(), "resample"),
     SearchFailures(),
@@ -65,7 +68,7 @@ class BranchingReference:
     """Runs one task; `points` are then all that it drew."""
 
     def __init__(self, task: SearchTask, limits: TokenLimits, max_response_tokens: int) -> None:
-        self.one = Reference(task, limits, max_response_tokens)
+        self.one = Reference(task, limits, max_response_tokens, Varied())
         self.root = self.one.root = root(task)
         self.end = self.play(task.strategy, self.root)
 
@@ -79,6 +82,8 @@ class BranchingReference:
         match strategy:
             case Vine():
                 return self.vine(strategy, start)
+            case EntropyExpansion():
+                return self.expansion(strategy, start)
             case SearchFailures():
                 return self.failures(strategy, start)
             case SuffixRestarts():
@@ -113,6 +118,32 @@ class BranchingReference:
                 for _ in range(strategy.candidates - 1):
                     self.play_out(self.one.propose(state), strategy.rollouts)
         return end
+
+    def expansion(self, strategy: EntropyExpansion, start: Point) -> Point:
+        ends = [self.one.sample(self.one.propose(start)) for _ in range(strategy.samples)]
+        for _ in range(strategy.rounds):
+            open_states = {id(state): state for end in ends for state in states(end)}
+            surprise = {}
+            for number, state in open_states.items():
+                of_responses = [
+                    -sum(point.turn.behaviour_logprobs) / len(point.turn.response)
+                    for point in state.proposals
+                    if point.turn
+                ]
+                surprise[number] = sum(of_responses) / len(of_responses)
+            counts = {number: len(state.proposals) for number, state in open_states.items()}
+            extra = dict.fromkeys(open_states, 0)
+            for _ in range(strategy.points):
+                scores = {
+                    number: (surprise[number] - strategy.penalty * counts[number], place_in_order(state))
+                    for number, state in open_states.items()
+                }
+                chosen = max(scores, key=lambda number: scores[number])
+                counts[chosen] += 1
+                extra[chosen] += 1
+            for number, count in sorted(extra.items(), key=lambda item: item[1]):
+                ends += self.play_out(open_states[number], count)
+        return max(ends, key=lambda end: (end.episode_return, end.tie))
 
     def failures(self, strategy: SearchFailures, start: Point) -> Point:
         for _ in range(strategy.samples):
@@ -150,6 +181,11 @@ class BranchingReference:
         if point.done:
             return [point]
         return [self.one.sample(self.one.propose(point)) for _ in range(count)]
+
+
+def place_in_order(point: Point) -> float:
+    """The tie of a state; the root has none."""
+    return point.tie if point.parent else 0.0
 
 
 def chance(point: Point) -> float:

@@ -162,6 +162,7 @@ class Reference:
     task: SearchTask
     limits: TokenLimits
     max_response_tokens: int
+    engine: Scripted = field(default_factory=Scripted)
 
     def trajectory(self) -> Trajectory:
         env = Guided()
@@ -292,7 +293,7 @@ class Reference:
         turns = [other.turn for other in excluding if other.turn]
         excluded = tuple(Response(turn.response, turn.behaviour_logprobs, turn.finished) for turn in turns)
         prompt = Prompt(point.ids, (), self.room(point), excluded)
-        response = Scripted().another(prompt, GREEDY if greedy else key.fold_in(Stream.POLICY))
+        response = self.engine.another(prompt, GREEDY if greedy else key.fold_in(Stream.POLICY))
         point.proposals.append(self.step(point, response, key, key.fold_in(Stream.BRANCH)))
         return point.proposals[-1]
 

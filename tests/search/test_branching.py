@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import Guided, Scripted, Walk, driver, tasks
+from tests.fakes import Guided, Scripted, Varied, Walk, driver, tasks
 from tests.search.branching_reference import BRANCHING, ONE_OF_EACH, BranchingReference
 from tests.search.recorded_search import Recorded
 from tests.search.reference import STRATEGIES, Point, value
+from tsr_lightning.engines.base import Response
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.search import (
     Beam,
     ContrastBeam,
+    EntropyExpansion,
     Expert,
     Sample,
     SearchFailures,
@@ -68,7 +70,7 @@ def by_key(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def assert_as_the_reference(strategy: Strategy, limits: TokenLimits, max_response_tokens: int) -> list[Node]:
     """The leaves and every candidate are those of the reference, and so are the tokens and steps that they cost."""
     searches, scorer = tasks(strategy, 16), strategy.traits.scored_by
-    runner = driver(Guided(), concurrency=7, limits=limits, max_response_tokens=max_response_tokens)
+    runner = driver(Guided(), Varied(), concurrency=7, limits=limits, max_response_tokens=max_response_tokens)
     played, drawn = recorded(runner, searches), 0
     for task, (leaf, candidates) in zip(searches, played, strict=True):
         reference = BranchingReference(task, limits, max_response_tokens)
@@ -122,6 +124,7 @@ def test_branches_says_whether_some_state_gets_several_candidates(strategy: Stra
     [
         (Vine(), Origin.SAMPLED),
         (ContrastBeam(), Origin.SEARCHED),
+        (EntropyExpansion(), Origin.SEARCHED),
         (SearchFailures(Sample()), Origin.SEARCHED),  # the better of two samples
         (SuffixRestarts(), Origin.SEARCHED),
         (SuffixRestarts(Sample()), Origin.SAMPLED),
@@ -132,7 +135,22 @@ def test_trajectories_have_the_origin_of_their_strategy(strategy: Strategy, orig
     assert {trajectory.origin for trajectory in driver(Guided()).run(tasks(strategy, 8))} == {origin}
 
 
-# -- what each is for --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 2, 3), (1, 4, 9)])
+def test_entropy_expansion_has_its_budget_of_trajectories_to_the_last_one(sizes: tuple[int, int, int]) -> None:
+    samples, rounds, points = sizes
+    for leaf, candidates in recorded(driver(Guided(), Varied()), tasks(EntropyExpansion(*sizes))):
+        ends = [node for node in candidates if node.done]
+        assert len(ends) == samples + rounds * points
+        assert leaf.episode_return == max(node.episode_return for node in ends)
+
+
+@pytest.mark.parametrize(("penalty", "children"), [(0.0, [1, 1, 6]), (1.0, [2, 3, 5])])
+def test_entropy_expansion_branches_where_the_policy_is_unsure(penalty: float, children: list[int]) -> None:
+    """-log pi a token is 2 in the third state and 0.1 in the five others. A penalty of 1 ranks it 2 - 1, then 2 - 2,
+    then 2 - 3, below the 0.1 - 1 of the others, which get the five trajectories that are left."""
+    strategy = EntropyExpansion(1, 1, 7 if penalty else 5, penalty)
+    [(_, candidates)] = recorded(driver(Walk(slip=0), UnsureOnce()), [SearchTask(0, 0, strategy, Key(1))])
+    assert [sum(node.depth == depth for node in candidates) for depth in (1, 2, 3)] == children
 
 
 def test_a_vine_returns_the_plain_sample() -> None:
@@ -221,6 +239,14 @@ def test_restarts_leave_the_trajectory_as_it_is() -> None:
         assert [trajectory.turns for trajectory in restarted] == [trajectory.turns for trajectory in alone]
 
 
+class UnsureOnce(Scripted):
+    """Says "d" everywhere, and is unsure of it in the state with four turns left."""
+
+    def respond(self, ids: Sequence[int], key: Key, room: int) -> Response:
+        is_unsure = tuple(ids[-4:]) == tuple(map(ord, "0,4;"))
+        return Response((ord("d"),), (-2.0 if is_unsure else -0.1,), True)
+
+
 class Every(Scripted):
     """An engine that answers each prompt with all of some letters in turn."""
 
@@ -248,6 +274,10 @@ REFUSED = {
     "ContrastBeam.rollouts is -1": lambda: ContrastBeam(rollouts=-1),
     "ContrastBeam.candidates is 4: give 5 or more": lambda: ContrastBeam(3, 4, 2),
     "ContrastBeam.candidates is 1: give 2 or more": lambda: ContrastBeam(1, 1, 0),
+    "EntropyExpansion.samples is 0": lambda: EntropyExpansion(0),
+    "EntropyExpansion.rounds is 0": lambda: EntropyExpansion(rounds=0),
+    "EntropyExpansion.points is 0": lambda: EntropyExpansion(points=0),
+    "EntropyExpansion.penalty is -1": lambda: EntropyExpansion(penalty=-1),
     "SearchFailures.samples is 0": lambda: SearchFailures(samples=0),
     "SearchFailures.strategy is 'Expert': it demonstrates": lambda: SearchFailures(Expert()),
     "SuffixRestarts.strategy is 'Expert': a demonstration": lambda: SuffixRestarts(Expert()),

@@ -1,6 +1,6 @@
 """Search over turns. The strategies and scorers that this imports have short names in configurations."""
 
-from tsr_lightning.search.branching import ContrastBeam, SuffixRestarts, Vine
+from tsr_lightning.search.branching import ContrastBeam, EntropyExpansion, SuffixRestarts, Vine
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.random_rollouts import RandomRollouts
@@ -10,6 +10,7 @@ __all__ = [
     "Beam",
     "BestOfN",
     "ContrastBeam",
+    "EntropyExpansion",
     "Expert",
     "FirstImprovement",
     "Greedy",
