@@ -61,6 +61,7 @@ PUBLIC = {
     "rollout.environments": ("EnvFactory",),
     "rollout.evaluate": ("EvalResult", "evaluate"),
     "rollout.instances": ("HeldOut",),
+    "rollout.learnability": ("Learnability",),
     "rollout.mixture": ("MixtureEntry",),
     "rollout.protocol": ("EvalProtocol",),
     "search": (
@@ -152,6 +153,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.rollout.environments import EnvFactory
     from tsr_lightning.rollout.evaluate import EvalResult, evaluate
     from tsr_lightning.rollout.instances import HeldOut
+    from tsr_lightning.rollout.learnability import Learnability
     from tsr_lightning.rollout.mixture import MixtureEntry
     from tsr_lightning.rollout.protocol import EvalProtocol
     from tsr_lightning.search import (

@@ -20,8 +20,10 @@ from tsr_lightning.envs.retried import describe
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.rollout.learnability import Learnability, Revisits
 from tsr_lightning.rollout.mixture import choose
 from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
+from tsr_lightning.trajectory import Group
 
 State = tuple[int, str]  # (index of the environment, fingerprint of the initial state)
 ShortState = tuple[int, int]
@@ -109,6 +111,7 @@ class Instances:
         weights: the environments' chances of a training instance in an epoch, up to a common factor; null for equal
             ones.
         retry: repeats resets that fail.
+        learnability: draws a share of the instances again; None draws new ones alone.
     """
 
     def __init__(
@@ -118,7 +121,9 @@ class Instances:
         held_out: HeldOut,
         weights: Callable[[int], Sequence[float]] | None = None,
         retry: Retry | None = None,
+        learnability: Learnability | None = None,
     ) -> None:
+        self._revisits = None if learnability is None else Revisits(learnability, key)
         self._envs = envs
         self._retry = NoRetry() if retry is None else retry
         self._weights = weights
@@ -139,11 +144,14 @@ class Instances:
         )
 
     def state_dict(self, epochs: int) -> dict[str, Any]:
-        """What was drawn for this many epochs, for the summary of a run that goes on."""
-        return self._drawn.state_dict(epochs)
+        """What was drawn for this many epochs, and what it says about the instances, for a run that goes on."""
+        revisits = {} if self._revisits is None else {"revisits": self._revisits.state_dict(epochs)}
+        return self._drawn.state_dict(epochs) | revisits
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self._drawn.load_state_dict(state_dict)
+        if self._revisits is not None and "revisits" in state_dict:  # not of a run without
+            self._revisits.load_state_dict(state_dict["revisits"])
 
     @property
     def held_out(self) -> tuple[Instance, ...]:
@@ -151,19 +159,28 @@ class Instances:
         without the others."""
         return tuple((env, seed) for (env, _), seed in self._held_out.items())
 
+    def observe(self, epoch: int, groups: Sequence[Group]) -> None:
+        """Notes what the rollout of an epoch says about its instances."""
+        if self._revisits is not None:
+            self._revisits.observe(epoch, groups)
+
     def training(self, epoch: int, count: int, first: int = 0) -> TrainingInstances:
         """The training instances of an epoch, from the place `first` on. Where the environment cannot be reset, so that
-        nobody knows whether the state is held out, there is none."""
+        nobody knows whether the state is held out, there is none. Those that are drawn again have the first places."""
+        again = () if self._revisits is None else self._revisits.of(epoch, count)
         instances: list[Instance | None] = []
         skipped = 0
         self._announce_training(epoch, range(first, first + count))
         for place in range(first, first + count):
-            env = self._env(epoch, place)
             problem = "no initial state is left for training"
             try:
-                seed, initial, attempts = self._draw(
-                    env, self._is_held_out, problem, self._key, Stream.INSTANCE, epoch, place
-                )
+                if place < len(again) and (known := self._trainable(epoch, *again[place])) is not None:
+                    (env, seed), initial, attempts = again[place], known, 0
+                else:
+                    env = self._env(epoch, place)
+                    seed, initial, attempts = self._draw(
+                        env, self._is_held_out, problem, self._key, Stream.INSTANCE, epoch, place
+                    )
             except RetriesExhausted:
                 instances.append(None)
                 continue
@@ -173,10 +190,19 @@ class Instances:
         self._announce_training(epoch + 1, range(count))  # made while this epoch is rolled out
         return TrainingInstances(tuple(instances), skipped)
 
+    def _trainable(self, epoch: int, env: int, seed: int) -> State | None:
+        """The initial state of an instance that may be trained on in an epoch; None of another."""
+        if self._weights_in(epoch)[env] <= 0:
+            return None
+        initial = self._initial(env, seed)
+        return None if self._is_held_out(initial) else initial
+
+    def _weights_in(self, epoch: int) -> Sequence[float]:
+        return [1.0] * len(self._envs) if self._weights is None else self._weights(epoch)
+
     def _env(self, epoch: int, place: int) -> int:
         """The environment of a training instance."""
-        weights = [1.0] * len(self._envs) if self._weights is None else self._weights(epoch)
-        return choose(weights, self._key.fold_in(Stream.INSTANCE, epoch, place, "environment"))
+        return choose(self._weights_in(epoch), self._key.fold_in(Stream.INSTANCE, epoch, place, "environment"))
 
     def _announce_training(self, epoch: int, places: Iterable[int]) -> None:
         self._announce(
@@ -220,14 +246,18 @@ class Instances:
             seeds[initial] = seed
         return seeds
 
+    def _initial(self, env: int, seed: int) -> State:
+        """The initial state of an instance."""
+        call = Call(self._envs[env], "reset", seed)
+        return env, self._retry(partial(bounded, call, partial(_initial_state, self._envs[env], seed)))
+
     def _draw(
         self, env: int, is_taken: Callable[[State], bool], problem: str, key: Key, *parts: int | str
     ) -> tuple[int, State, int]:
         """An instance whose initial state is not taken: its seed, that state and the seeds skipped before it."""
         for attempt in range(_ATTEMPTS):
             seed = _seed(key, *parts, attempt)
-            call = Call(self._envs[env], "reset", seed)
-            initial = env, self._retry(partial(bounded, call, partial(_initial_state, self._envs[env], seed)))
+            initial = self._initial(env, seed)
             if not is_taken(initial):
                 return seed, initial, attempt
         raise ConfigError(

@@ -28,6 +28,7 @@ from tsr_lightning.rollout.demonstrations import Demonstrations
 from tsr_lightning.rollout.environments import EnvFactory, Environments
 from tsr_lightning.rollout.faults import Faults
 from tsr_lightning.rollout.instances import HeldOut, Instances
+from tsr_lightning.rollout.learnability import Learnability
 from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.plan import Plan, Uniform
@@ -59,6 +60,7 @@ class RolloutDataModule(LightningDataModule):
         plan: which strategies roll out the trajectories of an instance.
         instances: training instances per epoch; with dynamic sampling, per round of it.
         dynamic_sampling: draws further rounds of instances until enough groups have signal; null draws one.
+        learnability: draws a share of the instances again, those that are sometimes solved; null draws new ones alone.
         held_out: the instances that are evaluated on and kept from training.
         evaluations: the protocols of evaluation.
         context: what of the episode the policy sees at each turn.
@@ -90,6 +92,7 @@ class RolloutDataModule(LightningDataModule):
         plan: Plan = Uniform(),  # noqa: B008  (frozen)
         instances: int = 16,
         dynamic_sampling: DynamicSampling | None = None,
+        learnability: Learnability | None = None,
         held_out: HeldOut = HeldOut(),  # noqa: B008  (frozen)
         evaluations: list[EvalProtocol] | None = None,
         context: Context = SingleTurn(),  # noqa: B008  (frozen)
@@ -114,6 +117,7 @@ class RolloutDataModule(LightningDataModule):
         self.plan = plan
         self.instances_per_epoch = instances
         self.dynamic_sampling = dynamic_sampling
+        self.learnability = learnability
         self.held_out = held_out
         self.evaluations = [EvalProtocol()] if evaluations is None else evaluations
         self.context = context
@@ -151,6 +155,8 @@ class RolloutDataModule(LightningDataModule):
         # For use without `tsr`, which checks the settings earlier and sets the temperature
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
         check_observations(agent.objective, self.context)
+        if self.learnability is not None:
+            self.learnability.check(self.plan, self.replay)
         if line := says_nothing_is_compared(agent.objective, self.plan):
             rank_zero_info(line)
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)
@@ -206,7 +212,8 @@ class RolloutDataModule(LightningDataModule):
 
     @cached_property
     def instances(self) -> Instances:
-        return Instances(self._instance_envs.envs, self.key, self.held_out, self._env_weights, self._rollout_retry)
+        envs, retry = self._instance_envs.envs, self._rollout_retry
+        return Instances(envs, self.key, self.held_out, self._env_weights, retry, self.learnability)
 
     def _env_weights(self, epoch: int) -> list[float]:
         return [entry.weight_in(epoch) for entry in self.mixture]

@@ -1,0 +1,143 @@
+"""Instances that the policy sometimes solves are drawn again, also in a resumed run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from tests.commands import QUICK, TINY, tsr
+from tsr_lightning.envs.base import fingerprint
+from tsr_lightning.envs.make import make_env
+from tsr_lightning.errors import ConfigError
+from tsr_lightning.rng import Key
+from tsr_lightning.rollout.instances import HeldOut, Instances
+from tsr_lightning.rollout.learnability import Learnability, Rate, most_learnable
+from tsr_lightning.search.plan import Mixed, PlanEntry, Uniform
+from tsr_lightning.search.strategies import Beam, Sample
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
+
+
+def group(instance: tuple[int, int], outcomes: str, origin: Origin = Origin.SAMPLED) -> Group:
+    env, seed = instance
+
+    def trajectory(member: int, outcome: str) -> Trajectory:
+        ended = Ended.SUCCEEDED if outcome == "+" else Ended.FAILED
+        return Trajectory(seed, member, "Sample", origin, (), ended, (), (), env=env)
+
+    return Group(seed, tuple(trajectory(*each) for each in enumerate(outcomes)), env)
+
+
+def source(share: float = 0.5, pool: int = 8, weights: Any = None) -> Instances:
+    lake = make_env("tsr/FrozenLake-v0", size=4)
+    return Instances([lake], Key(1), HeldOut(64), weights, learnability=Learnability(share, pool))
+
+
+def rolled_out(instances: Instances, epoch: int) -> list[Group]:
+    """Groups of which two in three are solved by half of their samples."""
+    drawn = [place for place in instances.training(epoch, 8).instances if place is not None]
+    return [group(place, "+-" if place[1] % 3 else "++") for place in drawn]
+
+
+def test_learnable_is_what_half_of_the_samples_solve():
+    # p (1 - p) is 3/16, 1/4, 0, 1/4, 0 and 3/16: the two of 1/4 first, of which the later one leads.
+    rates = {(0, seed): Rate(p, seed) for seed, p in enumerate((0.25, 0.5, 1.0, 0.5, 0.0, 0.75))}
+    assert most_learnable(rates, 3) == [(0, 3), (0, 1), (0, 5)]
+    assert most_learnable(rates, 9) == [(0, 3), (0, 1), (0, 5), (0, 0)]
+
+
+def test_a_share_of_an_epoch_is_drawn_again_and_the_rest_is_new():
+    """All outcomes are known at the latest roll-out: what is solved then leaves the pool. Searched ones say nothing."""
+    instances, plain = source(pool=3), Instances([make_env("tsr/FrozenLake-v0", size=4)], Key(1), HeldOut(64))
+    first = instances.training(0, 8)
+    assert first == plain.training(0, 8)  # nothing is known yet
+    places = [place for place in first.instances if place is not None]
+    outcomes = ("+-", "++", "--", "+-", "+---", "-+", "+", "-")
+    instances.observe(0, [group(place, of) for place, of in zip(places, outcomes, strict=True)])
+    instances.observe(1, [group(places[0], "++"), group(places[1], "+-", Origin.SEARCHED)])
+    drawn = instances.training(2, 8).instances
+    assert set(drawn[:3]) == {places[3], places[5], places[4]}  # of the half, as many as there are; 3/16 is the last
+    assert drawn[3:] == plain.training(2, 8).instances[3:]
+    assert set(instances.training(1, 8).instances[:3]) == {places[0], places[3], places[5]}  # as it was then
+    assert instances.training(2, 4, first=8).instances == plain.training(2, 4, first=8).instances  # further rounds
+    assert len(set(instances.training(2, 2).instances) & {places[3], places[5], places[4]}) == 1
+
+
+def test_the_pool_goes_on_where_the_checkpoint_left_it():
+    whole, resumed = source(), source()
+    for epoch in range(4):
+        whole.observe(epoch, rolled_out(whole, epoch))
+    resumed.load_state_dict(whole.state_dict(3))  # the rollout of epoch 3 had begun, and is collected again
+    assert resumed.training(3, 8) == whole.training(3, 8)
+    assert resumed.state_dict(3) == whole.state_dict(3)
+    assert resumed.training(4, 8) != whole.training(4, 8)
+    resumed.observe(3, rolled_out(resumed, 3))
+    assert resumed.training(4, 8) == whole.training(4, 8)
+
+
+def test_neither_held_out_states_nor_environments_that_have_left_come_again():
+    instances = source(weights=lambda epoch: [1.0] if epoch < 5 else [0.0])
+    held_out = instances.held_out[0]
+    instances.observe(0, [group(held_out, "+-")])
+    own = make_env("tsr/FrozenLake-v0", size=4)
+
+    def state(seed: int) -> str:
+        own.reset(seed=seed)
+        return fingerprint(own.state_key())
+
+    kept = {state(seed) for _, seed in instances.held_out}
+    assert kept.isdisjoint(state(place[1]) for place in instances.training(1, 8).instances if place is not None)
+    [known] = [place for place in instances.training(2, 1).instances if place is not None]
+    instances.observe(2, [group(known, "+-")])
+    assert known in instances.training(4, 8).instances
+
+
+def test_what_shows_no_success_rate_is_refused():
+    for plan in (Uniform(Beam(), 4), Mixed([PlanEntry(Beam(), 3), PlanEntry(Sample(), 1)])):
+        with pytest.raises(ConfigError, match=r"data\.learnability is 'Learnability': a success rate is that of plain"):
+            Learnability().check(plan)
+    Learnability().check(Uniform(Sample(), 2))
+    with pytest.raises(ConfigError, match=r"data\.replay are those of an earlier run"):
+        Learnability().check(Uniform(Sample(), 2), "runs/old")
+    for arguments in ({"share": 0.0}, {"share": 1.0}, {"pool": 0}):
+        with pytest.raises(ConfigError, match=r"Learnability\.\w+ is"):
+            Learnability(**arguments)
+
+
+class Recorder(Callback):
+    """Keeps the instances of each epoch."""
+
+    def __init__(self) -> None:
+        self.instances: list[list[tuple[int, int]]] = []
+
+    def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        self.instances.append([(group.env, group.instance) for group in groups])
+        return groups
+
+
+CALLBACKS = (
+    f'[{{"class_path": "{__name__}.Recorder"}}, {{"class_path": "ModelCheckpoint", "init_args": {{"filename": '
+    '"{epoch}", "every_n_epochs": 1, "save_top_k": -1, "save_on_train_epoch_end": true}}]'
+)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_resumed_run_draws_the_instances_of_the_straight_one(staleness: int, empty_folder: Path):
+    def run(*resume: object) -> tuple[list[list[tuple[int, int]]], dict[str, Any]]:
+        cli = tsr(
+            *("fit", "--config", "sokoban.yaml", "--config", "search/sample.yaml", *QUICK, "--trainer.max_epochs", 4),
+            *("--model.policy.model", TINY, "--data.env", "parity:Parity-v0", "--data.env_kwargs", "null"),
+            *("--data.learnability", "{}", "--data.staleness", staleness, "--trainer.logger", "false"),
+            *("--trainer.callbacks", CALLBACKS, *resume),
+        )
+        [record] = [callback for callback in cli.trainer.callbacks if isinstance(callback, Recorder)]
+        return record.instances, {name: value.clone() for name, value in cli.model.state_dict().items()}
+
+    straight, weights = run()
+    assert any(set(earlier) & set(straight[-1]) for earlier in straight[:-1])
+    [first] = empty_folder.rglob("epoch=1.ckpt")
+    resumed, others = run("--ckpt_path", first)
+    assert resumed == straight[2:]
+    assert all(torch.equal(value, others[name]) for name, value in weights.items())

@@ -1,0 +1,109 @@
+"""Draws instances again that the policy sometimes solves: sampling for learnability."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from tsr_lightning.errors import require
+from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.plan import Plan
+from tsr_lightning.trajectory import Group, Origin
+
+Place = tuple[int, int]  # an instance: the index of its environment, and its seed
+
+
+@dataclass(frozen=True)
+class Learnability:
+    """A share of every epoch's instances is drawn again from those that were most learnable when they were last rolled
+    out, by p (1 - p) with p the success rate of their plain samples (Rutherford et al. 2024,
+    https://arxiv.org/abs/2408.15099). So instances that all samples solve, and those that none does, do not come again.
+
+    Departs from the paper, which looks for learnable levels in rollouts made for that alone: here those of training
+    say it, at no cost, and new instances feed the pool. prime-rl's difficulty pools sort a fixed data set so.
+
+    Args:
+        share: of an epoch's instances, as far as the pool has as many.
+        pool: how many instances it holds; of equal ones those that were rolled out last.
+    """
+
+    share: float = 0.5
+    pool: int = 128
+
+    def __post_init__(self) -> None:
+        remedy = "give a share between 0 and 1, such as 0.5; new instances, which feed the pool, are the rest"
+        require(0 < self.share < 1, "Learnability.share", self.share, remedy)
+        require(self.pool >= 1, "Learnability.pool", self.pool, "give 1 or more, such as twice data.instances")
+
+    def check(self, plan: Plan, replay: str | None = None) -> None:
+        """Refuses a plan whose rollouts show no success rates, and saved rollouts, which draw no instances."""
+        remedy = "the rollouts of data.replay are those of an earlier run, and no instance is drawn; use null"
+        require(replay is None, "data.learnability", type(self).__name__, remedy)
+        epochs = range(plan.constant_from + 1)
+        most = max(sum(e.count for e in plan.entries(epoch) if _is_plain(e.strategy.traits.origin)) for epoch in epochs)
+        remedy = (
+            f"a success rate is that of plain samples, of which data.plan gives an instance {most} at most, and one is "
+            "no rate; give 2 or more (--config search/sample.yaml), or use null"
+        )
+        require(most >= 2, "data.learnability", type(self).__name__, remedy)
+
+
+class Rate(NamedTuple):
+    """The success rate of an instance when it was last rolled out."""
+
+    success: float
+    epoch: int
+
+    @property
+    def learnability(self) -> float:
+        return self.success * (1 - self.success)
+
+
+class Revisits:
+    """Chooses the instances that are drawn again, by the rollouts so far.
+
+    Args:
+        spec: how many.
+        key: the run's.
+    """
+
+    def __init__(self, spec: Learnability, key: Key) -> None:
+        self._spec = spec
+        self._key = key
+        self._earlier: dict[Place, Rate] = {}  # of the run that this one resumes
+        self._observed: dict[int, dict[Place, Rate]] = {}  # by epoch
+
+    def observe(self, epoch: int, groups: Sequence[Group]) -> None:
+        """Notes the success rates of an epoch's rollout."""
+        sampled = {(g.env, g.instance): [t.succeeded for t in g.trajectories if _is_plain(t.origin)] for g in groups}
+        self._observed[epoch] = {place: Rate(fmean(own), epoch) for place, own in sampled.items() if len(own) > 1}
+
+    def of(self, epoch: int, count: int) -> tuple[Place, ...]:
+        """Those of an epoch of so many instances: different ones, drawn from the pool as the earlier epochs left it."""
+        pool = most_learnable(self._before(epoch), self._spec.pool)
+        order = self._key.fold_in(Stream.INSTANCE, epoch, "again").generator().permutation(len(pool)).tolist()
+        return tuple(pool[i] for i in order[: int(self._spec.share * count)])
+
+    def _before(self, epoch: int) -> dict[Place, Rate]:
+        rates = dict(self._earlier)
+        for _, own in sorted((known, own) for known, own in list(self._observed.items()) if known < epoch):
+            rates |= own
+        return rates
+
+    def state_dict(self, epochs: int) -> dict[str, Any]:
+        """The rates of the epochs before this one, as plain types."""
+        return {"rates": [[*place, *rate] for place, rate in self._before(epochs).items()]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self._earlier = {(env, seed): Rate(success, epoch) for env, seed, success, epoch in state_dict["rates"]}
+        self._observed = {}
+
+
+def most_learnable(rates: Mapping[Place, Rate], count: int) -> list[Place]:
+    """The instances with the highest p (1 - p), and none of which it is 0; of equal ones the last rolled out."""
+    learnable = [(rate.learnability, rate.epoch, place) for place, rate in rates.items() if rate.learnability > 0]
+    return [place for *_, place in sorted(learnable, reverse=True)[:count]]
+
+
+def _is_plain(origin: Origin) -> bool:
+    return origin is Origin.SAMPLED
