@@ -15,6 +15,7 @@ from tsr_lightning.objectives import (
     DrGRPO,
     ExponentialWeights,
     GraphCredit,
+    GreedyBaseline,
     GroupNormalised,
     ImprovedPolicy,
     LeaveOneOut,
@@ -30,6 +31,7 @@ from tsr_lightning.search import (
     Beam,
     BestOfN,
     ContrastBeam,
+    EntropyExpansion,
     FirstImprovement,
     Lookahead,
     Sample,
@@ -48,8 +50,10 @@ SEARCHES: Mapping[str, Strategy] = {
     "beam, suffix restarts": SuffixRestarts(Beam(width=2, candidates=2), points=1, rollouts=2),
     "lookahead": Lookahead(candidates=2, depth=1, width=1),
     "best of 3": BestOfN(3),
+    "entropy expansion": EntropyExpansion(samples=1, rounds=1, points=3),
     "first improvement": FirstImprovement(candidates=2, without_replacement=False),
 }
+BESIDE_GREEDY = "a plain sample beside greedy play"
 SUM = Constant(1)  # the sum over a trajectory's tokens, without a division by its length
 
 
@@ -58,7 +62,7 @@ class Case:
     """A row of the table."""
 
     credit: str
-    search: str  # a key of SEARCHES
+    search: str  # a key of SEARCHES, or BESIDE_GREEDY
     objective: Objective
     target: str  # of what it is the gradient
     tree: bool = False  # groups of one search with its tree, instead of PLAIN trajectories
@@ -110,6 +114,7 @@ CASES = [
     Case("RLOO, summed (`Constant`)", "plain samples", RLOO(aggregation=SUM, **FREE), RETURN),
     Case("Dr. GRPO", "plain samples", DrGRPO(**FREE), RETURN),
     Case("PPO, exact critic, not whitened", "plain samples", PPO(whiten=False, **FREE), RETURN),
+    Case("ReMax, summed", BESIDE_GREEDY, PolicyGradient(GreedyBaseline(), aggregation=SUM, **FREE), RETURN),
     Case("RLOO as shipped (`SequenceMean`)", "plain samples", RLOO(**FREE), LENGTH),
     Case("GRPO, summed", "plain samples", GRPO(aggregation=SUM, **FREE), "the return, rare outcomes weighed more"),
     Case("GRPO as shipped", "plain samples", GRPO(**FREE), "both of the above"),
@@ -162,6 +167,7 @@ CASES = [
     _tree(MAX, "contrast beam", "the best return that was found"),
     _tree(MEAN, "beam, suffix restarts", "the return, half guessed by the score"),
     _tree(MAX, "beam, suffix restarts", "the best return that was found"),
+    _tree(MEAN, "entropy expansion", "the return, in the states of which the policy is unsure"),
     _tree(MEAN, "lookahead", "the return, half guessed by the score"),
     _tree(MAX, "lookahead", "the best return that was found"),
     _tree(MEAN, "best of 3", PART),
@@ -215,6 +221,8 @@ class Rollouts:
 
     def of(self, case: Case) -> list[Outcome[GroupOutcome]]:
         key = case.search, case.tree, case.exact_score, case.whole_key
+        if case.search == BESIDE_GREEDY:
+            return self.world.beside_greedy()
         if key not in self._known:
             strategy = SEARCHES[case.search]
             self._known[key] = (

@@ -19,7 +19,7 @@ from tsr_lightning.objectives import Objective
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
-from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.search.strategies import Greedy, Sample, Strategy
 from tsr_lightning.trajectory import Group, Member, Trajectory, Turn
 
 
@@ -118,6 +118,15 @@ class World:
             group = Group(0, tuple(members[i][1] for i in chosen))
             result.append(Outcome(probability, GroupOutcome(group, size * cost)))
         return result
+
+    def beside_greedy(self) -> list[Outcome[GroupOutcome]]:
+        """Groups of one plain sample and greedy play."""
+        samples, greedy = list(self.searches(Sample())), list(self.searches(Greedy()))
+        return [
+            Outcome(p * q, GroupOutcome(Group(0, (one.trajectory, other.trajectory)), one.turns + other.turns))
+            for p, one in samples
+            for q, other in greedy
+        ]
 
     def figures(self, objective: Objective, groups: Sequence[Outcome[GroupOutcome]]) -> Figures:
         """Of the gradient of a step, sum of `weights` times losses over sum of `normalizers`.

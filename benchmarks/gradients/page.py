@@ -46,7 +46,8 @@ turns; with slip it is the third in two, and a move goes one step further with p
 - Rollouts: groups of four plain samples, or of four searched trajectories; under tree credit one search. Beam,
   lookahead and first improvement have two candidates (beam width 2, lookahead one turn deep), a vine two in every
   state. A contrast beam keeps the best and the worst prefix and plays all that it prunes out; suffix restarts are two
-  plain samples from the last state of a success.
+  plain samples from the last state of a success. An entropy expansion is one plain sample and three trajectories from
+  the states of which the policy is least sure.
 - The gradient is that of a step of many groups with importance ratios of 1, without an entropy bonus; steps of few are
   [below](#in-a-step). Tree and graph credit have leave-one-out baselines and `size_power` 0 unless the row says
   otherwise; the targets `ImprovedPolicy` and `ExponentialWeights` have a `scale` of 1 and baselines of the mean.
@@ -68,9 +69,9 @@ A step divides by the weights of its own states and not by the expected ones, so
 many groups is not in a step of few. Here a step has 4 or 16 groups: searches with their trees, or groups of four plain
 samples. The *bias* is as above, and the *noise* is the root of the summed variances of the step, in units of the part
 along the exact gradient: at 1 a step is as much noise as signal. Both are exact: the expectation of the quotient is an
-integral over its divisor, taken numerically. Only credit on plain samples whose divisor is constant (RLOO and Dr. GRPO
-here) is unbiased in every step. With one vine a step the bias of tree credit is 6.5 and 3.6%; on another task it was
-5.6% with four.
+integral over its divisor, taken numerically. Only credit on plain samples whose divisor is constant (RLOO, Dr. GRPO
+and ReMax here) is unbiased in every step. With one vine a step the bias of tree credit is 6.5 and 3.6%; on another task
+it was 5.6% with four.
 
 """
 
@@ -87,7 +88,8 @@ visits s. Comparing n responses drawn in s, leave-one-out, gives g(s) in expecta
 2. **States** weigh as the policy visits them. In a vine every state of a plain trajectory is expanded once, so
    `size_power: 0` weighs by d(s); a state that several vines or candidates reached is compared once and weighs as often
    as it was expanded. `size_power: 1` divides by the expansions of an instance, so short episodes count more, like
-   `SequenceMean` over trajectories. A beam's states are those that the search liked. Best-of-N expands only the first.
+   `SequenceMean` over trajectories. A beam's states are those that the search liked, an
+   entropy expansion's those of which the policy is unsure. Best-of-N expands only the first.
 3. **Centring** shrinks by (n − 1) / n without leave-one-out. That is a step size where n is constant, and a bias where
    equal states were merged. Dividing by the deviation weighs states, and outcomes within one, anew.
 

@@ -127,12 +127,12 @@ class Table(Engine):
         self.turns = 0  # drawn so far
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
-        return [[self._response(Rung(*prompt.ids)) for _ in prompt.seeds] for prompt in prompts]
+        return [[self._response(Rung(*prompt.ids), temperature) for _ in prompt.seeds] for prompt in prompts]
 
-    def _response(self, state: Rung) -> Response:
+    def _response(self, state: Rung, temperature: float) -> Response:
         self.turns += 1
         row = self.probabilities[self.rows[state]]
-        action = self.choices.choose(row.tolist())
+        action = self.choices.choose(row.tolist()) if temperature else int(row.argmax())
         return Response((action,), (float(row[action].log()),), True)
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:

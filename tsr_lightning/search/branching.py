@@ -126,7 +126,7 @@ class EntropyExpansion(Strategy):
     the rise of the entropy after an observation instead.
 
     How often a state branches depends on how likely its responses were and on how many other states there are, never on
-    success. So with the mean as value tree credit is near the policy gradient and not unbiased (docs/gradients.md).
+    success. Under tree credit states weigh by that, and not as the policy visits them (docs/gradients.md).
 
     Args:
         samples: plain trajectories from the root.
