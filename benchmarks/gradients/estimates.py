@@ -205,6 +205,7 @@ class World:
                         credit.value_weights,
                         credit.supervised_weights,
                         torch.ones(len(member.turns)),
+                        torch.zeros(len(member.turns)),
                     )
                 )
         targets = Targets.joined(columns)

@@ -26,7 +26,9 @@ def credited(lengths: list[tuple[int, int]]) -> list[TrainingSequence]:
         mask = torch.arange(prompt + response) >= prompt
         column = torch.full((response,), float(index))
         weights = torch.full((response,), 0.5 + index % 3)
-        targets = Targets(column, column, column, column, column, weights, 2 * weights, 3 * weights, column)
+        targets = Targets(
+            column, column, column, column, column, weights, 2 * weights, 3 * weights, column, 4 * weights
+        )
         sequences.append(TrainingSequence(ids, mask, column, targets, normalizers=weights.clone()))
     return sequences
 

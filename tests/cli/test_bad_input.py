@@ -213,6 +213,18 @@ CASES = {
         ("--config", "search/expert.yaml", "--data.env", "corridor:Corridor-v0", "--data.env_kwargs", "null"),
         r"Expert, but corridor:Corridor-v0 has no oracle: use RandomActions, .*\(--config warm_start/form\.yaml\)",
     ),
+    "greedy play as a baseline without greedy play": Case(
+        ("--config", "objective/remax.yaml"),
+        r"data\.plan is 'Uniform': it has no greedy trajectory in epoch 0, which is the baseline of GRPO; add one by",
+    ),
+    "observations as targets where none follows a response": Case(
+        ("--model.objective.init_args.observations", '{"coefficient": 0.1}'),
+        r"data\.context is 'SingleTurn': prompts show no earlier turn, so in none an observation follows a response",
+    ),
+    "learnable levels without plain samples": Case(
+        ("--config", "search/beam.yaml", "--config", "credit/imitate.yaml", "--data.learnability", "{}"),
+        r"data\.learnability is 'Learnability': a success rate is that of plain samples, of which data\.plan gives an ",
+    ),
     "random play without an action": Case(
         (*ROLLOUTS, f"{STRATEGY}.scorer.init_args.horizon", "0"),
         r"RandomRollouts\.horizon is 0: a rollout plays at least 1 action; give about as many as random play needs",

@@ -375,6 +375,7 @@ def test_loss_and_gradient_equal_the_reference(case: Case, seed: int):
         value_weights=column["value_weights"],
         supervised_weights=zeros,
         turn_starts=zeros,
+        observation_weights=zeros,
     )
     loss = objective.loss(targets, Outputs(now, zeros, zeros))
     loss.total.backward()

@@ -158,6 +158,7 @@ def targets(estimates: Estimates, credit: Credit) -> Targets:
         value_weights=zeros,
         supervised_weights=zeros,
         turn_starts=zeros,
+        observation_weights=zeros,
     )
 
 

@@ -25,6 +25,7 @@ from tsr_lightning.objectives import (
     CorrectedK3,
     K1Reward,
     Objective,
+    ObservationLoss,
     Outputs,
     Targets,
     UnbiasedK3,
@@ -40,6 +41,7 @@ OBJECTIVES = [
     GRPO(kl=UnbiasedK3(0.1), surrogate=Clipped(dual=1.1)),
     GSPO(kl=K2(0.1)),
     GRPO(kl=CorrectedK3(0.1)),
+    GRPO(observations=ObservationLoss(0.1)),
     CISPO(surrogate=ClippedWeight(0.2, 0.28), kl=K1Reward(0.1)),
     SFT(),
 ]
@@ -71,6 +73,7 @@ def random_batch(n: int, seed: int = 0) -> tuple[Targets, Tensor, Tensor]:
         value_weights=torch.rand(n, generator=generator).softmax(0),
         supervised_weights=torch.rand(n, generator=generator).softmax(0),
         turn_starts=(torch.arange(n) % 3 == 0).float(),
+        observation_weights=torch.rand(n, generator=generator).softmax(0),
     )
     now = (old + 0.4 * torch.randn(n, generator=generator)).requires_grad_()
     return targets, now, torch.randn(n, generator=generator).requires_grad_()
@@ -279,7 +282,8 @@ def test_zero_weights_give_zero_loss_and_gradients(objective: Objective, n: int)
     targets, now, values = random_batch(n)
     targets = Targets(
         **{f.name: getattr(targets, f.name) for f in columns(Targets)}
-        | {"weights": torch.zeros(n), "value_weights": torch.zeros(n), "old_logprobs": targets.old_logprobs - 1e4}
+        | dict.fromkeys(("weights", "value_weights", "observation_weights"), torch.zeros(n))
+        | {"old_logprobs": targets.old_logprobs - 1e4}
     )
     loss = objective.loss(targets, outputs_of(now, values=values))
     loss.total.backward()

@@ -177,6 +177,7 @@ def test_loss_and_gradient_equal_the_equation(case: str, spread: float):
         value_weights=zeros,
         supervised_weights=zeros,
         turn_starts=torch.tensor(starts, dtype=torch.float64),
+        observation_weights=zeros,
     )
     loss = objective.loss(targets, Outputs(now, zeros, zeros))
     [gradient] = torch.autograd.grad(loss.total, now)
@@ -232,4 +233,4 @@ def test_a_weight_is_clipped_whatever_the_advantage_and_keeps_its_gradient():
 def targets_of(advantages: list[float], turn_starts: list[float] | None = None) -> Targets:
     zeros = torch.zeros(len(advantages))
     starts = torch.ones(len(advantages)) if turn_starts is None else torch.tensor(turn_starts)
-    return Targets(zeros, zeros, zeros, torch.tensor(advantages), zeros, zeros + 1, zeros, zeros, starts)
+    return Targets(zeros, zeros, zeros, torch.tensor(advantages), zeros, zeros + 1, zeros, zeros, starts, zeros)

@@ -148,6 +148,7 @@ def targets_of(credit: Credit, span: slice) -> Targets:
         value_weights=zeros,
         supervised_weights=zeros,
         turn_starts=zeros,
+        observation_weights=zeros,
     )
 
 

@@ -72,7 +72,7 @@ class Targets:
     value_weights: Tensor
     supervised_weights: Tensor
     turn_starts: Tensor  # 1 at the first trained token of each turn, 0 at the others; no turn is split
-    observation_weights: Tensor = field(default_factory=lambda: torch.empty(0))  # of the observation loss
+    observation_weights: Tensor
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # further ones by name: `Needs.quantities`
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Targets":
