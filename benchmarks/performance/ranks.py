@@ -121,7 +121,11 @@ def main(flags: Sequence[str]) -> None:
     def as_tensors(ranks: ProcessGroup) -> list[Estimates]:
         parts = ranks.gather_tensors(torch.cat([one.flat() for one in pickled[ranks.rank]]), lengths)
         sizes = [[len(one.flat()) for one in own] for own in pickled]
-        return [Estimates.from_flat(one) for part, of in zip(parts, sizes, strict=True) for one in part.split(of)]
+        return [
+            Estimates.from_flat(one, len(one) // 3)
+            for part, of in zip(parts, sizes, strict=True)
+            for one in part.split(of)
+        ]
 
     print(f"bytes of rank 0: groups {len(pickle.dumps(by_rank[0])):,}, estimates {len(pickle.dumps(pickled[0])):,}")
     print(f"                 estimates as a tensor {4 * lengths[0]:,}")
