@@ -11,7 +11,8 @@ learnt instead, and the environment gives text to the vocabulary alone.
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,16 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from tsr_lightning.envs.base import Branchable, HasOracle
 from tsr_lightning.envs.make import make_env
+from tsr_lightning.envs.playing import advance, begin
 from tsr_lightning.policy.architecture import small_config
+from tsr_lightning.policy.offer import offered
 from tsr_lightning.policy.spec import Scratch
+from tsr_lightning.policy.template import ChatTemplate
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.instances import HeldOut, Instances
+from tsr_lightning.trajectory import Message
 
-Message = dict[str, str]
 Batch = tuple[list[list[int]], int]  # rows of token ids, and how many of each row's are read and not learnt
 Draw = Callable[[int], list[list[Message]]]  # the conversations of a number, always the same
 
@@ -65,22 +69,31 @@ class Transcripts:
         return drawn
 
     def _episode(self, seed: int, key: Key) -> Iterator[list[Message]]:
-        env, done, turn = self._env, False, 0
+        env = self._env
         assert isinstance(env, HasOracle)
-        observation, _ = env.reset(seed=seed)
-        env.reseed(key)
+        opening = begin(env, seed, key)
+        system = [Message("system", opening.instructions)] if opening.instructions else []
+        always = [*system, *(message for message in opening.messages if message.role == "tools")]
+        shown, messages, done, turn = system, opening.messages, False, 0
         while not done:
             response = env.oracle(self._noise, key.fold_in(turn))
-            shows_system = bool(env.instructions) and (turn == 0 or self._single)
-            system = [{"role": "system", "content": env.instructions}] if shows_system else []
-            yield [*system, {"role": "user", "content": str(observation)}, {"role": "assistant", "content": response}]
-            observation, _, terminated, truncated, _ = env.step(response)
-            turn, done = turn + 1, terminated or truncated
+            yield [*shown, *messages, Message("assistant", response)]
+            shown, turn = always if self._single else [], turn + 1
+            messages, done = advance(env, seed, response)
 
 
 def read_conversations(path: Path) -> list[list[Message]]:
     """Those of a JSONL file, `{"messages": [...]}` a line."""
-    return [json.loads(line)["messages"] for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [[Message(**message) for message in json.loads(line)["messages"]] for line in lines]
+
+
+def write_conversations(path: Path, conversations: Iterable[list[Message]]) -> None:
+    """The same the other way round, each as soon as it is there."""
+    with path.open("w", encoding="utf-8") as file:
+        for conversation in conversations:
+            messages = [asdict(message) for message in conversation]
+            file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
 
 
 def cycle(conversations: list[list[Message]]) -> Draw:
@@ -89,11 +102,23 @@ def cycle(conversations: list[list[Message]]) -> Draw:
     return lambda number: [conversations[place % places] for place in range(number * EPISODES, (number + 1) * EPISODES)]
 
 
+def token_ids(tokenizer: PreTrainedTokenizerFast, conversations: list[list[Message]]) -> list[list[int]]:
+    """Each conversation as the chat template writes it, with the tools that it offers."""
+    call_format = ChatTemplate(tokenizer).call_format
+    rows: list[list[int]] = []
+    for conversation in conversations:
+        shown, schemas = offered(list(conversation), call_format)
+        messages = [asdict(message) for message in shown]
+        tools = json.loads(schemas) if schemas else None
+        rows.append(tokenizer.apply_chat_template(messages, tools=tools, tokenize=True, return_dict=False))
+    return rows
+
+
 def batches(draw: Draw, tokenizer: PreTrainedTokenizerFast, tokens: int, key: Key) -> Iterator[Batch]:
     """Batches, each of conversations of like length and of at most `tokens` with their padding."""
     number = 0
     while True:
-        rows = tokenizer.apply_chat_template(draw(number), tokenize=True, return_dict=False)
+        rows = token_ids(tokenizer, draw(number))
         batch: list[list[int]] = []
         made: list[list[list[int]]] = []
         for row in sorted((row[:tokens] for row in rows), key=len):
@@ -143,7 +168,9 @@ def _permutation(count: int, key: Key) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, help="a configuration of a supervised warm start with a new model")
-    parser.add_argument("--updates", type=int, required=True, help="of AdamW")
+    parser.add_argument("--updates", type=int, default=0, help="of AdamW")
+    parser.add_argument("--draws", type=int, default=8, help="of 64 conversations, whose words a new vocabulary has")
+    parser.add_argument("--write", action="store_true", help="write the conversations of these draws, and end")
     parser.add_argument("--repetitions", type=int, default=0, help="of them, the first: random pieces said twice")
     parser.add_argument("--tokens", type=int, default=4096, help="most tokens of an update")
     parser.add_argument("--learning_rate", type=float, default=2e-3, help="reached after 50 updates")
@@ -154,9 +181,12 @@ def main() -> None:
     parser.add_argument("--noise", type=float, help="share of random actions, instead of the configuration's")
     parser.add_argument("--seed", type=int, help="of the draws, instead of the configuration's")
     parser.add_argument("--vocabulary", type=int, default=1024, help="most entries of the tokenizer")
+    parser.add_argument("--chat_template", type=Path, help="a file with a new tokenizer's, instead of ChatML")
     parser.add_argument("--model", type=Path, help="a folder to go on from, with its tokenizer, instead of a new model")
     parser.add_argument("--conversations", type=Path, help="a JSONL file, learnt instead of the oracle's transcripts")
-    parser.add_argument("--output", type=Path, required=True, help="a folder, which transformers can read")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="a folder, which transformers can read; or the file that is written"
+    )
     arguments = parser.parse_args()
 
     config = yaml.safe_load(arguments.config.read_text())
@@ -166,10 +196,17 @@ def main() -> None:
         Transcripts(config, arguments.noise),
         Key(config.get("seed_everything", SEED)).fold_in("language model"),
     )
+    transcribed = (row for number in range(arguments.draws) for row in transcripts.draw(number))
+    if arguments.write:
+        write_conversations(arguments.output, transcribed)
+        return
     conversations = read_conversations(arguments.conversations) if arguments.conversations else []
     if arguments.model is None:
-        rows = [*conversations, *(row for number in range(8) for row in transcripts.draw(number))]
-        tokenizer = make_tokenizer((message["content"] for row in rows for message in row), arguments.vocabulary)
+        rows = [*conversations, *transcribed]
+        texts = (message.content for row in rows for message in row if message.role != "tools")
+        tokenizer = make_tokenizer(texts, arguments.vocabulary)
+        if arguments.chat_template is not None:
+            tokenizer.chat_template = arguments.chat_template.read_text(encoding="utf-8")
         torch.manual_seed(config.get("seed_everything", SEED))
         shape = small_config(Scratch(**config["model"]["policy"]["model"]), tokenizer)
         shape.initializer_range = arguments.initial_std
@@ -217,7 +254,7 @@ def main() -> None:
         if (update + 1) % 25 == 0:
             seconds = time.process_time() - begun
             print(f"{update + 1}: loss {loss.item():.3f}, {rows_seen} rows, {seen} tokens, {seconds:.0f} s", flush=True)
-        if (update + 1) % 200 == 0 or update + 1 == arguments.updates:
+        if (update + 1) % 100 == 0 or update + 1 == arguments.updates:
             model.save_pretrained(arguments.output)
             tokenizer.save_pretrained(arguments.output)
 

@@ -306,7 +306,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("kwargs", "sentence"),
         [
-            ({"difficulty": "none"}, "SWEEnv.difficulty is 'none': take one of easy, medium, hard"),
+            ({"difficulty": "none"}, "SWEEnv.difficulty is 'none': take one of easiest, easy, medium, hard"),
             ({"split": "held"}, "SWEEnv.split is 'held'"),
             (
                 {"packages": ["numpy"]},

@@ -19,6 +19,10 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 # model name -> (model type, keys of its configuration), from the `config.json` of each model's page on the hub, such as
 # https://huggingface.co/Qwen/Qwen2.5-3B-Instruct; their parameters are those that the pages state.
 _QWEN = {"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True, "max_position_embeddings": 32768}
+_QWEN3 = {
+    **{"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+    **{"vocab_size": 151936, "tie_word_embeddings": True, "max_position_embeddings": 40960},
+}
 PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Qwen/Qwen2.5-0.5B-Instruct": (
         "qwen2",
@@ -44,6 +48,11 @@ PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             "num_hidden_layers": 28,
             "num_attention_heads": 28,
         },
+    ),
+    "Qwen/Qwen3-4B": ("qwen3", {**_QWEN3, "hidden_size": 2560, "intermediate_size": 9728}),
+    "Qwen/Qwen3-8B": (
+        "qwen3",
+        {**_QWEN3, "hidden_size": 4096, "intermediate_size": 12288, "tie_word_embeddings": False},
     ),
 }
 

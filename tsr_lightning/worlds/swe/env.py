@@ -19,7 +19,7 @@ from tsr_lightning.worlds.swe.folder import Folder
 from tsr_lightning.worlds.swe.generate import DIFFICULTIES, DifficultyName, GeneratedTasks, check_packages
 from tsr_lightning.worlds.swe.harbor import TaskFolders
 from tsr_lightning.worlds.swe.library import package_names
-from tsr_lightning.worlds.swe.oracle import RUN, next_move
+from tsr_lightning.worlds.swe.oracle import RUN, guesses, next_move
 from tsr_lightning.worlds.swe.sandbox import Limits, Result, Sandbox
 from tsr_lightning.worlds.swe.scores import REWARDS, SCORES, RewardName, ScoreName
 from tsr_lightning.worlds.swe.task import Grade, Task, TaskSource
@@ -41,15 +41,16 @@ class Work(NamedTuple):
     seed: int  # of the task
     folder: Folder
     grade: Grade | None = None  # of what was submitted
-    last: str = ""  # the last command, for the oracle
+    commands: tuple[str, ...] = ()  # of bash, for the oracle
 
 
 class SWEEnv(ToolEnv[Work]):
     """A program to repair, by calls of `bash`, `replace` and `submit`.
 
     Args:
-        difficulty: "easy" (a fault in one operator or number, whose function is told), "medium" (one fault of any kind)
-            or "hard" (two or three).
+        difficulty: "easiest" (an operator turned into its opposite, in a function of at most ten lines, which is told),
+            "easy" (a fault in one operator or number, whose function is told), "medium" (one fault of any kind) or
+            "hard" (two or three).
         split: packages with faults: "all", "train" or "test", those that "train" leaves out.
         packages: names of packages instead of a split, or paths of texts of the same form.
         task_count: different tasks; a seed picks one, modulo this. None: every seed has a task of its own.
@@ -113,7 +114,7 @@ class SWEEnv(ToolEnv[Work]):
             command: such as `sed -n 1,40p README.md`
         """
         result = self._sandbox.run(self.state.folder, command, self._limits)
-        self.state = self.state._replace(folder=result.folder, last=command)
+        self.state = self.state._replace(folder=result.folder, commands=(*self.state.commands, command))
         return _shown(result)
 
     def replace(self, path: str, old: str, new: str) -> str:
@@ -124,7 +125,6 @@ class SWEEnv(ToolEnv[Work]):
             old: the text
             new: what takes its place
         """
-        self.state = self.state._replace(last="")
         content = self.state.folder.files.get(path)
         if content is None:
             return f"There is no file {path}."
@@ -137,7 +137,7 @@ class SWEEnv(ToolEnv[Work]):
 
     def submit(self) -> str:
         """Ends the work: the program is tested as it is."""
-        self.state = self.state._replace(grade=self.task.grader(self._sandbox, self.state.folder), last="")
+        self.state = self.state._replace(grade=self.task.grader(self._sandbox, self.state.folder))
         return "Submitted."
 
     tool_functions = (bash, replace, submit)
@@ -171,27 +171,34 @@ class SWEEnv(ToolEnv[Work]):
         return _UNFINISHED * self._score(self._sandbox, self.task, self.state.folder)
 
     def state_key(self) -> Hashable:
-        """The task, the folder, and whether it was submitted."""
-        return self.state.seed, self.state.folder.digest, self.state.grade is not None
+        """The task as it is told, so that seeds of one fault are one task, the folder, and whether it was submitted."""
+        return self.task.instruction, self.state.folder.digest, self.state.grade is not None
 
     # Players
 
     def legal_actions(self) -> list[str]:
-        """Some of all that can be said: looks, a test run, damage, and the end."""
+        """Some of all that can be said: looks, a test run, guesses or damage, and the end."""
         if self.episode.over or not self.remaining():
             return []
-        paths = sorted(self.state.folder.files)
-        commands = ["ls -R", RUN, *(f"cat {path}" for path in paths), *(f"sed -i '$d' {path}" for path in paths)]
+        tried = guesses(self.task, self.state.folder)
+        paths = [] if tried else sorted(self.state.folder.files)
+        commands = [
+            "ls -R",
+            RUN,
+            *(f"cat {path}" for path in paths),
+            *(f"sed -i '$d' {path}" for path in paths),
+            *tried,
+        ]
         return [*(self.written(SWEEnv.bash, command=command) for command in commands), self.written(SWEEnv.submit)]
 
     def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
-        """The next move of a repair: run the visible tests, look, repair, run them again, submit."""
+        """The next move of a repair: run the visible tests, look, repair and test, submit."""
         fraction("noise", noise)
         noise_has_key(noise, key)
         if key is not None and key.uniform(0) < noise:
             legal = self.legal_actions()[:-1]  # without the end
             return legal[int(key.uniform(1) * len(legal))]
-        command = next_move(self.task, self.state.folder, self.state.last)
+        command = next_move(self.task, self.state.folder, self.state.commands)
         return self.written(SWEEnv.submit) if command is None else self.written(SWEEnv.bash, command=command)
 
 

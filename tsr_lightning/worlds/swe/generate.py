@@ -15,7 +15,7 @@ from tsr_lightning.worlds.swe.library import Package, package
 from tsr_lightning.worlds.swe.sandbox import Sandbox
 from tsr_lightning.worlds.swe.task import Grade, Grader, Place, Task, TaskSource
 
-DifficultyName = Literal["easy", "medium", "hard"]
+DifficultyName = Literal["easiest", "easy", "medium", "hard"]
 
 _MOST_DRAWS = 200
 
@@ -28,14 +28,17 @@ class Difficulty:
         faults: the fewest and the most.
         operators: that make them.
         located: the instruction names the file, the function and its lines.
+        lines: the most of such a function; None: as many as it has.
     """
 
     faults: tuple[int, int]
     operators: tuple[str, ...]
     located: bool
+    lines: int | None = None
 
 
 DIFFICULTIES: Mapping[DifficultyName, Difficulty] = {
+    "easiest": Difficulty((1, 1), ("OperationFlipOperator",), located=True, lines=10),
     "easy": Difficulty((1, 1), ONE_LINE, located=True),
     "medium": Difficulty((1, 1), tuple(OPERATORS), located=False),
     "hard": Difficulty((2, 3), tuple(OPERATORS), located=False),
@@ -118,6 +121,9 @@ def _draw(source: GeneratedTasks, name: str, whole: Package, key: Key) -> Task |
         faulty[path] = inject(whole.modules[path], [site for site in chosen if site.path == path])
         if faulty[path] == whole.modules[path]:
             return None
+    places = tuple(_place(site, faulty[site.path]) for site in chosen)
+    if difficulty.lines is not None and any(place.last - place.first >= difficulty.lines for place in places):
+        return None
     if len(chosen) > 1 and not all(_breaks(source.sandbox, whole, site) for site in chosen):
         return None
     folder = whole.folder(faulty)
@@ -127,7 +133,6 @@ def _draw(source: GeneratedTasks, name: str, whole: Package, key: Key) -> Task |
         return None
     if _ask(source.sandbox, whole, folder, hash_seed=1) != marks:
         return None
-    places = tuple(_place(site, faulty[site.path]) for site in chosen)
     return Task(
         name,
         _instruction(whole, marks, places if difficulty.located else ()),
