@@ -196,9 +196,8 @@ def test_the_python_example_trains(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_every_file_exists_that_a_page_a_message_or_a_configuration_names():
-    sources = [
-        path for name in ("tsr_lightning", "callbacks", "configs") for path in (ROOT / name).rglob("*.[pym][yad]*")
-    ]
+    rooms = ("tsr_lightning", "callbacks", "configs")
+    sources = [path for name in rooms for kind in ("py", "yaml", "md") for path in (ROOT / name).rglob(f"*.{kind}")]
     found = r"(?<![\w/.])(?:configs|docs|examples|benchmarks|tsr_lightning|callbacks)/[\w./-]+\.(?:yaml|md|png|py)\b"
     missing = []
     for path in (*PAGES, *sources):

@@ -10,6 +10,7 @@ from benchmarks.results.ideas import TRIED
 from benchmarks.results.in_depth import in_depth_table
 from benchmarks.results.pairs import TASKS
 from benchmarks.results.pupil import pupil_table
+from benchmarks.results.quickstart_llm import phases_table
 from benchmarks.results.recipes import ENDS
 from benchmarks.results.tried import tried_table
 from benchmarks.results.verdict import headline_table, verdict_table, verdicts
@@ -51,6 +52,7 @@ def tables(root: Path, studies: Mapping[str, StudyResults]) -> dict[str, str]:
         "tried": tried_table(studies, TRIED),
         "in_depth": in_depth_table(read_packed(root / f"{_EVALUATIONS}.yaml"), _IN_DEPTH),
         "combinations": combinations_table(studies["combinations"], _COMBINATIONS),
+        "quickstart_llm": phases_table(studies),
     }
 
 
