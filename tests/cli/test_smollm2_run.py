@@ -30,21 +30,17 @@ def last(folder: Path) -> Path:
     return folder / "runs" / "quickstart_llm" / "version_0" / "checkpoints" / "last.ckpt"
 
 
-@pytest.fixture(scope="module")
-def run(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    with in_folder(folder):
-        tsr("fit", *settings(smollm2, 2))
-    return folder
-
-
 @pytest.mark.exhaustive
-def test_a_resumed_run_has_the_weights_of_one_that_was_not_stopped(run: Path, smollm2: Path, tmp_path: Path):
+def test_a_resumed_run_has_the_weights_of_one_that_was_not_stopped(smollm2: Path, tmp_path: Path):
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    with in_folder(whole):
+        tsr("fit", *settings(smollm2, 2))
     with in_folder(tmp_path):
         tsr("fit", *settings(smollm2, 1))
         tsr("fit", *settings(smollm2, 2), "--ckpt_path", last(tmp_path))
     resumed = max((tmp_path / "runs" / "quickstart_llm").rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
-    theirs, ours = (torch.load(path, weights_only=True) for path in (last(run), resumed))
+    theirs, ours = (torch.load(path, weights_only=True) for path in (last(whole), resumed))
     assert theirs["global_step"] == ours["global_step"] > 1
     assert theirs["state_dict"].keys() == ours["state_dict"].keys()
     assert all(torch.equal(weight, ours["state_dict"][name]) for name, weight in theirs["state_dict"].items())
@@ -57,11 +53,13 @@ def logits(model: torch.nn.Module) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
-def test_an_export_is_the_policy_for_plain_transformers_and_peft(run: Path, smollm2: Path, tmp_path: Path):
-    with in_folder(run):
+def test_an_export_is_the_policy_for_plain_transformers_and_peft(smollm2: Path, tmp_path: Path):
+    given = settings(smollm2, 1)
+    with in_folder(tmp_path):
+        tsr("fit", *given)
         for name in ("adapter", "merged"):
             flags = ("--merge", "true") if name == "merged" else ()
-            tsr("export", *settings(smollm2, 2), "--ckpt_path", last(run), "--output", tmp_path / name, *flags)
+            tsr("export", *given, "--ckpt_path", last(tmp_path), "--output", tmp_path / name, *flags)
     adapter = logits(AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter"))
     merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
     torch.testing.assert_close(merged, adapter, atol=1e-3, rtol=1e-4)

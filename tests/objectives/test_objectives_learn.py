@@ -129,13 +129,8 @@ def test_success_rises_above_0_75(kind: type[Objective]):
     assert success_rate(kind, epochs_of(kind)) > LEARNT
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(GRPO, id="GRPO", marks=pytest.mark.slow),
-        *(pytest.param(kind, id=kind.__name__, marks=pytest.mark.exhaustive) for kind in (RLOO, PPO)),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [GRPO, RLOO, PPO])
 def test_success_rises_above_0_75_by_tree_credit(kind: type[Objective]):
     assert success_rate(kind, EPOCHS, tree=True) > LEARNT
 

@@ -43,7 +43,7 @@ def test_answers_and_token_ids(smollm2: Path):
     "spec",
     [
         pytest.param(PolicySpec(""), marks=pytest.mark.exhaustive),
-        PolicySpec("", adapter=LoRA(rank=8, alpha=8)),
+        pytest.param(PolicySpec("", adapter=LoRA(rank=8, alpha=8)), marks=pytest.mark.exhaustive),
         PolicySpec("", adapter=LoRA(rank=8, alpha=8), quantisation=NF4(compute_dtype="float32")),
     ],
     ids=["full", "lora", "nf4"],

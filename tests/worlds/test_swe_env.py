@@ -169,7 +169,7 @@ for seed in map(int, sys.argv[2:]):
 
 
 @pytest.mark.parametrize(
-    ("difficulty", "seeds"), [("hard", [7]), pytest.param("medium", [*range(20)], marks=pytest.mark.slow)]
+    ("difficulty", "seeds"), [("hard", [7]), pytest.param("medium", [*range(20)], marks=pytest.mark.exhaustive)]
 )
 def test_a_seed_is_the_same_task_in_another_process(difficulty: Any, seeds: list[int]) -> None:
     found = subprocess.run(

@@ -32,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_is_branchable(cache: Path) -> None:
     kwargs = {**SETTINGS[1], "cache": str(cache)}
-    report = check_branchable("tsr/TextWorld-v0", kwargs=kwargs, noisy=False, seeds=[0], turns=3, keys=2)
+    report = check_branchable("tsr/TextWorld-v0", kwargs=kwargs, noisy=False, seeds=[0], turns=2, keys=1)
     assert report.skipped == ()
 
 

@@ -91,8 +91,9 @@ class Revisits:
         return rates
 
     def state_dict(self, epochs: int) -> dict[str, Any]:
-        """The rates of the epochs before this one, as plain types."""
-        return {"rates": [[*place, *rate] for place, rate in self._before(epochs).items()]}
+        """The rates of the epochs before this one that can matter, as plain types."""
+        rates = self._before(epochs)
+        return {"rates": [[*place, *rate] for place, rate in rates.items() if rate.learnability > 0]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self._earlier = {(env, seed): Rate(success, epoch) for env, seed, success, epoch in state_dict["rates"]}
