@@ -39,9 +39,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts slow tests after fast ones and exhaustive ones last; otherwise the order stays as written.
 
     Of parallel workers one runs all fast tests of a file, so that what they share is made once. Slow ones go out one
-    by one; those that share something have a group by name.
+    by one; those that share something have a group by name, which goes out before them, since it runs on one worker
+    while the others go on with what is left.
     """
-    items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("exhaustive", "slow")])
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        exhaustive, slow, grouped = (item.get_closest_marker(name) for name in ("exhaustive", "slow", "xdist_group"))
+        return exhaustive is not None, slow is not None, slow is not None and grouped is None
+
+    items.sort(key=place)
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("exhaustive", "slow", "xdist_group")):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -159,7 +159,7 @@ def test_an_overlay_replaces_any_other_of_its_kind(first: str, second: str, reso
 
 @pytest.mark.parametrize(  # an arm takes a second and a half
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if "quickstart" in name else pytest.mark.exhaustive) for name in GRIDS],
+    [pytest.param(name, marks=() if name == "studies/quickstart.yaml" else pytest.mark.exhaustive) for name in GRIDS],
 )
 def test_every_arm_of_a_grid_is_a_run_that_tsr_would_take(
     name: str, empty_folder: Path, request: pytest.FixtureRequest
