@@ -299,7 +299,7 @@ class Evaluation(Callback):
 
 
 def _of_training(trainer: Trainer) -> dict[str, float]:
-    """What other callbacks tell of the training."""
+    """Collects the figures of the last rollout and its updates from other callbacks."""
     tells = [each for each in callbacks(trainer) if isinstance(each, TellsTraining)]
     return {name: value for each in tells for name, value in each.of_training().items()}
 

@@ -14,8 +14,7 @@ from tsr_lightning.training.lightning_compat import Position
 
 @runtime_checkable
 class TellsTraining(Protocol):
-    """A callback with figures of the last rollout and its updates, which stand beside those of an evaluation in the
-    history of a run."""
+    """A callback with figures of the last rollout and its updates, for the history of a run."""
 
     def of_training(self) -> Mapping[str, float]: ...
 

@@ -92,7 +92,7 @@ def toctree(entries: Sequence[str], caption: str = "") -> str:
 
 
 def complete(app: Sphinx, name: str, source: list[str]) -> None:
-    """What a page has on the site alone: the navigation, and what is made of docstrings."""
+    """Appends to a page what only the site has: the navigation, and text from docstrings."""
     source[0] = pages.linked(source[0])
     if name == root_doc:
         source[0] += "".join(toctree(entries, caption) for caption, entries in PARTS.items())

@@ -44,7 +44,7 @@ TASKS = {
     "WebShop": Task(f"{WORLDS}.webshop.env.WebShopEnv", "webshop.yaml", "docs/webshop", "tsr/WebShop-v0"),
     "ALFWorld": Task(f"{WORLDS}.alfworld.env.ALFWorldEnv", "alfworld.yaml", "docs/alfworld", "tsr/ALFWorld-v0"),
     "TextWorld": Task(f"{WORLDS}.textworld.env.TextWorldEnv", "textworld.yaml", "docs/textworld"),
-    "Software tasks": Task(f"{WORLDS}.swe.env.SWEEnv", "warm_start/swe.yaml", "docs/swe"),
+    "Software tasks": Task(f"{WORLDS}.swe.env.SWEEnv", "swe.yaml", "docs/swe"),
     "reasoning-gym": Task(f"{WORLDS}.reasoning_gym.ReasoningGym", "reasoning_gym.yaml"),
     "TextArena": Task(f"{WORLDS}.textarena.TextArena", "textarena.yaml"),
     "TRL's environments": Task("tsr_lightning.envs.trl_env.TRLEnv"),
@@ -54,7 +54,7 @@ TASKS = {
 
 @dataclass
 class Made:
-    """What was made: the pages under a page in the navigation, and text for the ends of pages written by hand."""
+    """The generated pages, by the page above them in the navigation, and text to append to pages written by hand."""
 
     below: dict[str, list[str]] = field(default_factory=dict)
     appended: dict[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Made:
 
 
 def make() -> Made:
-    """Makes all pages anew."""
+    """Deletes docs/reference/ and writes all of its pages."""
     shutil.rmtree(ROOT / MADE, ignore_errors=True)
     made = Made()
     for part in (searches, presets, tasks, callback_pages, policies, api):
@@ -114,7 +114,7 @@ def first_turn(env_id: str) -> str:
 
 
 def policies(made: Made) -> None:
-    """How the embedded policies were made, which stands beside their weights."""
+    """Lists the model cards of the embedded policies."""
     overview = f"{MADE}/policies"
     pages = sorted((ROOT / "tsr_lightning" / "policy" / "embedded").glob("*/README.md"))
     made.below[overview] = [str(path.relative_to(ROOT).with_suffix("")) for path in pages]
@@ -179,7 +179,7 @@ def sections(page: str) -> Iterator[tuple[str, str]]:
 
 
 def rows(page: str, name: str) -> Iterator[str]:
-    """What the tables of a page say of a name, each under the heading before it."""
+    """Yields the rows of a page's tables that begin with a name, each under the heading of its table."""
     heading = ""
     for block in (ROOT / page).read_text(encoding="utf-8").split("\n\n"):
         title, separator, *lines = (block + "\n").splitlines() if block.startswith("|") else ["", ""]
@@ -194,7 +194,7 @@ def shown(config: Path) -> str:
 
 
 def documented(path: str, members: bool = False) -> str:
-    """What the docstring says of a class or a function."""
+    """Returns the directive that renders the docstring of a class or a function."""
     kind = "class" if inspect.isclass(locate(path)) else "function"
     return f"```{{eval-rst}}\n.. auto{kind}:: {path}\n{'   :members:' if members and kind == 'class' else ''}\n```"
 

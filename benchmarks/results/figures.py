@@ -1,7 +1,11 @@
-"""How figures are written in docs/results.md."""
+"""How numbers, tables and pictures of docs/results.md are written."""
 
 import math
 from collections.abc import Iterable, Sequence
+from io import BytesIO
+
+from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from tsr_lightning.statistics import Estimate
 
@@ -36,6 +40,15 @@ def points_with_interval(estimate: Estimate) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns a table as Markdown, without a last newline."""
     return "\n".join([_line(header), "|" + "---|" * len(header), *map(_line, rows)])
+
+
+def as_png(figure: Figure) -> bytes:
+    """Returns a picture's file, and closes the picture."""
+    figure.tight_layout()
+    written = BytesIO()
+    figure.savefig(written, format="png", dpi=100)
+    pyplot.close(figure)
+    return written.getvalue()
 
 
 def _line(cells: Sequence[str]) -> str:

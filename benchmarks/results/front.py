@@ -1,10 +1,10 @@
 """The picture of the README: the levels on which plain samples never succeed at first."""
 
 from collections.abc import Mapping
-from io import BytesIO
 
 from matplotlib import pyplot
 
+from benchmarks.results.figures import as_png
 from tsr_lightning.studies.report.build import build_report
 from tsr_lightning.studies.report.comparisons import InstanceSet
 from tsr_lightning.studies.report.load import StudyResults
@@ -44,8 +44,4 @@ def _drawn(group: InstanceSet) -> bytes:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("success, held out")
     axes[0].legend(fontsize=8)
-    figure.tight_layout()
-    written = BytesIO()
-    figure.savefig(written, format="png", dpi=100)
-    pyplot.close(figure)
-    return written.getvalue()
+    return as_png(figure)

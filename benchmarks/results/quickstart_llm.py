@@ -1,11 +1,12 @@
-"""The picture of the README's pretrained model, and its figures by phase: demonstrations, then its own beam search."""
+"""The pretrained model of the README: its picture, and what each phase of its training brought."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import BytesIO
 
+import numpy as np
 from matplotlib import pyplot
 
+from benchmarks.results.figures import as_png, points_with_interval, rate, table
 from tsr_lightning.statistics import Estimate
 from tsr_lightning.studies.report.comparisons import difference, instance_sets
 from tsr_lightning.studies.report.curves import Curve
@@ -13,30 +14,27 @@ from tsr_lightning.studies.report.load import StudyResults
 
 STUDY, ARM = "quickstart_llm", "beam"
 DEMONSTRATED = 12  # epochs
-_HEADS = ("untrained", f"{DEMONSTRATED} epochs of demonstrations", "24 epochs of the beam", "what the beam brought")
+_HEADER = ("", "untrained", f"{DEMONSTRATED} epochs of demonstrations", "24 epochs of the beam", "gain of the beam")
 
 
 def phases_table(studies: Mapping[str, StudyResults]) -> str:
-    """Success of each seed after each phase, and what the second one brought."""
-    lines = ["| | " + " | ".join(_HEADS) + " |", "|---" * (len(_HEADS) + 1) + "|"]
+    """The success rate of each seed after each phase, and the gain of the second one with its interval."""
+    lines: list[Sequence[str]] = []
     for protocol, curves in _curves(studies).items():
         for one in curves:
-            begun, ended = (f"{one.at('epochs', epoch).mean():.2f}" for epoch in (DEMONSTRATED, float("inf")))
-            lines.append(f"| {protocol}, seed {one.seed} | {one.success[0]:.2f} | {begun} | {ended} | |")
-        gain = _gain(curves)
-        brought = f"{100 * gain.value:+.0f} [{100 * gain.low:+.0f}, {100 * gain.high:+.0f}]"
-        lines.append(f"| **{protocol}, all** | | | | **{brought} points** |")
-    return "\n".join(lines)
+            phases = (one.success[0], one.at("epochs", DEMONSTRATED).mean(), one.success[-1])
+            lines.append((f"{protocol}, seed {one.seed}", *map(rate, phases), ""))
+        lines.append((f"**{protocol}, all**", "", "", "", f"**{points_with_interval(_gain(curves))} points**"))
+    return table(_HEADER, lines)
 
 
 def quickstart_picture(studies: Mapping[str, StudyResults]) -> bytes:
     """Draws success on held-out lakes against epochs, as a PNG: the mean of the seeds and their range."""
     figure, axis = pyplot.subplots(figsize=(7, 3.2))
     for place, (protocol, curves) in enumerate(_curves(studies).items()):
-        epochs = curves[0].costs["epochs"]
-        success = [one.success for one in curves]
-        mean, lowest, highest = ([pick(each) for each in zip(*success, strict=True)] for pick in (_mean, min, max))
-        axis.plot(epochs, mean, marker="o", markersize=3, color=f"C{place}", label=protocol)
+        epochs, success = curves[0].costs["epochs"], np.stack([one.success for one in curves])
+        axis.plot(epochs, success.mean(axis=0), marker="o", markersize=3, color=f"C{place}", label=protocol)
+        lowest, highest = success.min(axis=0), success.max(axis=0)
         axis.fill_between(epochs, lowest, highest, color=f"C{place}", alpha=0.15, linewidth=0)
     axis.axvline(DEMONSTRATED, color="grey", linestyle=":")
     axis.annotate("demonstrations", (DEMONSTRATED - 0.5, 0.93), ha="right", color="grey", fontsize=8)
@@ -44,11 +42,7 @@ def quickstart_picture(studies: Mapping[str, StudyResults]) -> bytes:
     axis.set(xlabel="epochs", ylabel="success, held out", ylim=(0, 1))
     axis.legend(fontsize=8, loc="center left")
     axis.grid(alpha=0.3)
-    figure.tight_layout()
-    written = BytesIO()
-    figure.savefig(written, format="png", dpi=100)
-    pyplot.close(figure)
-    return written.getvalue()
+    return as_png(figure)
 
 
 def _curves(studies: Mapping[str, StudyResults]) -> dict[str, Sequence[Curve]]:
@@ -61,7 +55,3 @@ def _gain(curves: Sequence[Curve]) -> Estimate:
     gain = difference(curves, begun, lambda one: one.rates[-1])
     assert gain is not None
     return gain
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

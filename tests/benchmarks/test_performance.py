@@ -21,7 +21,7 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.recording import Recorder
 from benchmarks.performance.report import Measured, Ratio, rollout_table
-from benchmarks.performance.rivals import generate
+from benchmarks.performance.rivals import continuous, generate
 from benchmarks.performance.rollouts import roll_out
 from benchmarks.performance.trie import Trie, grown
 from benchmarks.performance.waiting import compare
@@ -216,6 +216,20 @@ def test_generate_answers_ragged_prompts_in_their_order(folder: Path) -> None:
         [r.ids for r in family] for prompt in prompts for family in one.generate([prompt], 1e-4)
     ]
     assert many.take_costs().tokens_padding > 0
+
+
+@pytest.mark.slow
+def test_continuous_batching_says_what_generate_does_and_counts_it(folder: Path) -> None:
+    model = generate.load_plain(folder, "float32")
+    prompts = [Prompt((3,) * length, (0,) * copies, 3) for length, copies in ((5, 1), (9, 2), (4, 2), (7, 1))]
+    engine = continuous.ContinuousEngine(model, 0, pages=64)
+    said = [[r.ids for r in family] for family in engine.generate(prompts, 1e-4)]
+    engine.renew()
+    plain = generate.GenerateEngine(generate.load_plain(folder, "float32"), 0, rows=6).generate(prompts, 1e-4)
+    assert said == [[r.ids for r in family] for family in plain]
+    costs = engine.take_costs()
+    assert (costs.tokens_prefilled, costs.prompt_tokens) == (5 + 9 + 4 + 7, 5 + 2 * 9 + 2 * 4 + 7)
+    assert (costs.tokens_generated, costs.tokens_computed) == (6 * 3, 25 + 6 * 2)
 
 
 def test_generate_takes_the_fastest_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shown(folder: Path) -> str:
-    """What two games have shown: one that is left, and one that the oracle wins."""
+    """The output of two games: one is left before its end, one is won by the oracle."""
     said = io.StringIO()
     asked = (":undo", "", ":policy", "hm", ":undo", ":help", ":what", "x" * 99, ":legal", ":oracle", "", ":next")
     with redirect_stdout(said):

@@ -15,7 +15,7 @@ from tsr_lightning.trajectory import Origin
 
 
 class Move(Enum):
-    """What a person may do besides answering; the values are what is typed."""
+    """Moves of a person other than a response; the values are what is typed."""
 
     TAKE = ""
     POLICY = ":policy"

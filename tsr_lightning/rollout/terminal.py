@@ -114,7 +114,7 @@ class Terminal:
 
 
 def _outcome(node: Node) -> str:
-    """What came of the turn that led to a state."""
+    """The outcome of the turn that led to a state, in words."""
     assert node.turn is not None
     remarks = [
         *([] if node.turn.valid else ["no valid action"]),

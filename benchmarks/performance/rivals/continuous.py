@@ -1,13 +1,12 @@
 """transformers' continuous batching behind the engine's contract: paged keys and values, prefixes shared by blocks."""
 
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from benchmarks.performance.line import Line
-from benchmarks.performance.rivals.generate import load_plain
+from benchmarks.performance.rivals.generate import in_calls, load_plain
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload, tokenizer_of
 from tsr_lightning.costs import Costs
@@ -28,17 +27,12 @@ class ContinuousEngine(Engine):
 
     def __init__(self, model: PreTrainedModel, pad_id: int, pages: int) -> None:
         self.model, self.pad_id, self.costs = model, pad_id, Costs()
+        self._served = (0, 0)  # responses to a prompt and their length, which a manager has for good
         self.paging = ContinuousBatchingConfig(page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCHED_TOKENS)
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
-        families: list[list[Response]] = [[] for _ in prompts]
-        order = sorted(range(len(prompts)), key=lambda i: _kind(prompts[i]))
-        for (copies, room), same in groupby(order, key=lambda i: _kind(prompts[i])):
-            chosen = list(same)
-            said = self._call([prompts[i].ids for i in chosen], copies, room, temperature)
-            for place, i in enumerate(chosen):
-                families[i] = said[place * copies : (place + 1) * copies]
-        return families
+        whole = sum(len(prompt.seeds) for prompt in prompts)
+        return in_calls(prompts, whole, lambda ids, copies, room: self._call(ids, copies, room, temperature))
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
         raise NotImplementedError("transformers' continuous batching has no critic")
@@ -52,6 +46,9 @@ class ContinuousEngine(Engine):
         self.model.destroy_cached_continuous_batching_manager()
 
     def _call(self, prompts: Sequence[tuple[int, ...]], copies: int, room: int, temperature: float) -> list[Response]:
+        if (copies, room) != self._served:
+            self.renew()
+            self._served = copies, room
         out = self.model.generate_batch(
             [list(ids) for ids in prompts],
             generation_config=GenerationConfig(
@@ -68,12 +65,16 @@ class ContinuousEngine(Engine):
             warmup=False,  # of CUDA's graphs
             persistent_manager=True,
         )
-        # It gives the children of a request right after it; what it computed of prompts it does not tell.
+        # It gives the children of a request right after it.
         responses = [Response(tuple(one.generated_tokens), (0.0,) * room, finished=False) for one in out.values()]
         if len(responses) != len(prompts) * copies:
             raise RuntimeError(f"{len(responses)} responses to {len(prompts)} prompts of {copies}")
+        prefilled = sum(map(len, prompts))  # at most: it does not tell which blocks it had
         self.costs += Costs(
-            prompt_tokens=copies * sum(map(len, prompts)), tokens_generated=sum(len(each.ids) for each in responses)
+            tokens_computed=prefilled + len(responses) * (room - 1),
+            tokens_prefilled=prefilled,
+            prompt_tokens=copies * prefilled,
+            tokens_generated=len(responses) * room,
         )
         return responses
 
@@ -89,7 +90,3 @@ def sit_down(work: Workload, folder: Path) -> Seat:
 
 def take_part(line: Line, work: Workload, folder: Path) -> None:
     roll_out(line, work, folder, sit_down)
-
-
-def _kind(prompt: Prompt) -> tuple[int, int]:
-    return len(prompt.seeds), prompt.max_new_tokens

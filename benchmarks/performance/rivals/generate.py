@@ -4,7 +4,7 @@ It returns no log-probabilities, which would cost it time, and it keeps nothing 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -40,14 +40,7 @@ class GenerateEngine(Engine):
         self.costs = Costs()
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
-        families: list[list[Response]] = [[] for _ in prompts]
-        order = sorted(range(len(prompts)), key=lambda i: (_kind(prompts[i]), len(prompts[i].ids)))
-        for (copies, room), same in groupby(order, key=lambda i: _kind(prompts[i])):
-            for chosen in _batches(list(same), max(1, self.rows // copies)):
-                said = self._call([prompts[i].ids for i in chosen], copies, room, temperature)
-                for place, i in enumerate(chosen):
-                    families[i] = said[place * copies : (place + 1) * copies]
-        return families
+        return in_calls(prompts, self.rows, lambda ids, copies, room: self._call(ids, copies, room, temperature))
 
     def values(self, prompts: Sequence[tuple[int, ...]]) -> list[float]:
         raise NotImplementedError("generate has no critic")
@@ -89,6 +82,26 @@ class GenerateEngine(Engine):
         ids = torch.tensor([[self.pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
         attention = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         return ids.to(self.model.device), attention.to(self.model.device)
+
+
+def in_calls(
+    prompts: Sequence[Prompt], rows: int, call: Callable[[list[tuple[int, ...]], int, int], list[Response]]
+) -> list[list[Response]]:
+    """Returns the responses to each prompt; prompts of one call have like lengths and want equal responses.
+
+    Args:
+        prompts: of a wave.
+        rows: most responses of a call.
+        call: of prompts, responses to each and the length of these; returns the responses in the order of the prompts.
+    """
+    families: list[list[Response]] = [[] for _ in prompts]
+    order = sorted(range(len(prompts)), key=lambda i: (_kind(prompts[i]), len(prompts[i].ids)))
+    for (copies, room), same in groupby(order, key=lambda i: _kind(prompts[i])):
+        for chosen in _batches(list(same), max(1, rows // copies)):
+            said = call([prompts[i].ids for i in chosen], copies, room)
+            for place, i in enumerate(chosen):
+                families[i] = said[place * copies : (place + 1) * copies]
+    return families
 
 
 def load_plain(folder: Path, dtype: str, device: str = "cpu") -> PreTrainedModel:
