@@ -17,56 +17,26 @@
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
-/* C[rows][vectors] (+)= A[rows][inner] * B[inner][vectors], where A has strides `row` and `step`. */
-INLINE void tile(float *c, int64_t ldc, const float *a, int64_t row, int64_t step, const float *b, int64_t ldb,
-                 int64_t inner, const int rows, const int vectors, const int add) {
-    vec sum[8][4];
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) sum[r][v] = add ? load(c + r * ldc + v * LANES) : broadcast(0);
-    for (int64_t i = 0; i < inner; i++) {
-        vec line[4];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
-            line[v] = load(b + i * ldb + v * LANES);
-            HOLD(line[v]);
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            const float x = a[r * row + i * step];
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) sum[r][v] += x * line[v];
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) store(c + r * ldc + v * LANES, sum[r][v]);
-}
+#define VEC vec
+#define NAME(of) of
+#include "tile.h"
+#ifdef __AVX512F__
+typedef float wide __attribute__((vector_size(8 * LANES), may_alias));
+#define VEC wide
+#define NAME(of) wide_##of
+#include "tile.h"
+#endif
 
-INLINE void strip(float *c, int64_t ldc, const float *a, int64_t row, int64_t step, const float *b, int64_t ldb,
-                  int64_t rows, int64_t inner, const int vectors, const int add) {
-    const int most = vectors == 1 ? 8 : 4;  /* enough independent sums, few enough for 16 or 32 registers */
-    int64_t r = 0;
-    for (; r + most <= rows; r += most)
-        tile(c + r * ldc, ldc, a + r * row, row, step, b, ldb, inner, most, vectors, add);
-    for (; r < rows; r++) tile(c + r * ldc, ldc, a + r * row, row, step, b, ldb, inner, 1, vectors, add);
-}
-
-/* The same for any width, in strips of up to four vectors. */
+/* C[rows][vectors] (+)= A[rows][inner] * B[inner][vectors], where A has strides `row` and `step`. Vectors go in pairs
+   where registers hold two, with the same results. */
 INLINE void product(float *c, int64_t ldc, const float *a, int64_t row, int64_t step, const float *b, int64_t ldb,
                     int64_t rows, int64_t inner, int64_t vectors, const int add) {
-    for (int64_t parts = (vectors + 3) / 4; parts > 0; parts--) {
-        const int64_t now = (vectors + parts - 1) / parts;
-        switch (now) {
-            case 1: strip(c, ldc, a, row, step, b, ldb, rows, inner, 1, add); break;
-            case 2: strip(c, ldc, a, row, step, b, ldb, rows, inner, 2, add); break;
-            case 3: strip(c, ldc, a, row, step, b, ldb, rows, inner, 3, add); break;
-            default: strip(c, ldc, a, row, step, b, ldb, rows, inner, 4, add);
-        }
-        vectors -= now, c += now * LANES, b += now * LANES;
-    }
+#ifdef __AVX512F__
+    const int64_t paired = vectors / 2 * 2 * LANES;
+    wide_strips(c, ldc, a, row, step, b, ldb, rows, inner, vectors / 2, add);
+    c += paired, b += paired, vectors %= 2;
+#endif
+    strips(c, ldc, a, row, step, b, ldb, rows, inner, vectors, add);
 }
 
 /* Keys [count][width] times queries [width][vectors]. */
@@ -80,68 +50,6 @@ static void add_values(float *out, const float *values, const float *weights, in
                        int vectors) {
     product(out, vectors * LANES, values, 1, width, weights, vectors * LANES, width, count, vectors, 1);
 }
-
-/* -- products of pairs --------------------------------------------------------------------------------------------- */
-
-/* Where the processor multiplies pairs of bfloat16 (exactly, into float32), stored keys are not converted. */
-#if defined(__AVX512BF16__) && defined(__AVX512VL__)
-#define PAIRS 1
-
-/* C[rows][vectors] = A[rows][inner] * B[inner][vectors] * scale, of pairs; A's rows are `row` pairs apart. */
-INLINE void tile_of_pairs(float *c, int64_t ldc, const uint32_t *a, int64_t row, const uint32_t *b, int64_t ldb,
-                          int64_t inner, const int rows, const int vectors, float scale) {
-    __m256 sum[8][4];
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) sum[r][v] = _mm256_setzero_ps();
-    for (int64_t i = 0; i < inner; i++) {
-        __m256i line[4];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
-            line[v] = _mm256_loadu_si256((const __m256i *)(b + i * ldb + v * LANES));
-            HOLD(line[v]);
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            const __m256i x = _mm256_set1_epi32(a[r * row + i]);
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) sum[r][v] = _mm256_dpbf16_ps(sum[r][v], (__m256bh)x, (__m256bh)line[v]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) store(c + r * ldc + v * LANES, (vec)sum[r][v] * scale);
-}
-
-INLINE void strip_of_pairs(float *c, int64_t ldc, const uint32_t *a, int64_t row, const uint32_t *b, int64_t ldb,
-                           int64_t rows, int64_t inner, const int vectors, float scale) {
-    const int most = vectors == 1 ? 8 : 4;
-    int64_t r = 0;
-    for (; r + most <= rows; r += most)
-        tile_of_pairs(c + r * ldc, ldc, a + r * row, row, b, ldb, inner, most, vectors, scale);
-    for (; r < rows; r++) tile_of_pairs(c + r * ldc, ldc, a + r * row, row, b, ldb, inner, 1, vectors, scale);
-}
-
-/* Keys [count][inner] times queries [inner][vectors], of pairs. */
-static void score_pairs(float *scores, const uint32_t *keys, const uint32_t *query, int64_t count, int64_t inner,
-                        int64_t vectors, float scale) {
-    const int64_t line = vectors * LANES;
-    for (int64_t parts = (vectors + 3) / 4; parts > 0; parts--) {
-        const int64_t now = (vectors + parts - 1) / parts;
-        switch (now) {
-            case 1: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 1, scale); break;
-            case 2: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 2, scale); break;
-            case 3: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 3, scale); break;
-            default: strip_of_pairs(scores, line, keys, inner, query, line, count, inner, 4, scale);
-        }
-        vectors -= now, scores += now * LANES, query += now * LANES;
-    }
-}
-#else
-#define PAIRS 0
-#endif
 
 /* -- inputs -------------------------------------------------------------------------------------------------------- */
 
@@ -178,19 +86,6 @@ static const float *rows_of(const char *stored, int32_t dtype, const int64_t *sl
     }
     return copy;
 }
-
-#if PAIRS
-/* Stored rows of bfloat16 as they are, adjacent. */
-static const uint32_t *pairs_of(const char *stored, const int64_t *slots, int64_t count, int64_t width, float *copy) {
-    for (int64_t n = 0, end; n < count; n = end) {
-        for (end = n + 1; end < count && slots[end] == slots[end - 1] + 1; end++) {}
-        const char *from = stored + slots[n] * width * 2;
-        if (end - n == count) return (const uint32_t *)from;
-        memcpy((char *)copy + n * width * 2, from, (end - n) * width * 2);
-    }
-    return (const uint32_t *)copy;
-}
-#endif
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
@@ -257,36 +152,6 @@ static void load_queries(const inputs *in, const part *p, float scale, float *qu
     }
 }
 
-#if PAIRS
-/* [width / 2][line] pairs of bfloat16 as they are; idle lanes are zero. Shuffles keep the bits. */
-static void load_pairs(const inputs *in, const part *p, uint32_t *query) {
-    const int64_t line = p->vectors * LANES, inner = in->width / 2, whole = inner / LANES * LANES;
-    for (int64_t first = 0; first < line; first += LANES) {
-        const uint32_t *rows[LANES];
-        for (int i = 0; i < LANES; i++)
-            rows[i] = first + i < p->lanes
-                          ? (const uint32_t *)((const uint16_t *)in->query + p->head[first + i] * in->query_head +
-                                               p->token[first + i] * in->query_token)
-                          : NULL;
-        for (int64_t d = 0; d < whole; d += LANES) {
-            vec turned[LANES];
-            for (int i = 0; i < LANES; i++) {
-                turned[i] = broadcast(0);
-                if (rows[i]) turned[i] = load((const float *)(rows[i] + d));
-            }
-            transpose(turned);
-            for (int i = 0; i < LANES; i++) store((float *)(query + (d + i) * line + first), turned[i]);
-        }
-        for (int64_t d = whole; d < inner; d++)
-            for (int i = 0; i < LANES; i++) {
-                uint32_t pair = 0;
-                if (rows[i]) memcpy(&pair, rows[i] + d, sizeof pair);
-                query[d * line + first + i] = pair;
-            }
-    }
-}
-#endif
-
 static void apply_mask(const part *p, float *scores, int64_t count, const uint64_t *masks) {
     for (int64_t n = 0; n < count; n++)
         for (int v = 0; v < p->vectors; v++, scores += LANES) {
@@ -316,11 +181,6 @@ static void update_softmax(part *p, const forward_scratch *s, int64_t count, int
 
 /* Scales scores to exponents of 2, or to parts of the softcap. */
 
-/* Whether rows are aligned pairs of bfloat16. */
-INLINE int in_pairs(const inputs *in) {
-    return PAIRS && in->dtype == BFLOAT16 && in->width % 2 == 0 && in->query_head % 2 == 0 && in->query_token % 2 == 0;
-}
-
 /* Attends to a list of keys; masks may be NULL. */
 static void attend_keys(const inputs *in, part *p, const forward_scratch *s, const int64_t *slots, int64_t keys,
                         const uint64_t *masks) {
@@ -330,13 +190,7 @@ static void attend_keys(const inputs *in, part *p, const forward_scratch *s, con
         count = keys - start < KEYS ? keys - start : KEYS;
         const int64_t left = keys - start - count, next = left < KEYS ? left : KEYS;
         if (!p->first) prefetch(p->keys, slots + count, next, width * size);
-#if PAIRS
-        if (in_pairs(in))
-            score_pairs(s->weights, pairs_of(p->keys, slots, count, width, s->keys), (const uint32_t *)s->query,
-                        count, width / 2, p->vectors, score_scale(in));
-        else
-#endif
-            score_keys(s->weights, rows_of(p->keys, in->dtype, slots, count, width, few, s->keys), s->query, count,
+        score_keys(s->weights, rows_of(p->keys, in->dtype, slots, count, width, few, s->keys), s->query, count,
                        width, p->vectors);
         if (in->softcap) apply_softcap(s->weights, count, p->vectors * LANES, in->softcap * LOG2E);
         if (masks) apply_mask(p, s->weights, count, masks + start);
@@ -378,11 +232,7 @@ static void attend_block(const packed *a, const block *b, int64_t key_head, cons
     for (int64_t first = 0; first < b->tokens * in->group; first += LINE) {
         part p;
         init_part(in, &p, b, key_head, first);
-#if PAIRS
-        if (in_pairs(in)) load_pairs(in, &p, (uint32_t *)s->query);
-        else
-#endif
-            load_queries(in, &p, score_scale(in), s->query);
+        load_queries(in, &p, score_scale(in), s->query);
         memset(s->out, 0, in->value_width * p.vectors * LANES * sizeof(float));
         attend_keys(in, &p, s, a->shared_slots + b->shared, b->shared_count, NULL);
         attend_keys(in, &p, s, a->own_slots + b->own, b->own_count, a->masks + b->own);
@@ -416,12 +266,12 @@ int attend(const packed *a) {
 
 /* -- backward ------------------------------------------------------------------------------------------------------ */
 
-/* In float32. Blocks of different trees see no key in common. A task is a tree and a key head: it alone adds up the
+/* Computed in float32, from inputs of either type. Blocks of different trees see no key in common. A task is a tree and a key head: it alone adds up the
    gradients of its keys, block by block, in one order. */
 typedef struct {
     packed of;             /* the forward pass, and its output */
-    const float *out;      /* [tokens, heads, value_width] the output's gradient */
-    float *query;          /* results: [tokens, heads, width] */
+    const void *out;       /* [tokens, heads, value_width] the output's gradient */
+    float *query;          /* results, in float32: [tokens, heads, width] */
     float *keys, *values;  /* results: [stored, key_heads, ...], zeros at first */
     const int64_t *trees;  /* [tree_count + 1] the first block of each, and the number of blocks */
     int64_t tree_count;
@@ -430,6 +280,7 @@ typedef struct {
 typedef struct {
     float *query, *query_rows;  /* [width][line] for scores, [LINE][padded width] for the gradients of keys */
     float *out, *out_rows;      /* the output's gradient */
+    float *result_rows;         /* the output */
     float *query_gradient;      /* [width][line]: the query's gradient */
     float *weights, *changes, *slopes;  /* [KEYS][line]: weights, gradients of scores, slopes of the softcap */
     float *keys, *values, *key_gradient, *value_gradient;  /* [KEYS][...] */
@@ -438,31 +289,62 @@ typedef struct {
 
 INLINE int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
 
-/* Lanes and rows of the queries and of their outputs' gradients; idle ones are zero. */
+/* A row of float32 with zeros up to whole vectors; all zeros if `at` is negative. */
+INLINE void load_row(const void *from, int32_t dtype, int64_t at, int64_t width, float scale, float *row) {
+    const int64_t whole = at < 0 ? 0 : width / LANES * LANES;
+    for (int64_t d = 0; d < whole; d += LANES) store(row + d, load_lanes(from, dtype, at + d) * scale);
+    for (int64_t d = whole; d < padded(width); d++)
+        row[d] = at < 0 || d >= width ? 0.0f : load_number(from, dtype, at + d) * scale;
+}
+
+/* Queries and the output's gradient, in both directions; log-sums; and each lane's product of output and gradient. */
 static void load_part(const gradients *g, const part *p, backward_scratch *w) {
     const inputs *in = &g->of.in;
-    const int64_t width = in->width, value_width = in->value_width, heads = in->key_heads * in->group;
-    const int64_t line = p->vectors * LANES;
+    const int64_t width = padded(in->width), value_width = padded(in->value_width);
+    const int64_t heads = in->key_heads * in->group, line = p->vectors * LANES;
     load_queries(in, p, score_scale(in), w->query);
     memset(w->query_gradient, 0, width * line * sizeof(float));
     for (int64_t lane = 0; lane < line; lane++) {
-        const int64_t from = p->head[lane] * in->query_head + p->token[lane] * in->query_token;
-        const int64_t at = (p->token[lane] * heads + p->head[lane]) * value_width;
-        float *query = w->query_rows + lane * padded(width), *out = w->out_rows + lane * padded(value_width);
         const int busy = lane < p->lanes;
-        float delta = 0;
-        memset(query, 0, padded(width) * sizeof(float));
-        memset(out, 0, padded(value_width) * sizeof(float));
-        if (busy) {
-            const float *input = (const float *)in->query + from, *output = (const float *)in->out + at;
-            const float *gradient = g->out + at;
-            for (int64_t d = 0; d < width; d++) query[d] = input[d] * in->scale;
-            for (int64_t d = 0; d < value_width; d++) out[d] = gradient[d], delta += gradient[d] * output[d];
-        }
-        for (int64_t d = 0; d < value_width; d++) w->out[d * line + lane] = out[d];
+        const int64_t from = busy ? p->head[lane] * in->query_head + p->token[lane] * in->query_token : -1;
+        const int64_t at = busy ? (p->token[lane] * heads + p->head[lane]) * in->value_width : -1;
+        load_row(in->query, in->dtype, from, in->width, in->scale, w->query_rows + lane * width);
+        load_row(g->out, in->dtype, at, in->value_width, 1, w->out_rows + lane * value_width);
+        load_row(in->out, in->dtype, at, in->value_width, 1, w->result_rows + lane * value_width);
         w->sum[lane] = busy ? g->of.log_sums[p->head[lane] * in->tokens + p->token[lane]] : 0.0f;
-        w->delta[lane] = delta;
     }
+    for (int64_t first = 0; first < line; first += LANES) {
+        vec delta = broadcast(0);
+        for (int64_t d = 0; d < value_width; d += LANES) {
+            vec out[LANES], result[LANES];
+            for (int i = 0; i < LANES; i++) {
+                out[i] = load(w->out_rows + (first + i) * value_width + d);
+                result[i] = load(w->result_rows + (first + i) * value_width + d);
+            }
+            transpose(out), transpose(result);
+            for (int i = 0; i < LANES; i++) {
+                store(w->out + (d + i) * line + first, out[i]);
+                delta += out[i] * result[i];
+            }
+        }
+        store(w->delta + first, delta);
+    }
+}
+
+static void store_query_gradients(const gradients *g, const part *p, const backward_scratch *w) {
+    const inputs *in = &g->of.in;
+    const int64_t heads = in->key_heads * in->group, line = p->vectors * LANES;
+    for (int64_t first = 0; first < p->lanes; first += LANES)
+        for (int64_t d = 0; d < in->width; d += LANES) {
+            vec rows[LANES];
+            for (int i = 0; i < LANES; i++) rows[i] = load(w->query_gradient + (d + i) * line + first) * in->scale;
+            transpose(rows);
+            for (int64_t i = first; i < first + LANES && i < p->lanes; i++) {
+                float *to = g->query + (p->token[i] * heads + p->head[i]) * in->width + d;
+                if (d + LANES <= in->width) store(to, rows[i - first]);
+                else memcpy(to, &rows[i - first], (in->width - d) * sizeof(float));
+            }
+        }
 }
 
 /* Scores to softmax weights, and gradients of weights to gradients of scores. */
@@ -523,17 +405,13 @@ static void backward_keys(const gradients *g, const part *p, int64_t key_head, b
 
 static void backward_block(const gradients *g, const block *b, int64_t key_head, backward_scratch *w) {
     const inputs *in = &g->of.in;
-    const int64_t width = in->width, heads = in->key_heads * in->group;
     for (int64_t first = 0; first < b->tokens * in->group; first += LINE) {
         part p;
         init_part(in, &p, b, key_head, first);
         load_part(g, &p, w);
         backward_keys(g, &p, key_head, w, g->of.shared_slots + b->shared, b->shared_count, NULL);
         backward_keys(g, &p, key_head, w, g->of.own_slots + b->own, b->own_count, g->of.masks + b->own);
-        for (int64_t lane = 0; lane < p.lanes; lane++)
-            for (int64_t d = 0; d < width; d++)
-                g->query[(p.token[lane] * heads + p.head[lane]) * width + d] =
-                    w->query_gradient[d * p.vectors * LANES + lane] * in->scale;
+        store_query_gradients(g, &p, w);
     }
 }
 
@@ -541,7 +419,7 @@ static void backward_block(const gradients *g, const block *b, int64_t key_head,
 int attend_backward(const gradients *g) {
     const inputs *in = &g->of.in;
     const int64_t width = padded(in->width), value_width = padded(in->value_width);
-    const int64_t each = LINE * (3 * width + 2 * value_width) + 3 * KEYS * LINE + 2 * KEYS * (width + value_width);
+    const int64_t each = LINE * (3 * width + 3 * value_width) + 3 * KEYS * LINE + 2 * KEYS * (width + value_width);
     float *memory = aligned_alloc(64, in->threads * each * sizeof(float));
     if (!memory) return 1;
 #pragma omp parallel num_threads(in->threads)
@@ -553,6 +431,7 @@ int attend_backward(const gradients *g) {
         w.query_gradient = own, own += LINE * width;
         w.out = own, own += LINE * value_width;
         w.out_rows = own, own += LINE * value_width;
+        w.result_rows = own, own += LINE * value_width;
         w.weights = own, own += KEYS * LINE;
         w.changes = own, own += KEYS * LINE;
         w.slopes = own, own += KEYS * LINE;

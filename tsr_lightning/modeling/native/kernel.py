@@ -129,15 +129,15 @@ def attend_backward(
     scores: ScoreParams,
     trees: NDArray[np.int64],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query [H, T, D], key [K, S, D] and value [K, S, E]; all are float32 and as in the forward pass.
+    """Gradients of query [H, T, D], key [K, S, D] and value [K, S, E], in float32; inputs are as in the forward pass.
 
     Blocks of different trees, whose bounds are `trees` [trees + 1], see no key in common.
     """
-    assert query.dtype == torch.float32
+    assert gradient.dtype == query.dtype
     gradient, query = gradient.contiguous(), _contiguous_tokens(query)
     tokens, heads, _ = gradient.shape
-    query_gradient = query.new_empty(tokens, heads, query.shape[2])
-    key_gradient, value_gradient = (query.new_zeros(x.shape[1], len(x), x.shape[2]) for x in (key, value))
+    query_gradient = torch.empty(tokens, heads, query.shape[2])
+    key_gradient, value_gradient = (torch.zeros(x.shape[1], len(x), x.shape[2]) for x in (key, value))
     gradients = _Gradients(
         _packed(_inputs(query, key, value, out, scores, None), blocks, log_sums),
         *(tensor.data_ptr() for tensor in (gradient, query_gradient, key_gradient, value_gradient)),

@@ -41,6 +41,5 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         blocks, scores = ctx.plan
-        query, key, value, out, log_sums, gradient32 = (x.float() for x in (*ctx.saved_tensors, gradient))
-        gradients = attend_backward(gradient32, query, key, value, out, log_sums, blocks, scores, trees_of(blocks))
+        gradients = attend_backward(gradient, *ctx.saved_tensors, blocks, scores, trees_of(blocks))
         return *(each.to(gradient.dtype) for each in gradients), None, None
