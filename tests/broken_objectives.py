@@ -35,6 +35,18 @@ class ForgetsValues(AdvantageEstimator):
 
 
 @dataclass(frozen=True)
+class ForgetsLogprobs(AdvantageEstimator):
+    """A bonus for what was unlikely."""
+
+    def __call__(self, groups: Groups) -> list[list[Advantages]]:
+        return [[self.of(shaped) for shaped in group] for group in groups]
+
+    def of(self, shaped: ShapedTrajectory) -> Advantages:
+        advantages = shaped.episode_return - shaped.estimates.logprobs
+        return Advantages(advantages, torch.zeros_like(advantages))
+
+
+@dataclass(frozen=True)
 class ForgetsStateKeys(AdvantageEstimator):
     minimum_compared = 2
 

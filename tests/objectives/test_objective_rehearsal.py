@@ -72,6 +72,7 @@ def test_what_is_shipped_is_as_it_says(objective: Objective) -> None:
             broken.ForgetsValues(),
             r"ForgetsValues\.needs has values=False, and its advantage .* reads the critic's values",
         ),
+        (broken.ForgetsLogprobs(), r"ForgetsLogprobs\.needs has logprobs_in_credit=False, and its .* reads log-prob"),
         (broken.ForgetsStateKeys(), rf"ForgetsStateKeys failed .*: IndexError: tuple index out of range at .*{LINE}"),
         (
             broken.LooksAtSuccess(),

@@ -15,7 +15,9 @@ from transformers import (
     Lfm2Config,
     LlamaConfig,
     MambaConfig,
+    NemotronConfig,
     PretrainedConfig,
+    StableLmConfig,
 )
 
 from tsr_lightning.errors import ConfigError
@@ -75,6 +77,8 @@ CARRIED: dict[str, Callable[[int], PretrainedConfig]] = {
 }
 ATTENTION: dict[str, Callable[[int], PretrainedConfig]] = {
     "llama": lambda size: LlamaConfig(vocab_size=size, **SIZES),
+    "stablelm": lambda size: StableLmConfig(vocab_size=size, **NO_WIDTH),
+    "nemotron": lambda size: NemotronConfig(vocab_size=size, **SIZES),
     "gemma3_text": lambda size: Gemma3TextConfig(
         vocab_size=size, **SIZES, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
     ),

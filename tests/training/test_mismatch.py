@@ -3,9 +3,11 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -17,27 +19,29 @@ from torch import Tensor
 
 from tsr_lightning.batching.corrections import MaskedImportance, TruncatedImportance
 from tsr_lightning.batching.schedule import Updates
+from tsr_lightning.batching.sequences import training_sequences
 from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.engines.local_model import weights_version
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, RunError
-from tsr_lightning.objectives import GRPO, PPO, RAFT, SFT, ImitateSuccesses, Supervised
+from tsr_lightning.objectives import GRPO, K3, PPO, RAFT, SFT, ImitateSuccesses, K1Reward, PolicyGradient, Supervised
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.rng import Key
 from tsr_lightning.training.credit import credited_sequences
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import (
-    CHECKED,
+    LARGEST,
     LOW_PRECISION_TOLERANCE,
     TOLERANCE,
     check_mismatch,
     check_updates,
-    computed,
     mismatch_metrics,
+    reuse_obstacle,
     tolerance_of,
 )
+from tsr_lightning.training.shared_estimates import CHECKED, PieceEstimator, compared
 from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 
@@ -124,36 +128,146 @@ def test_what_is_imitated_is_not_corrected() -> None:
 
 DEMONSTRATED = replace(FIRST, origin=Origin.DEMONSTRATED)
 MANY = [DEMONSTRATED, *[FIRST] * 100]
-REUSE = Updates(reuse_logprobs=True)
+EVERY = frozenset(range(101))
+REUSE, AUTO = Updates(reuse_logprobs=True), Updates(reuse_logprobs="auto")
+
+
+class Passes:
+    """Stands for the trainer's pass: it finds the engine's log-probabilities, plus a gap, and counts."""
+
+    def __init__(self, gap: float = 0.0) -> None:
+        self.gap = gap
+        self.computed: list[Trajectory] = []
+        self.asked: list[int] = []
+
+    def __call__(self, asked: Any) -> list[Estimates]:
+        self.asked.append(len(asked))
+        self.computed += [one.piece for one in asked if one.computed]
+        return [estimates_of(one.piece, [self.gap * one.computed] * one.piece.trained_tokens) for one in asked]
+
+
+def passed(
+    needs: Needs,
+    updates: Updates = Updates(),  # noqa: B008  (frozen)
+    read: frozenset[int] = EVERY,
+    gap: float = 0.0,
+    key: Key = Key(1),  # noqa: B008  (frozen)
+) -> Passes:
+    """The passes over a hundred samples and a demonstration."""
+    passes = Passes(gap)
+    sequences = [training_sequences(one) for one in MANY]
+    found = PieceEstimator(MANY, sequences, passes, ProcessGroup(), needs, updates, key)(read)
+    assert len(found.estimates) == len(MANY)
+    return passes
 
 
 @pytest.mark.parametrize("needs", [Needs(), Needs(values=True), Needs(logprobs=False, values=True)])
-def test_all_are_compared_where_all_are_computed(needs: Needs) -> None:
-    assert computed(MANY, needs, Updates(), Key(1)) == frozenset(range(101))
+def test_all_are_computed_where_all_are_needed(needs: Needs) -> None:
+    passes = passed(needs)
+    assert (len(passes.computed), passes.asked) == (101, [101])
 
 
 def test_else_a_sample_of_every_rollout_is_drawn_by_key() -> None:
-    draws = [computed(MANY, Needs(), REUSE, Key(1).fold_in("epoch", epoch)) for epoch in range(200)]
-    assert all(0 in drawn and len(drawn) == 1 + CHECKED for drawn in draws)
-    assert draws[3] == computed(MANY, Needs(), REUSE, Key(1).fold_in("epoch", 3))
+    draws = [compared(MANY, Key(1).fold_in("epoch", epoch)) for epoch in range(200)]
+    assert all(0 not in drawn and len(drawn) == CHECKED for drawn in draws)
+    assert draws[3] == compared(MANY, Key(1).fold_in("epoch", 3))
     counts = [sum(place in drawn for drawn in draws) for place in range(1, 101)]
     assert sum((count - 16) ** 2 / (16 * 0.92) for count in counts) < 149  # chi2 of 99 degrees, at 0.1%
-    assert computed([FIRST] * 3, Needs(), REUSE, Key(1)) == {0, 1, 2}
+    assert compared([FIRST] * 3, Key(1)) == {0, 1, 2}
+    passes = passed(Needs(), REUSE)
+    assert (len(passes.computed), passes.asked) == (1 + CHECKED, [1 + CHECKED, 100 - CHECKED])
 
 
 def test_demonstrations_without_a_policy_weight_cost_no_pass() -> None:
     """Under a supervised term; another objective imitates them with importance ratios."""
     beside, alone = GRPO(supervised=Supervised()), RAFT()
-    assert computed([*MANY, DEMONSTRATED], beside.needs, Updates(), Key(1)) == frozenset(range(1, 101))
-    assert len(computed(MANY, beside.needs, REUSE, Key(1))) == CHECKED
-    assert computed(MANY, alone.needs, Updates(), Key(1)) == frozenset(range(101))
+    assert len(passed(beside.needs).computed) == 100
+    assert len(passed(beside.needs, REUSE).computed) == CHECKED
+    assert len(passed(alone.needs).computed) == 101
 
 
 def test_where_none_are_needed_only_the_sample_is_computed() -> None:
-    drawn = computed(MANY, SFT().needs, Updates(), Key(1))
-    assert len(drawn) == CHECKED
-    assert 0 not in drawn  # the engine said nothing of a demonstration
-    assert computed([DEMONSTRATED] * 3, SFT().needs, Updates(), Key(1)) == frozenset()
+    passes = passed(SFT().needs)
+    assert len(passes.computed) == CHECKED
+    assert DEMONSTRATED not in passes.computed  # the engine said nothing of a demonstration
+    assert compared([DEMONSTRATED] * 3, Key(1)) == frozenset()
+
+
+def test_what_nobody_reads_is_not_computed() -> None:
+    read = frozenset({0, *(place for place in range(1, 101) if place not in compared(MANY, Key(1)))})
+    few = frozenset(sorted(read)[:20])
+    assert passed(Needs(), read=few).asked == [20 + CHECKED]
+    assert passed(Needs(reference=True), REUSE, read=few).asked == [1 + CHECKED, 19]
+
+
+@pytest.mark.parametrize(("gap", "computed"), [(LARGEST / 2, 1 + CHECKED), (-2 * LARGEST, 101), (math.nan, 101)])
+def test_under_auto_the_sample_decides(gap: float, computed: int) -> None:
+    passes = passed(Needs(), AUTO, gap=gap)
+    assert (len(passes.computed), passes.asked) == (computed, [1 + CHECKED, 100 - CHECKED])
+
+
+def test_auto_computes_where_log_probabilities_cannot_be_reused() -> None:
+    float32, needs = PolicySpec("a"), GRPO().needs
+    assert reuse_obstacle(needs, AUTO, float32, "32-true", 0) is None
+    for obstacle, word in (
+        ((PPO().needs, AUTO, float32, "32-true", 0), "values"),
+        ((needs, replace(AUTO, correction=TruncatedImportance()), float32, "32-true", 0), "correction"),
+        ((needs, AUTO, replace(float32, dtype="bfloat16"), "32-true", 0), "float32"),
+        ((needs, AUTO, float32, "bf16-mixed", 0), "float32"),
+        ((needs, AUTO, replace(float32, adapter=LoRA(dropout=0.1)), "32-true", 0), "dropout"),
+        ((needs, AUTO, float32, "32-true", 1), "staleness"),
+    ):
+        assert word in str(reuse_obstacle(*obstacle))
+
+
+@pytest.mark.parametrize("updates", [Updates(), AUTO])
+def test_ranks_find_the_estimates_of_one_process(updates: Updates) -> None:
+    barrier, sent = Barrier(2), {}
+
+    class Rank(ProcessGroup):
+        """A thread in place of a process."""
+
+        def gather_tensors(self, own: Tensor, lengths: Any) -> list[Tensor]:
+            sent[self.rank] = own
+            barrier.wait()
+            both = [sent[0], sent[1]]
+            barrier.wait()
+            assert [len(each) for each in both] == list(lengths)
+            return both
+
+    def estimates(ranks: ProcessGroup) -> list[Tensor]:
+        sequences = [training_sequences(one) for one in MANY]
+        estimator = PieceEstimator(MANY, sequences, Passes(LARGEST / 2), ranks, Needs(), updates, Key(1))
+        return [each.logprobs for each in estimator(frozenset(range(0, 101, 3))).estimates]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [list(of_rank) for of_rank in pool.map(estimates, [Rank(0, 2), Rank(1, 2)])]
+    for of_rank in found:
+        for ours, one in zip(of_rank, estimates(ProcessGroup()), strict=True):
+            assert torch.equal(ours, one)
+
+
+SUCCEEDED = replace(SECOND, ended=Ended.SUCCEEDED)
+
+
+@pytest.mark.parametrize(
+    ("objective", "reads_all"),
+    [
+        (RAFT(), False),
+        (RAFT(kl=K3(0.1)), False),
+        (GRPO(), True),  # failures are compared
+        (GRPO(kl=K1Reward(0.1), searched=ImitateSuccesses()), True),  # credit reads log-probabilities
+    ],
+    ids=["imitated", "with a reference", "compared", "penalised rewards"],
+)
+def test_credit_comes_first_where_it_reads_no_estimates(objective: PolicyGradient, reads_all: bool) -> None:
+    """One success among a hundred failures."""
+    members = [*(replace(FIRST, member=member) for member in range(100)), SUCCEEDED]
+    passes, sample = Passes(), compared(members, Key(2))
+    credited = credited_sequences([[Group(0, tuple(members))]], objective, passes, ProcessGroup(), key=Key(2))
+    assert passes.asked == [101 if reads_all else len(sample | {100})]
+    assert SUCCEEDED in passes.computed
+    assert set(credited.mismatch.values()) == {0.0, 1.0}
 
 
 def test_the_automatic_tolerance_is_that_of_the_precision() -> None:
@@ -185,8 +299,10 @@ def test_settings_without_effect_are_refused() -> None:
     for objective in (RAFT(), SFT()):
         with pytest.raises(ConfigError, match=r"data\.updates\.correction is 'TruncatedImportance': \w+ compares no"):
             check_updates(objective, correction)
-    with pytest.raises(ConfigError, match=r"data\.updates\.reuse_logprobs is True: SFT computes none"):
-        check_updates(SFT(), reuse)
+    for updates in (reuse, AUTO):
+        with pytest.raises(ConfigError, match=r"data\.updates\.reuse_logprobs is \S+: SFT computes none"):
+            check_updates(SFT(), updates)
+    check_updates(PPO(), AUTO)
     with pytest.raises(ConfigError, match=r"data\.updates\.reuse_logprobs is True: the critic of PPO needs"):
         check_updates(PPO(), reuse)
     with pytest.raises(ConfigError, match=r"data\.updates\.correction is 'TruncatedImportance': under reuse_logprobs"):
@@ -334,6 +450,24 @@ def test_a_correction_changes_nothing_where_engine_and_trainer_agree(fit) -> Non
     for one, two in zip(found, gradients(fit(*flags)), strict=True):
         for ours, theirs in zip(one, two, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@dataclass(frozen=True)
+class EstimatesFirst(RAFT):
+    """Computes the log-probabilities of failures too."""
+
+    @property
+    def needs(self) -> Needs:
+        return replace(super().needs, logprobs_in_credit=True)
+
+
+def test_gradients_are_the_same_whether_credit_or_estimates_come_first(fit) -> None:
+    flags = ("--config", "search/sample.yaml", "--config", "objective/raft.yaml")
+    found = gradients(fit(*flags))
+    for one, two in zip(found, gradients(fit(*flags, "--model.objective=test_mismatch.EstimatesFirst")), strict=True):
+        assert max(float(each.abs().max()) for each in two) > 1e-3
+        for ours, theirs in zip(one, two, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_reuse_is_refused_at_run_time_where_precision_makes_a_difference(fit) -> None:

@@ -38,7 +38,8 @@ class Updates:
         correction: weights for where engine and trainer give a sample different probabilities; null is off.
         reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass.
             For engines that agree with the trainer to rounding, such as ours in float32; the run stops where any token
-            that is compared differs by more.
+            that is compared differs by more. `auto` lets a few trajectories of every rollout decide: where one differs
+            by more the others are computed too, and so they are where the setting could not be used.
         mismatch_tolerance: the largest KL in nats a token, over the compared tokens of a rollout, of the engine's
             log-probabilities from the trainer's; past it, or where a few tokens carry the importance ratios, the run
             stops before it trains on them, because an engine that far off may have stale weights. Every trajectory is
@@ -51,7 +52,7 @@ class Updates:
     micro_batch_tokens: int | None = MICRO_BATCH_TOKENS
     target_kl: float | None = None
     correction: Correction | None = None
-    reuse_logprobs: bool = False
+    reuse_logprobs: bool | Literal["auto"] = False
     mismatch_tolerance: float | Literal["auto"] | None = "auto"
     min_trajectories: int = 4
 
@@ -78,7 +79,7 @@ class Updates:
         require(valid, "data.updates.mismatch_tolerance", tolerance, remedy)
         name = type(self.correction).__name__
         remedy = "under reuse_logprobs engine and trainer are taken to agree, and nothing is to correct; use null"
-        require(self.correction is None or not self.reuse_logprobs, "data.updates.correction", name, remedy)
+        require(self.correction is None or self.reuse_logprobs is not True, "data.updates.correction", name, remedy)
 
 
 @dataclass(frozen=True, slots=True)

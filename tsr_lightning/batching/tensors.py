@@ -7,6 +7,7 @@ micro-batch in `Targets` and `Outputs`.
 such as `behaviour_logprobs`, the log-probabilities with which the engine sampled.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -24,6 +25,17 @@ class Estimates:
     reference_logprobs: Tensor  # [N]; zeros where not needed
     final_value: float  # V of the context after the last turn; 0 where not needed, or beyond the model's context length
     entropies: Tensor = field(default_factory=lambda: torch.empty(0))  # [N] of the policy; empty where not needed
+
+    @classmethod
+    def of_logprobs(cls, logprobs: Tensor) -> "Estimates":
+        """Those of N tokens, of which nothing else is needed."""
+        return cls(logprobs, torch.zeros_like(logprobs), torch.zeros_like(logprobs), 0.0)
+
+    @classmethod
+    def unknown(cls, tokens: int) -> "Estimates":
+        """NaN for N tokens that are not estimated yet, so that no credit takes them for numbers."""
+        nothing = torch.full((tokens,), math.nan)
+        return cls(nothing, nothing, nothing, math.nan, nothing)
 
     def flat(self) -> Tensor:
         """[3 N + 1] or, with entropies, [4 N + 1]: all numbers one after the other, as ranks send them."""

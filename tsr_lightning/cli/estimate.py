@@ -148,7 +148,8 @@ def setup_of(
         autocast="mixed" in str(trainer.get("precision")),
         has_critic=needs.values,
         keeps_reference=needs.reference,
-        estimates=int((needs.logprobs or needs.values) and not data.updates.reuse_logprobs) + int(needs.reference),
+        estimates=int((needs.logprobs or needs.values) and data.updates.reuse_logprobs is not True)
+        + int(needs.reference),
         scores_demonstrations=needs.demonstrated_logprobs or needs.values or needs.reference,
         trains_trees=needs.tree,
         plan=data.plan,

@@ -21,6 +21,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling.recurrence import Recurrence
 
 NAME = "shared_prefix"
+_KEEPING = {"nemotron", "stablelm"}  # types whose layers hand no further arguments on to attention (transformers 5.23)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ def install(model: PreTrainedModel) -> None:
             f"model.policy.model is a {model.config.model_type} model, whose attention cannot be replaced: use one "
             "that follows transformers' AttentionInterface, such as Qwen, Llama, Mistral, Gemma or GPT-2"
         )
+    backbone: Any = model.base_model
+    if model.config.model_type in _KEEPING:
+        for layer in backbone.layers:
+            layer.register_forward_pre_hook(_take, with_kwargs=True)
+            layer.self_attn.register_forward_pre_hook(_give, with_kwargs=True)
 
 
 def packed_inputs(
@@ -72,6 +78,16 @@ def packed_inputs(
         "use_cache": False,
         "packed_attention": attention,
     }
+
+
+def _take(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Puts what a layer was given for its attention into that module, so that a copy of the model has its own."""
+    attention: Any = layer.self_attn
+    attention.packed = {key: value for key, value in named.items() if key == "packed_attention"}
+
+
+def _give(attention: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, named | attention.packed
 
 
 def _attention(

@@ -19,6 +19,9 @@ class Needs:
     Args:
         logprobs: log-probabilities of the policy that sampled, for importance ratios.
         demonstrated_logprobs: those of demonstrations too; not where these have no weight in the policy's loss.
+        logprobs_in_credit: credit reads log-probabilities, the policy's or the reference's, as a KL penalty on rewards
+            does. Without it, and without values and entropies, credit comes before the pass that computes them, which
+            leaves out what has no weight in the policy's loss.
         values: a critic and its values.
         final_values: its value after the last turn of truncated trajectories.
         reference: log-probabilities under the reference.
@@ -38,6 +41,7 @@ class Needs:
 
     logprobs: bool = True
     demonstrated_logprobs: bool = True
+    logprobs_in_credit: bool = False
     values: bool = False
     final_values: bool = False
     reference: bool = False
@@ -50,6 +54,11 @@ class Needs:
     state_keys: bool = False
     merges_states: bool = False
     quantities: tuple[str, ...] = ()
+
+    @property
+    def estimates_in_credit(self) -> bool:
+        """True if credit reads any estimate, so that it comes after them."""
+        return self.logprobs_in_credit or self.values or self.final_values or self.entropies
 
 
 class Loss(NamedTuple):
@@ -145,7 +154,7 @@ class Objective(ABC):
         self, groups: Sequence[Group | Comparison], estimates: Sequence[Sequence[Estimates]]
     ) -> list[list[Credit]]:
         """Credit of every member, after filtering and `comparisons`; `estimates` and the result are indexed as
-        `groups[i].members[j]`."""
+        `groups[i].members[j]`. Where the needs name none in credit, the estimates are NaN."""
 
     @abstractmethod
     def loss(self, targets: Targets, outputs: Outputs) -> Loss: ...

@@ -15,6 +15,9 @@ from tsr_lightning.objectives.estimators import ShapedTrajectory
 from tsr_lightning.trajectory import Candidate, Ended, Group, Member, Message, Origin, Trajectory, Turn
 
 GROUPS, TOKENS = 3, 3  # groups, and tokens of a response
+EVERYTHING = Needs(
+    logprobs=True, logprobs_in_credit=True, values=True, final_values=True, reference=True, entropies=True
+)
 _MESSAGES = (Message("user", "observation"),)
 
 
@@ -74,11 +77,12 @@ def _tree(turns: Sequence[Turn], succeeded: bool) -> tuple[Candidate, ...]:
 
 
 def estimates_of(member: Member, given: Needs) -> Estimates:
+    """What credit may read."""
     count = member.trained_tokens
     return Estimates(
-        logprobs=figures(count, -1.0, given.logprobs),
+        logprobs=figures(count, -1.0, given.logprobs and given.logprobs_in_credit),
         values=figures(count, 0.2, given.values),
-        reference_logprobs=figures(count, -1.1, given.reference),
+        reference_logprobs=figures(count, -1.1, given.reference and given.logprobs_in_credit),
         final_value=0.3 if given.final_values else float("nan"),
         entropies=figures(count, 0.7, given.entropies),
     )

@@ -126,10 +126,15 @@ class PolicyGradient(Objective):
     def needs(self) -> Needs:
         needs = self.advantage.needs
         quantities = tuple(dict.fromkeys([*needs.quantities, *self.surrogate.quantities]))
-        of_demonstrations = self.supervised is None or (self.kl is not None and self.kl.in_rewards)
-        needs = replace(needs, demonstrated_logprobs=of_demonstrations, quantities=quantities)
-        entropies = needs.entropies or self.top_entropy_quantile < 1
-        needs = replace(needs, reference=self.kl is not None, entropies=entropies)
+        in_credit = needs.logprobs_in_credit or (self.kl is not None and self.kl.in_rewards)
+        needs = replace(
+            needs,
+            demonstrated_logprobs=self.supervised is None or in_credit,
+            logprobs_in_credit=in_credit,
+            reference=self.kl is not None,
+            entropies=needs.entropies or self.top_entropy_quantile < 1,
+            quantities=quantities,
+        )
         return self.searched.needs_with(replace(needs, observations=self.observations is not None))
 
     @property

@@ -21,7 +21,15 @@ from tsr_lightning.errors import ConfigError, describe
 from tsr_lightning.objectives.backups import proposed_in
 from tsr_lightning.objectives.base import Loss, Needs, Objective
 from tsr_lightning.objectives.estimators import AdvantageEstimator
-from tsr_lightning.objectives.made_up import TOKENS, estimates_of, figures, made_up_groups, micro_batch, shaped
+from tsr_lightning.objectives.made_up import (
+    EVERYTHING,
+    TOKENS,
+    estimates_of,
+    figures,
+    made_up_groups,
+    micro_batch,
+    shaped,
+)
 from tsr_lightning.objectives.policy_gradient import PolicyGradient
 from tsr_lightning.objectives.signs import check_advantages, check_loss, check_values
 from tsr_lightning.trajectory import Comparison, Group
@@ -33,6 +41,7 @@ _NEEDED: Mapping[str, str] = {
     "final_values": "the critic's value after the last turn",
     "reference": "the log-probabilities under the reference",
     "entropies": "the policy's entropies",
+    "logprobs_in_credit": "log-probabilities",
 }
 
 
@@ -111,9 +120,8 @@ def _check_comparison(name: str, comparison: Comparison, least: int) -> None:
 
 def loss_of_made_up_tokens(objective: Objective) -> Loss:
     """The loss where all is given that an objective could need; its statistics have the names of a run's."""
-    needs = Needs(logprobs=True, values=True, final_values=True, reference=True)
     quantities = _Quantities(type(objective).__name__, objective.needs.quantities)
-    return objective.loss(*micro_batch(needs, quantities))
+    return objective.loss(*micro_batch(EVERYTHING, quantities))
 
 
 class _Quantities(dict[str, Tensor]):
@@ -199,11 +207,10 @@ def _check_needs(name: str, needs: Needs, what: str, compute: Callable[[Needs], 
         with warnings.catch_warnings(action="ignore"):  # such as of the spread of a single number, which is NaN
             if compute(needs).isfinite().all():
                 return
-            everything = Needs(logprobs=True, values=True, final_values=True, reference=True, entropies=True)
             undeclared = [need for need, is_declared in _declared(needs).items() if not is_declared]
             without: dict[str, dict[str, Any]] = {need: {need: False} for need in undeclared}
-            read = [need for need in undeclared if not compute(replace(everything, **without[need])).isfinite().all()]
-            is_whole = bool(compute(everything).isfinite().all())
+            read = [need for need in undeclared if not compute(replace(EVERYTHING, **without[need])).isfinite().all()]
+            is_whole = bool(compute(EVERYTHING).isfinite().all())
     except ConfigError:
         raise
     except Exception as error:
@@ -220,6 +227,7 @@ def _declared(needs: Needs) -> dict[str, bool]:
         "final_values": needs.final_values,
         "reference": needs.reference,
         "entropies": needs.entropies,
+        "logprobs_in_credit": needs.logprobs_in_credit,
     }
 
 

@@ -8,11 +8,9 @@ from torch import Tensor
 
 from tsr_lightning.batching.tensors import Credit, Outputs, Targets
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives.base import Needs, Objective
-from tsr_lightning.objectives.made_up import estimates_of
+from tsr_lightning.objectives.base import Objective
+from tsr_lightning.objectives.made_up import EVERYTHING, estimates_of
 from tsr_lightning.trajectory import Comparison, Group, Member
-
-_EVERYTHING = Needs(logprobs=True, values=True, final_values=True, reference=True, entropies=True)
 
 
 def check_advantages(name: str, returns: Tensor, risen: Tensor) -> None:
@@ -41,7 +39,7 @@ def check_values(name: str, comparison: Comparison) -> None:
 def check_loss(objective: Objective, parts: Sequence[Group | Comparison]) -> None:
     """Refuses a loss that makes tokens of a positive advantage less likely, by the policy that sampled them, or that
     makes none of them more likely."""
-    estimates = [[estimates_of(member, _EVERYTHING) for member in part.members] for part in parts]
+    estimates = [[estimates_of(member, EVERYTHING) for member in part.members] for part in parts]
     credits = objective.credit(parts, estimates)
     gain = sum(
         _gain(objective, member, credit)

@@ -17,7 +17,8 @@ from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model_files import config_file, load_config, location
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 
-# types with recurrent layers whose state packed sequences cannot hand on; `probe.py` finds others after loading
+# Types with recurrent layers whose state packed sequences cannot hand on: those of Mamba-1 take one up for a single
+# token alone (transformers 5.23). `probe.py` finds others after loading.
 _RECURRENT = {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "xlstm", "zamba"}
 KNOWN = "docs/model_types.md has the types that work, such as qwen3_5_text, lfm2, granitemoehybrid and nemotron_h"
 _MAMBA = {"falcon_h1", "mamba2", "nemotron_h"}  # types in which peft refuses adapters of these layers

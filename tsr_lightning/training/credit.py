@@ -3,32 +3,26 @@
 Plain functions, which know no Trainer and no data module. Under several ranks each estimates a share of the tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-import torch
-
 from tsr_lightning.batching.distinct import distinct_pieces, joined, split, summed
-from tsr_lightning.batching.packing import share_out
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import (
-    ToEstimate,
     TrainingSequence,
     quantities_of,
     training_sequences,
     with_credit,
 )
 from tsr_lightning.batching.tensors import Credit, Estimates
-from tsr_lightning.objectives.base import Needs, Objective
+from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import outcomes_teach
 from tsr_lightning.rng import Key
 from tsr_lightning.training.distributed import ProcessGroup
-from tsr_lightning.training.mismatch import computed, corrected, mismatch_metrics
+from tsr_lightning.training.mismatch import corrected
+from tsr_lightning.training.shared_estimates import EstimateFn, PieceEstimator
 from tsr_lightning.trajectory import Comparison, Group, Piece
-
-# The policy's, critic's and reference's estimates
-EstimateFn = Callable[[Sequence[ToEstimate]], list[Estimates]]
 
 
 class CreditedPiece(NamedTuple):
@@ -59,7 +53,7 @@ def credited_sequences(
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them.
 
     Each turn of an instance's trees is estimated once and trained once, with the sum of its weights; baselines count
-    each of its copies.
+    each of its copies. Where credit reads no estimates it comes first, and what has no weight is not estimated.
 
     Args:
         comparisons: of each group, `Objective.comparisons`.
@@ -74,27 +68,32 @@ def credited_sequences(
         return Credited([], [[] for _ in comparisons], {}, [])
     pieces, places = distinct_pieces(comparisons)
     sequences = [training_sequences(piece) for piece in pieces]
-    of_trainer = computed(pieces, objective.needs, updates, key)
-    asked = [ToEstimate(*pair, i in of_trainer) for i, pair in enumerate(zip(pieces, sequences, strict=True))]
-    estimates = shared_estimates(asked, estimate, ranks, objective.needs)
-    mismatch = mismatch_metrics(pieces, estimates, of_trainer)
-    credits = objective.credit(parts, [[joined([estimates[i] for i in own]) for own in part] for part in places])
+    estimator = PieceEstimator(pieces, sequences, estimate, ranks, objective.needs, updates, key)
 
-    copies: list[list[Credit]] = [[] for _ in pieces]
-    teaching = [False for _ in pieces]
-    for teaches, part, of_part in zip(outcomes_teach(parts, objective), places, credits, strict=True):
-        for own, credit in zip(part, of_part, strict=True):
-            for i, of_piece in zip(own, split(credit, [pieces[i].trained_tokens for i in own]), strict=True):
-                copies[i].append(of_piece)
-                teaching[i] |= teaches
+    def credited(estimates: Sequence[Estimates]) -> tuple[list[list[Credit]], list[Credit]]:
+        of_members = [[joined([estimates[i] for i in own]) for own in part] for part in places]
+        credits = objective.credit(parts, of_members)
+        return credits, _of_pieces(pieces, places, credits)
+
+    if objective.needs.estimates_in_credit:
+        estimates, mismatch = estimator(frozenset(range(len(pieces))))
+        credits, sums = credited(estimates)
+    else:
+        credits, sums = credited([Estimates.unknown(piece.trained_tokens) for piece in pieces])
+        estimates, mismatch = estimator(frozenset(i for i, own in enumerate(sums) if own.weights.any()))
+    teaching = {
+        i
+        for teaches, part in zip(outcomes_teach(parts, objective), places, strict=True)
+        for i in chain.from_iterable(part)
+        if teaches
+    }
 
     def correct(credit: Credit, i: int) -> Credit:
         if not objective.compares(pieces[i].origin):
             return credit  # what is imitated is imitated whoever would have sampled it
         return corrected(credit, pieces[i], estimates[i], updates)
 
-    sums = [summed(each) for each in copies]
-    credited = [
+    trained = [
         sequence
         for i, tree in enumerate(_trees(comparisons, places))
         for sequence in with_credit(
@@ -104,14 +103,26 @@ def credited_sequences(
             quantities_of(pieces[i], objective.needs.quantities),
             tree=tree,
             piece=i,
-            teaches=teaching[i],
+            teaches=i in teaching,
             observations=objective.needs.observations,
         )
     ]
     remaining = iter(credits)
     of_groups = [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons]
     of_pieces = [CreditedPiece(*each) for each in zip(pieces, sums, estimates, strict=True)]
-    return Credited(credited, of_groups, mismatch, of_pieces)
+    return Credited(trained, of_groups, mismatch, of_pieces)
+
+
+def _of_pieces(
+    pieces: Sequence[Piece], places: Sequence[Sequence[Sequence[int]]], credits: Sequence[Sequence[Credit]]
+) -> list[Credit]:
+    """The sum of the credit of each piece's copies."""
+    copies: list[list[Credit]] = [[] for _ in pieces]
+    for part, of_part in zip(places, credits, strict=True):
+        for own, credit in zip(part, of_part, strict=True):
+            for i, of_piece in zip(own, split(credit, [pieces[i].trained_tokens for i in own]), strict=True):
+                copies[i].append(of_piece)
+    return [summed(each) for each in copies]
 
 
 def _trees(
@@ -126,25 +137,3 @@ def _trees(
     ]
     trees = {i: tree for tree, part in zip(of_parts, places, strict=True) for own in part for i in own}
     return [trees[i] for i in range(len(trees))]
-
-
-def shared_estimates(
-    asked: Sequence[ToEstimate], estimate: EstimateFn, ranks: ProcessGroup, needs: Needs
-) -> list[Estimates]:
-    """Estimates of all pieces, in their order. Each rank computes a share of about as many tokens as the others'; a
-    prefix that pieces share is computed on few of them."""
-    if ranks.world_size == 1:
-        return estimate(asked)
-    passed = [one.sequences if one.computed or needs.reference else () for one in asked]
-    shares = share_out([[sequence.inputs for sequence in sequences] for sequences in passed], ranks.world_size)
-    own = [each.flat() for each in estimate([asked[i] for i in shares[ranks.rank]])]
-    tokens = [one.piece.trained_tokens for one in asked]
-    lengths = [(3 + needs.entropies) * count + 1 for count in tokens]
-    of_rank = [sum(lengths[i] for i in share) for share in shares]
-    gathered = ranks.gather_tensors(torch.cat(own) if own else torch.empty(0), of_rank)
-    found = {
-        i: Estimates.from_flat(numbers, tokens[i])
-        for share, tensor in zip(shares, gathered, strict=True)
-        for i, numbers in zip(share, tensor.split([lengths[i] for i in share]), strict=True)
-    }
-    return [found[i] for i in range(len(asked))]

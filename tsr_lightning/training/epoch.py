@@ -1,6 +1,7 @@
 """From the rollout of an epoch to its updates: selection, credit, micro-batches. Logs the figures of each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from lightning.pytorch import Trainer
@@ -23,7 +24,13 @@ from tsr_lightning.training.metrics import (
     truncated_without_value,
     update_metrics,
 )
-from tsr_lightning.training.mismatch import check_mismatch, tolerance_of
+from tsr_lightning.training.mismatch import (
+    check_mismatch,
+    describe_reuse,
+    reuse_obstacle,
+    tolerance_of,
+    within_rounding,
+)
 from tsr_lightning.trajectory import Comparison, Group
 
 Comparisons = list[list[Group | Comparison]]  # of each group that is trained on, `Objective.comparisons`
@@ -109,7 +116,11 @@ def updates_of(
     Raises:
         RunError: engine and trainer give the responses log-probabilities that differ by too much.
     """
-    ranks, objective = ProcessGroup.of(trainer), agent.objective.at(epoch)
+    ranks, objective, precision = ProcessGroup.of(trainer), agent.objective.at(epoch), str(trainer.precision)
+    obstacle = reuse_obstacle(objective.needs, updates, agent.spec, precision, staleness)
+    if updates.reuse_logprobs == "auto" and obstacle:
+        updates = replace(updates, reuse_logprobs=False)
+        _say(epoch, "" if epoch else f"old log-probabilities are computed before the updates, since {obstacle}")
     estimate = partial(agent.estimates, micro_batch_tokens=updates.tokens_at_once)
     comparisons = rolled_out + demonstrated
     sequences, credits, mismatch, pieces = credited_sequences(comparisons, objective, estimate, ranks, updates, key)
@@ -118,7 +129,9 @@ def updates_of(
             callback.on_credit(trainer, pieces)
     if rolled_out:
         compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
-    tolerance = tolerance_of(updates, agent.spec, str(trainer.precision), staleness, agent.temperature)
+    tolerance = tolerance_of(updates, agent.spec, precision, staleness, agent.temperature)
+    if updates.reuse_logprobs == "auto" and (epoch == 0 or not within_rounding(mismatch)):
+        _say(epoch, describe_reuse(mismatch))
     check_mismatch(mismatch, updates, tolerance, is_updated=trainer.global_step > 0)
     none = f"no update, because none of the {drawn} groups"
     if not sequences:

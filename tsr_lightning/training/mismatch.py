@@ -13,7 +13,6 @@ from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Needs, Objective
 from tsr_lightning.policy.spec import PolicySpec
-from tsr_lightning.rng import Key, Stream
 from tsr_lightning.trajectory import Origin, Piece
 
 LARGEST = 1e-3  # distance in nats of the log-probabilities of an engine and a trainer that agree to rounding
@@ -22,7 +21,6 @@ LARGEST = 1e-3  # distance in nats of the log-probabilities of an engine and a t
 # 0.0027 where engine and trainer agree, 0.032 where the engine's temperature was a tenth lower.
 TOLERANCE = 1e-8  # in float32
 LOW_PRECISION_TOLERANCE = 0.01  # in bfloat16 or 4 bits
-CHECKED = 8  # trajectories of a rollout whose log-probabilities are computed for the comparison alone
 DEVIATION, DEVIATION_MAX = "rollout/mismatch/deviation", "rollout/mismatch/deviation_max"
 KL, EFFECTIVE_SAMPLE_SIZE = "rollout/mismatch/kl", "rollout/mismatch/effective_sample_size"
 
@@ -34,36 +32,14 @@ def check_updates(objective: Objective, updates: Updates) -> None:
         remedy = f"{name} compares no samples of the policy, so there is nothing to correct; use null"
         correction = type(updates.correction).__name__
         require(objective.compares(Origin.SAMPLED), "data.updates.correction", correction, remedy)
-    if updates.reuse_logprobs:
-        remedy = f"{name} computes none before the updates, so none are saved; use false"
-        require(objective.needs.logprobs, "data.updates.reuse_logprobs", True, remedy)
+    remedy = f"{name} computes none before the updates, so none are saved; use false"
+    is_off = updates.reuse_logprobs is False
+    require(is_off or objective.needs.logprobs, "data.updates.reuse_logprobs", updates.reuse_logprobs, remedy)
+    if updates.reuse_logprobs is True:
         remedy = f"the critic of {name} needs the pass that it would save; use false"
         require(not objective.needs.values, "data.updates.reuse_logprobs", True, remedy)
         remedy = f"{name} needs entropies (top_entropy_quantile), of the pass that it would save; use false"
         require(not objective.needs.entropies, "data.updates.reuse_logprobs", True, remedy)
-
-
-def computed(pieces: Sequence[Piece], needs: Needs, updates: Updates, key: Key) -> frozenset[int]:
-    """Places of the pieces whose log-probabilities the trainer computes: all where the objective needs its own, but
-    for demonstrations where it needs none of theirs. Where it takes the engine's, or needs none, they are a sample for
-    the comparison, the same for any number of ranks.
-
-    Args:
-        pieces: trajectories and turns of trees, of all ranks, in the same order on each.
-        needs: the objective's.
-        updates: the settings.
-        key: of the epoch.
-    """
-    if needs.values or needs.entropies:
-        return frozenset(range(len(pieces)))
-    sampled = [i for i, piece in enumerate(pieces) if piece.origin.is_sampled]
-    needed = frozenset(range(len(pieces)) if needs.demonstrated_logprobs else sampled)
-    if needs.logprobs and not updates.reuse_logprobs:
-        return needed
-    compared = sorted(sampled, key=lambda place: key.fold_in(Stream.COMPARISON, place).bits())[:CHECKED]
-    if not needs.logprobs:
-        return frozenset(compared)
-    return frozenset(compared) | needed - frozenset(sampled)
 
 
 def log_ratios(piece: Piece, estimates: Estimates) -> Tensor:
@@ -108,6 +84,11 @@ def mismatch_metrics(
     }
 
 
+def within_rounding(metrics: Mapping[str, float]) -> bool:
+    """True if no token that was compared differs by more than rounding; a NaN does."""
+    return metrics.get(DEVIATION_MAX, 0.0) <= LARGEST
+
+
 def tolerance_of(
     updates: Updates, spec: PolicySpec, precision: str, staleness: int, temperature: float
 ) -> float | None:
@@ -123,10 +104,42 @@ def tolerance_of(
     """
     if updates.mismatch_tolerance != "auto":
         return updates.mismatch_tolerance
-    if staleness or (spec.adapter is not None and spec.adapter.dropout > 0):
+    if staleness or _is_random(spec):
         return None
-    in_float32 = precision == "32-true" and spec.dtype == "float32" and spec.quantisation is None
-    return (TOLERANCE if in_float32 else LOW_PRECISION_TOLERANCE) / min(temperature, 1.0)
+    return (TOLERANCE if _in_float32(spec, precision) else LOW_PRECISION_TOLERANCE) / min(temperature, 1.0)
+
+
+def _is_random(spec: PolicySpec) -> bool:
+    """True if dropout draws another policy for every pass."""
+    return spec.adapter is not None and spec.adapter.dropout > 0
+
+
+def _in_float32(spec: PolicySpec, precision: str) -> bool:
+    return precision == "32-true" and spec.dtype == "float32" and spec.quantisation is None
+
+
+def reuse_obstacle(needs: Needs, updates: Updates, spec: PolicySpec, precision: str, staleness: int) -> str | None:
+    """Why `reuse_logprobs: auto` computes log-probabilities without a look at the engine's; None where that decides.
+    Arguments as of `tolerance_of`, with the objective's needs."""
+    obstacles = {
+        "the objective needs values or entropies of the same pass": needs.values or needs.entropies,
+        "the correction compares them with the engine's": updates.correction is not None,
+        "engine and trainer agree to rounding in float32 alone": not _in_float32(spec, precision),
+        "dropout draws another policy in every pass": _is_random(spec),
+        "with data.staleness the engine's are those of older weights": staleness > 0,
+    }
+    return next((reason for reason, holds in obstacles.items() if holds), None)
+
+
+def describe_reuse(metrics: Mapping[str, float]) -> str:
+    """What the comparison of engine and trainer decided under `reuse_logprobs: auto`; "" where nothing was compared."""
+    if DEVIATION_MAX not in metrics:
+        return ""
+    taken = "taken from the engine, whose" if within_rounding(metrics) else "computed, since the engine's"
+    return (
+        f"old log-probabilities are {taken} differ from the trainer's by up to {metrics[DEVIATION_MAX]:.2g} "
+        f"(rounding is at most {LARGEST:g})"
+    )
 
 
 def least_sample_size(tolerance: float) -> float:
@@ -174,4 +187,4 @@ def check_mismatch(
         f"the engine's log-probabilities differ from the trainer's by up to {largest:.2g}, more than rounding "
         f"({LARGEST:g}), so they cannot take the place of the trainer's; use false"
     )
-    require(not updates.reuse_logprobs or largest <= LARGEST, "data.updates.reuse_logprobs", True, remedy)
+    require(updates.reuse_logprobs is not True or within_rounding(metrics), "data.updates.reuse_logprobs", True, remedy)

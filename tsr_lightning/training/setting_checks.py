@@ -87,9 +87,9 @@ def check_staleness(staleness: int, updates: Updates, world_size: int, precision
     require(staleness >= 0, key, staleness, "give 0 to collect before the updates, or the epochs that may lie between")
     remedy = (
         "data.updates.reuse_logprobs takes the sampler's log-probabilities for the trainer's, and a stale sampler's "
-        "are others; set that to false, or use 0"
+        "are others; set that to auto or false, or use 0"
     )
-    require(not (is_ahead and updates.reuse_logprobs), key, staleness, remedy)
+    require(not (is_ahead and updates.reuse_logprobs is True), key, staleness, remedy)
     tolerance = updates.mismatch_tolerance
     remedy = (
         f"data.updates.mismatch_tolerance {tolerance} would stop the run, since a stale sampler's log-probabilities "
