@@ -11,16 +11,17 @@ from benchmarks.performance.floor import measured
 from benchmarks.performance.report import Measured, Ratio
 from benchmarks.performance.workload import Workload, make_model
 
-OURS, OURS_WHOLE, GENERATE, CONTINUOUS, VLLM, TRL = (
+OURS, OURS_WHOLE, GENERATE, CONTINUOUS, LLAMA_CPP, VLLM, TRL = (
     "ours",
     "ours, whole iteration",
     "generate",
     "continuous",
+    "llama.cpp",
     "vllm",
     "trl",
 )
 SHORT = Workload(groups=4, members=4, turns=3, prompt_tokens=100, response_tokens=8)
-BOUNDS = {GENERATE: 5.0, CONTINUOUS: 1.5, VLLM: 1.5, TRL: 5.0}  # how many times faster than each
+BOUNDS = {GENERATE: 5.0, CONTINUOUS: 1.5, LLAMA_CPP: 1.0, VLLM: 1.5, TRL: 5.0}  # how many times faster than each
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,14 @@ class Invited:
     Args:
         vllm: the interpreter of an environment that has it; null leaves it out.
         trl: the same.
+        llama_cpp: the same.
         generate: whether transformers' `generate` does, which needs no environment of its own.
         continuous: whether its continuous batching does, which needs none either.
     """
 
     vllm: str | None = None
     trl: str | None = None
+    llama_cpp: str | None = None
     generate: bool = True
     continuous: bool = False
 
@@ -129,7 +132,8 @@ def short(invited: Invited) -> list[Comparison]:
 def _rivals(work: Workload, invited: Invited) -> tuple[Participant, ...]:
     generate = (Participant(GENERATE, work),) if invited.generate and work.dtype == "float32" else ()
     continuous = (Participant(CONTINUOUS, work),) if invited.continuous else ()
-    return generate + continuous + _if_there(VLLM, work, invited.vllm)
+    llama_cpp = _if_there(LLAMA_CPP, work, invited.llama_cpp)
+    return generate + continuous + llama_cpp + _if_there(VLLM, work, invited.vllm)
 
 
 def _if_there(name: str, work: Workload, python: str | None) -> tuple[Participant, ...]:

@@ -17,6 +17,7 @@ MODULES = {
     "ours": "benchmarks.performance.ours",
     "generate": "benchmarks.performance.rivals.generate",
     "continuous": "benchmarks.performance.rivals.continuous",
+    "llama.cpp": "benchmarks.performance.rivals.llama_cpp",
     "vllm": "benchmarks.performance.rivals.vllm",
     "ours, whole iteration": "benchmarks.performance.iteration",
     "trl": "benchmarks.performance.rivals.trl",
