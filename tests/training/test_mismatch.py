@@ -426,13 +426,21 @@ def gradients(cli: Any) -> list[list[Tensor]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "overlays",
-    [("search/sample.yaml", "objective/grpo.yaml"), ("search/beam.yaml", "objective/grpo.yaml", "credit/tree.yaml")],
+    ("overlays", "reuse"),
+    [
+        (("search/sample.yaml", "objective/grpo.yaml"), "auto"),
+        (("search/beam.yaml", "objective/grpo.yaml", "credit/tree.yaml"), "true"),
+    ],
     ids=["sampled", "tree credit"],
 )
-def test_without_the_pass_for_old_logprobs_the_gradients_are_the_same(fit, overlays: tuple[str, ...]) -> None:
+def test_without_the_pass_for_old_logprobs_the_gradients_are_the_same(
+    fit, overlays: tuple[str, ...], reuse: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     flags = [part for name in overlays for part in ("--config", name)]
-    with_pass, without = fit(*flags), fit(*flags, "--data.updates.reuse_logprobs=true")
+    with_pass, without = fit(*flags), fit(*flags, f"--data.updates.reuse_logprobs={reuse}")
+    said = "epoch 0: old log-probabilities are taken from the engine, whose differ from the trainer's by up to"
+    assert sum(said in entry.message for entry in caplog.records) == (reuse == "auto")
     ours, theirs = gradients(without), gradients(with_pass)
     assert len(ours) == len(theirs) == 2
     for found, expected in zip(ours, theirs, strict=True):

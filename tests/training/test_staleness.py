@@ -229,4 +229,4 @@ def test_what_does_not_go_with_staleness_is_refused(arguments: Any, message: str
 
 def test_without_staleness_nothing_is_refused() -> None:
     check_staleness(0, Updates(reuse_logprobs=True), 2, "bf16-true")
-    check_staleness(1, Updates(), 1, "bf16-mixed")
+    check_staleness(1, Updates(reuse_logprobs="auto"), 1, "bf16-mixed")
