@@ -265,13 +265,13 @@ def test_ratios() -> None:
 
 
 def test_the_full_plan_has_every_claim() -> None:
-    plan = comparisons.full(TINY, Invited("vllm/python", "trl/python"))
+    plan = comparisons.full(TINY, Invited("vllm/python", "trl/python", "llama/python"))
     found = {(c.kind.__name__, c.work.dtype, c.work.candidates, tuple(r.name for r in c.rivals)) for c in plan}
     assert found == {
-        ("searched", "float32", 4, ("generate", "vllm")),
-        ("sampled", "float32", 1, ("generate", "vllm")),
-        ("searched", "bfloat16", 4, ("vllm",)),
-        ("sampled", "bfloat16", 1, ("vllm",)),
+        ("searched", "float32", 4, ("generate", "llama.cpp", "vllm")),
+        ("sampled", "float32", 1, ("generate", "llama.cpp", "vllm")),
+        ("searched", "bfloat16", 4, ("llama.cpp", "vllm")),
+        ("sampled", "bfloat16", 1, ("llama.cpp", "vllm")),
         ("whole", "float32", 4, ("trl",)),
         ("whole", "float32", 1, ("trl",)),
     }
