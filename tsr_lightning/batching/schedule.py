@@ -36,10 +36,10 @@ class Updates:
             own tokens (`objectives.terms.binary_kl`), is at most this, in nats a token; the first above it ends the
             epoch's updates. null never does.
         correction: weights for where engine and trainer give a sample different probabilities; null is off.
-        reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass.
-            For engines that agree with the trainer to rounding, such as ours in float32; the run stops where any token
-            that is compared differs by more. `auto` lets a few trajectories of every rollout decide: where one differs
-            by more the others are computed too, and so they are where the setting could not be used.
+        reuse_logprobs: take the engine's log-probabilities for those before the updates, which saves a forward pass:
+            ratios are then those of the policy to the engine's (verl's `bypass_mode`). `auto` does so where they agree
+            to rounding, as ours do in float32: a few trajectories of every rollout decide, and where one differs by
+            more the others are computed too, as they are where the setting could not be used.
         mismatch_tolerance: the largest KL in nats a token, over the compared tokens of a rollout, of the engine's
             log-probabilities from the trainer's; past it, or where a few tokens carry the importance ratios, the run
             stops before it trains on them, because an engine that far off may have stale weights. Every trajectory is

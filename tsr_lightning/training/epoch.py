@@ -132,7 +132,7 @@ def updates_of(
     tolerance = tolerance_of(updates, agent.spec, precision, staleness, agent.temperature)
     if updates.reuse_logprobs == "auto" and (epoch == 0 or not within_rounding(mismatch)):
         _say(epoch, describe_reuse(mismatch))
-    check_mismatch(mismatch, updates, tolerance, is_updated=trainer.global_step > 0)
+    check_mismatch(mismatch, tolerance, is_updated=trainer.global_step > 0)
     none = f"no update, because none of the {drawn} groups"
     if not sequences:
         _say(epoch, f"{none} was left to train on")

@@ -150,21 +150,16 @@ def least_sample_size(tolerance: float) -> float:
     return exp(-10 * tolerance)
 
 
-def check_mismatch(
-    metrics: Mapping[str, float], updates: Updates, tolerance: float | None, *, is_updated: bool = True
-) -> None:
-    """Stops the run where the engine does not sample from the policy that is trained, and where log-probabilities that
-    were reused are not those of the trainer.
+def check_mismatch(metrics: Mapping[str, float], tolerance: float | None, *, is_updated: bool = True) -> None:
+    """Stops the run where the engine does not sample from the policy that is trained.
 
     Args:
         metrics: of a rollout.
-        updates: the settings.
         tolerance: the largest KL; None stops at none.
         is_updated: False before the first update of all, when no weights can be stale.
 
     Raises:
         RunError: engine and trainer differ by more than the tolerance.
-        ConfigError: they differ by more than rounding, under `reuse_logprobs`.
     """
     kl, ess = metrics.get(KL, 0.0), metrics.get(EFFECTIVE_SAMPLE_SIZE, 1.0)
     largest = metrics.get(DEVIATION_MAX, 0.0)
@@ -183,8 +178,3 @@ def check_mismatch(
             "--model.policy.dtype float32), and if it was rounding alone, give more than "
             f"{max(kl, -log(ess) / 10 if ess > 0 else kl):.2g}"
         )
-    remedy = (
-        f"the engine's log-probabilities differ from the trainer's by up to {largest:.2g}, more than rounding "
-        f"({LARGEST:g}), so they cannot take the place of the trainer's; use false"
-    )
-    require(updates.reuse_logprobs is not True or within_rounding(metrics), "data.updates.reuse_logprobs", True, remedy)
