@@ -1,7 +1,7 @@
 """Estimates the pieces of an epoch before its updates: chooses those that the trainer computes, and shares them out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -73,7 +73,14 @@ class PieceEstimator:
             found[i] if i in found else Estimates.of_logprobs(sampled_logprobs(piece))
             for i, piece in enumerate(self.pieces)
         ]
-        return Estimated(estimates, mismatch_metrics(self.pieces, estimates, computed))
+        mismatch = mismatch_metrics(self.pieces, estimates, computed)
+        if self.updates.reuse_logprobs is True:  # of the sample too, so that all ratios are to the engine's
+            sampled = _sampled(self.pieces)
+            estimates = [
+                replace(own, logprobs=sampled_logprobs(piece)) if i in sampled else own
+                for i, (piece, own) in enumerate(zip(self.pieces, estimates, strict=True))
+            ]
+        return Estimated(estimates, mismatch)
 
     def _passed(self, places: frozenset[int], computed: frozenset[int]) -> dict[int, Estimates]:
         """Those at these places; log-probabilities that are not to be computed are the engine's."""
