@@ -441,6 +441,18 @@ def test_gradients_do_not_depend_on_the_number_of_threads() -> None:
         assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
 
 
+def test_small_gradients_are_those_of_large_ones_scaled() -> None:
+    """Those of 1e-9 times weights of 2^-100 are subnormal numbers. The thread's mode stays what it was."""
+    segments, total = packed_tree(6, 20, 120)
+    inputs = [(x * 6).requires_grad_() for x in random_inputs(6, segments, total, (6, 2), (32, 32))]
+    out = TrainingAttention(segments, CPU).attend(0, *inputs, ScoreParams(0.2))
+    of_one = torch.autograd.grad(out.sum(), inputs, retain_graph=True)
+    small = torch.autograd.grad(out.sum() * 2.0**-40, inputs)
+    for one, other in zip(of_one, small, strict=True):
+        torch.testing.assert_close(other * 2.0**40, one, atol=1e-9, rtol=1e-6)
+    assert float(torch.tensor(1e-39) * 0.5) > 0
+
+
 def test_blocks_without_common_keys_are_separate_trees() -> None:
     rows = [
         np.arange(100),

@@ -323,8 +323,10 @@ static void load_part(const gradients *g, const part *p, backward_scratch *w) {
             }
             transpose(out), transpose(result);
             for (int i = 0; i < LANES; i++) {
+                vec product = out[i] * result[i];
+                HOLD(product);  /* rounded before it is added */
                 store(w->out + (d + i) * line + first, out[i]);
-                delta += out[i] * result[i];
+                delta += product;
             }
         }
         store(w->delta + first, delta);
@@ -424,6 +426,7 @@ int attend_backward(const gradients *g) {
     if (!memory) return 1;
 #pragma omp parallel num_threads(in->threads)
     {
+        const unsigned mode = flush_subnormals();
         float *own = thread_scratch(memory, each);
         backward_scratch w;
         w.query = own, own += LINE * width;
@@ -445,6 +448,7 @@ int attend_backward(const gradients *g) {
             for (int64_t b = g->trees[tree]; b < g->trees[tree + 1]; b++)
                 backward_block(g, g->of.blocks + b, task % in->key_heads, &w);
         }
+        restore_mode(mode);
     }
     free(memory);
     return 0;
