@@ -41,5 +41,6 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         blocks, scores = ctx.plan
-        gradients = attend_backward(gradient, *ctx.saved_tensors, blocks, scores, trees_of(blocks))
+        query, key, value, out, log_sums = ctx.saved_tensors
+        gradients = attend_backward(gradient, query, key, value, out, log_sums, blocks, scores, trees_of(blocks))
         return *(each.to(gradient.dtype) for each in gradients), None, None
