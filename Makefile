@@ -88,13 +88,16 @@ test-all: lint types ## before a release: the exhaustive tests too, with an inst
 	@$(PYTEST) -m "" $(ARGS)
 
 # What the tests compare with or run under. vLLM takes ten minutes and 3.5 GB: make test-extras EXTRAS=vllm.
-EXTRAS := trl alfworld ray gyms inspect browser
+EXTRAS := trl alfworld ray gyms inspect browser skyrl openenv verifiers
 TESTS_browser := tests/extras/test_browser.py
 TESTS_inspect := tests/extras/test_inspect.py
 TESTS_trl := tests/extras/test_trl_parity.py tests/extras/test_tool_templates.py
 TESTS_alfworld := tests/worlds/test_alfworld_original.py
 TESTS_ray := tests/training/test_ray.py
 TESTS_gyms := tests/worlds/test_gyms.py
+TESTS_skyrl := tests/extras/test_skyrl.py
+TESTS_openenv := tests/extras/test_openenv.py
+TESTS_verifiers := tests/extras/test_verifiers.py
 TESTS_vllm := tests/engines/test_vllm_engine.py
 REMOVED_vllm := torchvision torchaudio torchcodec
 

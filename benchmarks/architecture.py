@@ -18,6 +18,7 @@ ROOMS = {
     "probe": "tiny tasks on which a run's model, objective and search show what is broken",
     "studies": "grids of configurations and seeds, their runs and results, and the report; no torch",
     "episodes": "episodes on disk: schema, reading and writing, other formats, the page of `tsr view`; no torch",
+    "outward": "this project's environments as SkyRL-gym's and as verifiers'; no torch",
     "estimate": "memory by part and hours of a configuration, from shapes; no weights",
     "training": "the LightningModule and the LightningDataModule: credit, updates, Lightning's loops and internals",
     "rollout": "the actor, which plays a policy; rollouts, asynchronous ones too, and evaluation; no Lightning",

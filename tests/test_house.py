@@ -48,6 +48,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "objectives",
         "rollout",
     ),
+    "outward": (*COMMON, "envs", "policy.offer"),
     "estimate": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search"),
     "probe": (*COMMON, "envs", "batching", "policy", "engines", "search", "objectives", "rollout", "training"),
     "studies": ("errors", "files", "signals", "statistics"),

