@@ -20,6 +20,8 @@ from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.trajectory import Message
 
+TOOLS = ROOT / "tsr_lightning/policy/embedded/swe/chat_template.jinja"
+
 
 def test_the_tokens_of_responses_are_theirs_and_the_ends_alone() -> None:
     def conversation(*responses: str) -> list[dict[str, str]]:
@@ -52,7 +54,7 @@ def test_the_share_of_noise_takes_the_place_of_the_configurations() -> None:
 
 def test_conversations_with_tools_are_tokenised_as_in_a_rollout(tmp_path: Path) -> None:
     """Under ChatML, which does not show tools, and under a template that names them and their format."""
-    for template, call_format in ((None, "hermes"), (ROOT / "tsr_lightning/policy/embedded/swe/chat_template.jinja", "fenced")):
+    for template, call_format in ((None, "hermes"), (TOOLS, "fenced")):
         tokenizer = make_tokenizer(["Add one. ```bash Tools call number"] * 2)
         if template is not None:
             tokenizer.chat_template = template.read_text(encoding="utf-8")
