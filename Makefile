@@ -115,7 +115,7 @@ $(EXTRAS_VENV)/%/.set-up: tests/extras/%.txt $(STAMP)
 	@$(if $(REMOVED_$*),$(@D)/bin/python -m pip uninstall -qq --disable-pip-version-check --yes $(REMOVED_$*))
 	@touch $@
 
-test-extras: $(EXTRAS:%=$(EXTRAS_VENV)/%/.set-up) ## the tests that need TRL, the original ALFWorld, Ray, Inspect or Chromium, each in an environment of its own
+test-extras: $(EXTRAS:%=$(EXTRAS_VENV)/%/.set-up) ## the tests that need TRL, the original ALFWorld, Ray, Inspect, Chromium, SkyRL-gym, OpenEnv or verifiers, each in an environment of its own
 	@$(foreach extra,$(EXTRAS),echo "tests of the extra $(extra)"; \
 	OMP_NUM_THREADS=1 $(EXTRAS_VENV)/$(extra)/bin/python -m pytest -n 0 -p tests.extras.nothing_skips \
 		-p no:cacheprovider $(TESTS_$(extra)) $(ARGS);)

@@ -124,4 +124,4 @@ def replayed(
     )
 
 
-gymnasium.register("OpenEnv-v0", replayed)
+gymnasium.register("OpenEnv-v0", "tsr_lightning.envs.openenv:replayed")
