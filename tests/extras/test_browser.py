@@ -38,12 +38,13 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node(2, 0, "Left", BOARD, advantage=-0.5, round=1),
         node(3, 0, SPITE, BOARD, fate="duplicate", why="the state of node 2", round=1),
     ]
-    boards = [episode(BOARD, search), episode(BOARD, search, instance=5, ended="failed", episode_return=-1.0)]
+    failed = episode(BOARD, search, instance=5, ended="failed", episode_return=-1.0)
+    boards = [episode(BOARD, search), failed, episode(BOARD, search, member=1)]
     write(folder / "one.jsonl.gz", header(), boards)
     write(folder / "two.jsonl.gz", header(), [replace(boards[0], strategy="Sample")])
     write(folder / "shop.jsonl.gz", header("tsr/WebShop-v0"), [episode(SHOP, [node(0, None, "click[dalo]", SHOP)])])
     sources = [Source(folder / f"{name}.jsonl.gz", name) for name in ("one", "two", "shop")]
-    assert write_page(sources, f"Episodes of {SPITE}", folder / "page.html") == (4, [])
+    assert write_page(sources, f"Episodes of {SPITE}", folder / "page.html") == (5, [])
     return folder / "page.html"
 
 
@@ -67,7 +68,7 @@ def opened(browser: Any, file: Path, width: int = 1400, height: int = 860) -> It
 
 
 def test_it_opens_with_the_board_and_the_tree_of_the_first_episode(page: Any) -> None:
-    assert page.text_content("#counts") == "4 of 4 episodes"
+    assert page.text_content("#counts") == "5 of 5 episodes"
     assert page.locator(".turn .board").count() == 3  # before both turns, and at the end
     assert page.locator(".turn .board").first.get_attribute("aria-label") == "#####\n#PXO#\n#####"
     assert page.locator(".lanes tr").count() == 1 + 3  # the heading, the episode and two branches
@@ -97,20 +98,20 @@ def test_it_filters_and_searches_all_texts(page: Any) -> None:
         return page.text_content("#counts")
 
     page.select_option("#outcome", "0")
-    assert found() == "1 of 4 episodes"
+    assert found() == "1 of 5 episodes"
     page.select_option("#outcome", "")
     page.fill("#longest", "1")
-    assert found() == "1 of 4 episodes"
+    assert found() == "1 of 5 episodes"
     page.fill("#longest", "")
     page.fill("#least", "0")
-    assert found() == "3 of 4 episodes"
+    assert found() == "4 of 5 episodes"
     page.fill("#least", "")
     page.keyboard.press("Escape")
     page.keyboard.press("/")
     page.keyboard.type("SANDAL, and price")
-    assert found() == "1 of 4 episodes"
+    assert found() == "1 of 5 episodes"
     page.fill("#search", "no such words")
-    assert found() == "0 of 4 episodes"
+    assert found() == "0 of 5 episodes"
     assert page.inner_text("#shown") == "No episode fits."
 
 
@@ -135,6 +136,13 @@ def test_two_runs_stand_side_by_side_on_one_instance(page: Any) -> None:
     page.keyboard.press("j")
     page.wait_for_selector(".two", state="detached")
     assert "instance 5" in page.locator(".facts").inner_text()
+    page.keyboard.press("k")
+    page.wait_for_selector(".two")  # the other run stays, where it has the instance
+    assert "Sample" in page.locator(".facts").last.inner_text()
+    page.keyboard.press("c")
+    page.wait_for_function("document.querySelectorAll('.facts')[1].innerText.includes('member 1')")
+    page.keyboard.press("c")
+    page.wait_for_selector(".two", state="detached")
 
 
 def test_it_fits_a_phone(browser: Any, page_file: Path) -> None:

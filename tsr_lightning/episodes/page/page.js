@@ -2,7 +2,7 @@
 // Texts of policies and of web pages are shown by textContent alone: nothing in them is ever markup.
 const ROW = 44, FATES = ["kept", "pruned", "duplicate", "played out", "lost"];
 const by = id => document.getElementById(id);
-const state = { index: null, found: [], at: -1, turn: -1, beside: null, tree: true, blocks: new Map(), job: 0 };
+const state = { index: null, found: [], at: -1, turn: -1, beside: null, company: null, tree: true, blocks: new Map(), job: 0 };
 
 function el(tag, className, ...parts) {
   const made = document.createElement(tag);
@@ -198,14 +198,24 @@ async function show() {
   by("shown").scrollTop = 0;
   state.turn = -1;
 }
-function twins(i) {
-  const { instance, task } = state.index.columns, found = [];
+function twins(i) {  // other files first, and of these the same member
+  const { instance, task, file, member } = state.index.columns, found = [];
   for (let j = 0; j < instance.length; j++) if (j !== i && instance[j] === instance[i] && task[j] === task[i]) found.push(j);
-  return found;
+  const far = j => 2 * (file[j] === file[i]) + (member[j] !== member[i]);
+  return found.sort((one, other) => far(one) - far(other) || one - other);
+}
+function putBeside(j) {  // and the file of the next episodes' company
+  state.beside = j;
+  state.company = j === null ? null : state.index.columns.file[j];
+  return show();
+}
+function companion() {
+  const i = state.found[state.at], { file } = state.index.columns;
+  return i === undefined || state.company === null ? null : twins(i).find(j => file[j] === state.company) ?? null;
 }
 function besideChoice(i) {
   const same = twins(i);
-  if (!same.length) { state.beside = null; return null; }
+  if (!same.length) return null;
   const choice = el("select", "", new Option("beside it: nothing", ""));
   choice.id = "beside";
   choice.setAttribute("aria-label", "another episode of the same instance beside it");
@@ -214,7 +224,7 @@ function besideChoice(i) {
     choice.append(new Option(`beside it: ${state.index.files[row.file]}, member ${row.member}, ${row.success ? "success" : "failure"}, return ${number(row.return)}`, j));
   }
   choice.value = state.beside ?? "";
-  choice.addEventListener("change", () => { state.beside = choice.value === "" ? null : Number(choice.value); show(); });
+  choice.addEventListener("change", () => putBeside(choice.value === "" ? null : Number(choice.value)));
   return choice;
 }
 
@@ -240,7 +250,7 @@ function select(k) {
   if (k < 0 || k >= state.found.length) return;
   const list = by("list");
   state.at = k;
-  state.beside = null;
+  state.beside = companion();
   if (k * ROW < list.scrollTop) list.scrollTop = k * ROW;
   if ((k + 1) * ROW > list.scrollTop + list.clientHeight) list.scrollTop = (k + 1) * ROW - list.clientHeight;
   document.body.classList.add("reading");
@@ -270,7 +280,7 @@ async function filter() {
   by("counts").textContent = `${found.length.toLocaleString("en")} of ${columns.return.length.toLocaleString("en")} episodes`;
   by("list").scrollTop = 0;
   state.at = found.length ? 0 : -1;
-  state.beside = null;
+  state.beside = companion();
   draw();
   return show();
 }
@@ -287,7 +297,7 @@ const KEYS = {
   j: () => select(state.at + 1), k: () => select(state.at - 1), n: () => turn(1), p: () => turn(-1),
   ArrowDown: () => select(state.at + 1), ArrowUp: () => select(state.at - 1),
   t: () => { state.tree = !state.tree; by("columns")?.classList.toggle("no-tree", !state.tree); },
-  c: () => { const same = twins(state.found[state.at]); state.beside = same[(same.indexOf(state.beside) + 1) % (same.length || 1)] ?? null; show(); },
+  c: () => { const same = twins(state.found[state.at]); putBeside(same[same.indexOf(state.beside) + 1] ?? null); },
   "/": () => { document.body.classList.remove("reading"); by("search").focus(); },
 };
 document.addEventListener("keydown", event => {
