@@ -20,7 +20,7 @@ LAYOUT = {
         "success": _lines(r"^rollout/(sampled|searched|demonstrated)/success_rate$"),
         "return": _lines(r"^rollout/(sampled|searched|demonstrated)/return$"),
         "success of search less plain play": _lines(r"^rollout/search_gap.*/success_rate$"),
-        "entropy and prompt information": _lines(r"^rollout/sampled/(conditional_entropy|prompt_information)$"),
+        "entropy and prompt information": _lines(r"^rollout/sampled/(entropy_per_turn|.*_entropy|.*_information)$"),
     },
     "3 Update": {
         "entropy": _lines(r"^train/entropy$"),

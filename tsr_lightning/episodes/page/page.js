@@ -11,6 +11,7 @@ function el(tag, className, ...parts) {
   return made;
 }
 const number = (value, digits = 3) => Number(value.toPrecision(digits)).toString();
+const many = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 async function unpack(id) {
   const packed = Uint8Array.from(atob(by(id).textContent.trim()), sign => sign.charCodeAt(0));
@@ -122,7 +123,7 @@ function turnCard(shown, node, k, look, most) {
     said(before, look), el("pre", "response", node.text), figures(node, false));
   tint(card, node, most);
   if (others.length) {
-    const more = el("details", "others", el("summary", "", `${others.length} other candidate${others.length > 1 ? "s" : ""} in this state`));
+    const more = el("details", "others", el("summary", "", `${many(others.length, "other candidate")} in this state`));
     more.addEventListener("toggle", () => {
       if (more.open && more.childNodes.length === 1) more.append(...others.map(other => candidate(other, other.i, look)));
     });
@@ -176,7 +177,7 @@ function column(i, shown) {
   const row = rowOf(i), look = state.index.looks[row.task], kept = path(shown);
   const most = Math.max(0, ...shown.nodes.map(node => Math.abs(node.advantage ?? 0)));
   const outcome = el("b", row.success ? "good" : "bad", shown.ended ?? "not ended");
-  const facts = el("p", "facts", outcome, `, return ${number(row.return)}, ${kept.length} turns, ${shown.strategy}, ${shown.origin}; instance ${row.instance}, member ${row.member}; ${state.index.files[row.file]}`);
+  const facts = el("p", "facts", outcome, `, return ${number(row.return)}, ${many(kept.length, "turn")}, ${shown.strategy}, ${shown.origin}; instance ${row.instance}, member ${row.member}; ${state.index.files[row.file]}`);
   const cards = el("div", "turns", ...kept.map((node, k) => turnCard(shown, node, k, look, most)));
   if (kept.length && kept.at(-1).obs.length) cards.append(el("article", "turn", el("div", "head", el("b", "", "end")), said(kept.at(-1).obs, look)));
   const panes = el("div", "panes", cards, shown.nodes.length > kept.length ? tree(shown, look) : null);
@@ -236,7 +237,7 @@ function draw() {
   const made = [];
   for (let k = first; k < last; k++) {
     const row = rowOf(state.found[k]);
-    const item = el("div", "row", el("span", row.success ? "good" : "bad", row.success ? "✓ " : "✗ "), `return ${number(row.return)} · ${row.turns} turns · ${row.strategy}`,
+    const item = el("div", "row", el("span", row.success ? "good" : "bad", row.success ? "✓ " : "✗ "), `return ${number(row.return)} · ${many(row.turns, "turn")} · ${row.strategy}`,
       el("small", "", `instance ${row.instance}, member ${row.member} · ${state.index.files[row.file]}`));
     item.style.top = k * ROW + "px";
     item.setAttribute("role", "option");
