@@ -54,8 +54,11 @@ def searching(name: str, probed: Probed, search: Strategy) -> Outcome:
     """Answers that the search chooses by its scorer have to be better than those of plain play."""
     scorer, watch = search.traits.scored_by, Watch()
     assert scorer is not None
-    probed.run(watch, _CRITIC_EPOCHS if scorer.needs_critic else 1, still=True, search=search, turns=_TURNS)
-    value, needed = watch.searched[-1].mean_return - watch.results[-1].mean_return, 0.2
+    epochs = _CRITIC_EPOCHS if scorer.needs_critic else 1
+    probed.run(watch, epochs, still=True, search=search, turns=_TURNS, distinct=True)
+    chance = probed.answers.chance
+    value = watch.searched[-1].mean_return - watch.results[-1].mean_return
+    needed = chance * (1 - chance) / 2  # half of what the better of two answers gains
     who = f"{type(search).__name__} with {type(scorer).__name__}"
     fault = "" if value >= needed else f"the scorer is noise: what {who} chooses is hardly better than plain play"
     return Outcome(name, value, needed, f"return gained by {type(search).__name__}", fault)

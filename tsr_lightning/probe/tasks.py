@@ -18,6 +18,7 @@ class Asked(NamedTuple):
     turn: int = 0
     right: int = 0  # answers so far
     first: bool = False  # whether the first answer was right
+    draw: float = 0.0  # of the turn before, where states differ by it
 
 
 class Probe(TextEnv[Asked]):
@@ -32,6 +33,7 @@ class Probe(TextEnv[Asked]):
         first_alone: whether the first answer alone decides, and is paid for at the end.
         luck: the chance that the wrong reward is paid.
         blind: whether prompt A pays 1 nine times in ten and prompt B one time in ten, whatever the answer.
+        distinct: whether no two answers lead to the same state, so that a search leaves none out as a duplicate.
     """
 
     instructions = ""
@@ -47,11 +49,12 @@ class Probe(TextEnv[Asked]):
         first_alone: bool = False,
         luck: float = 0.0,
         blind: bool = False,
+        distinct: bool = False,
     ) -> None:
         super().__init__(max_turns=turns, prompt_style="bare", format_penalty=0.0)
         self.right, self.wrong, self.prefix = right, wrong, prefix
         self.by_prompt, self.turns, self.first_alone = by_prompt, turns, first_alone
-        self.luck, self.blind = luck, blind
+        self.luck, self.blind, self.distinct = luck, blind, distinct
 
     def initial_state(self, seed: int) -> Asked:
         return Asked(seed % _NUMBERS)
@@ -67,6 +70,7 @@ class Probe(TextEnv[Asked]):
         right = self.is_right(actions[0], state.number)
         turn = state.turn + 1
         after = Asked(state.number, turn, state.right + right, right if turn == 1 else state.first)
+        after = after._replace(draw=noise.uniform()) if self.distinct else after
         ended = turn == self.turns
         success = ended and (after.first if self.first_alone else after.right == turn)
         if self.blind:

@@ -106,11 +106,13 @@ def _trained(agent: Agent) -> dict[str, Tensor]:
 
 
 def _pushes(agent: Agent, batch: Batch, right: tuple[str, ...]) -> list[tuple[bool, float]]:
-    """How much the gradient of a micro-batch raises the log-probability of each of its tokens."""
+    """How much the gradient of a micro-batch raises the log-probability of each answer; the end of a demonstrated one is
+    none."""
     outputs = agent.policy.outputs(batch.packed, agent.temperature, entropies=True)
     loss = agent.objective.at(0).loss(batch.targets, outputs).total
     [gradient] = torch.autograd.grad(loss, outputs.logprobs, allow_unused=True)
     ids = batch.packed.target_ids[batch.packed.target_index].tolist()
     characters = first_characters(agent.spec, Chat.of(agent.spec, agent.tokenizer), max(ids) + 1)
     pushes = [0.0] * len(ids) if gradient is None else (-gradient).tolist()
-    return [(characters[token] in right, push) for token, push in zip(ids, pushes, strict=True)]
+    answers = [(characters[token], push) for token, push in zip(ids, pushes, strict=True)]
+    return [(character in right, push) for character, push in answers if character]
