@@ -52,7 +52,8 @@ def command_lines() -> set[str]:
 
 
 COMMANDS = sorted(command_lines())
-A_RUN = r"(?:tsr |tsr_lightning |tsr-ray |python -m benchmarks\.)(fit|validate|rollout|export|estimate|probe) (.*--config.*)"
+SUBCOMMANDS = "fit|validate|rollout|export|estimate|probe"
+A_RUN = rf"(?:tsr |tsr_lightning |tsr-ray |python -m benchmarks\.)({SUBCOMMANDS}) (.*--config.*)"
 REQUIRED = {"rollout": ("--output", "new"), "export": ("--ckpt_path", "last.ckpt", "--output", "new")}
 RUNS = [(command, *found.groups()) for command in COMMANDS if (found := re.fullmatch(A_RUN, command))]
 # What lies on a user's disk, in packages that are not installed, or takes minutes to make.

@@ -106,8 +106,10 @@ def _trained(agent: Agent) -> dict[str, Tensor]:
 
 
 def _pushes(agent: Agent, batch: Batch, right: tuple[str, ...]) -> list[tuple[bool, float]]:
-    """How much the gradient of a micro-batch raises the log-probability of each answer; the end of a demonstrated one is
-    none."""
+    """How much the gradient of a micro-batch raises the log-probability of each answer.
+
+    A demonstration ends with a token that is no answer.
+    """
     outputs = agent.policy.outputs(batch.packed, agent.temperature, entropies=True)
     loss = agent.objective.at(0).loss(batch.targets, outputs).total
     [gradient] = torch.autograd.grad(loss, outputs.logprobs, allow_unused=True)
