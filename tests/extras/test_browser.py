@@ -1,7 +1,6 @@
 """The page of `tsr view` in headless Chromium, without a network, at the width of a desktop and of a phone."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -160,9 +159,8 @@ def test_ten_thousand_episodes_open_in_three_seconds(browser: Any, tmp_path: Pat
     nodes = [node(i, i - 1 if i else None, f"Right || Down {i}", BOARD) for i in range(5)]
     write(tmp_path / "e.jsonl.gz", header(), (episode(BOARD, nodes, instance=i) for i in range(10_000)))
     write_page([Source(tmp_path / "e.jsonl.gz", "")], "Many", tmp_path / "page.html")
-    started = time.perf_counter()
     for page in opened(browser, tmp_path / "page.html"):
-        seconds = time.perf_counter() - started
+        seconds = float(page.get_attribute("body", "data-ready")) / 1000  # by the page's clock, since it was asked for
         assert page.text_content("#counts") == "10,000 of 10,000 episodes"
         assert page.locator(".row").count() < 60
         page.locator("#list").evaluate("list => list.scrollTo(0, list.scrollHeight)")
