@@ -57,7 +57,7 @@ A_RUN = rf"(?:tsr |tsr_lightning |tsr-ray |python -m benchmarks\.)({SUBCOMMANDS}
 REQUIRED = {"rollout": ("--output", "new"), "export": ("--ckpt_path", "last.ckpt", "--output", "new")}
 RUNS = [(command, *found.groups()) for command in COMMANDS if (found := re.fullmatch(A_RUN, command))]
 # What lies on a user's disk, in packages that are not installed, or takes minutes to make.
-OF_OTHERS = r"\$|configs/swe\.yaml|path/|runs/|beam\.jsonl|VLLM|Wandb|MLFlow|smollm2|fsdp2|textworld-w2"
+OF_OTHERS = r"\$|path/|runs/|beam\.jsonl|VLLM|Wandb|MLFlow|smollm2|fsdp2|textworld-w2"
 
 
 @cache
