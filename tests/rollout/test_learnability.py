@@ -1,5 +1,7 @@
 """Instances that the policy sometimes solves are drawn again, also in a resumed run."""
 
+import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.instances import HeldOut, Instances
-from tsr_lightning.rollout.learnability import Learnability, Rate, most_learnable
+from tsr_lightning.rollout.learnability import Learnability, Rate, Revisits, most_learnable
 from tsr_lightning.search.plan import Mixed, PlanEntry, Uniform
 from tsr_lightning.search.strategies import Beam, Sample
 from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
@@ -43,8 +45,8 @@ def rolled_out(instances: Instances, epoch: int) -> list[Group]:
 def test_learnable_is_what_half_of_the_samples_solve():
     # p (1 - p) is 3/16, 1/4, 0, 1/4, 0 and 3/16: the two of 1/4 first, of which the later one leads.
     rates = {(0, seed): Rate(p, seed) for seed, p in enumerate((0.25, 0.5, 1.0, 0.5, 0.0, 0.75))}
-    assert most_learnable(rates, 3) == [(0, 3), (0, 1), (0, 5)]
-    assert most_learnable(rates, 9) == [(0, 3), (0, 1), (0, 5), (0, 0)]
+    assert list(most_learnable(rates, 3)) == [(0, 3), (0, 1), (0, 5)]
+    assert list(most_learnable(rates, 9)) == [(0, 3), (0, 1), (0, 5), (0, 0)]
 
 
 def test_a_share_of_an_epoch_is_drawn_again_and_the_rest_is_new():
@@ -54,32 +56,67 @@ def test_a_share_of_an_epoch_is_drawn_again_and_the_rest_is_new():
     assert first == plain.training(0, 8)  # nothing is known yet
     places = [place for place in first.instances if place is not None]
     outcomes = ("+-", "++", "--", "+-", "+---", "-+", "+", "-")
-    instances.observe(0, [group(place, of) for place, of in zip(places, outcomes, strict=True)])
-    instances.observe(1, [group(places[0], "++"), group(places[1], "+-", Origin.SEARCHED)])
+    instances.observe(0, [group(place, of) for place, of in zip(places, outcomes, strict=True)], 0)
+    instances.observe(1, [group(places[0], "++"), group(places[1], "+-", Origin.SEARCHED)], 0)
     drawn = instances.training(2, 8).instances
-    assert set(drawn[:3]) == {places[3], places[5], places[4]}  # of the half, as many as there are; 3/16 is the last
-    assert drawn[3:] == plain.training(2, 8).instances[3:]
+    assert set(drawn[:2]) == {places[3], places[5]}  # of the half, as many as there are: 3/16 was forgotten for 1/4
+    assert drawn[2:] == plain.training(2, 8).instances[2:]
     assert set(instances.training(1, 8).instances[:3]) == {places[0], places[3], places[5]}  # as it was then
     assert instances.training(2, 4, first=8).instances == plain.training(2, 4, first=8).instances  # further rounds
-    assert len(set(instances.training(2, 2).instances) & {places[3], places[5], places[4]}) == 1
+    assert len(set(instances.training(2, 2).instances) & {places[3], places[5]}) == 1
 
 
 def test_the_pool_goes_on_where_the_checkpoint_left_it():
     whole, resumed = source(), source()
     for epoch in range(4):
-        whole.observe(epoch, rolled_out(whole, epoch))
+        whole.observe(epoch, rolled_out(whole, epoch), max(0, epoch - 1))
     resumed.load_state_dict(whole.state_dict(3))  # the rollout of epoch 3 had begun, and is collected again
     assert resumed.training(3, 8) == whole.training(3, 8)
     assert resumed.state_dict(3) == whole.state_dict(3)
     assert resumed.training(4, 8) != whole.training(4, 8)
-    resumed.observe(3, rolled_out(resumed, 3))
+    resumed.observe(3, rolled_out(resumed, 3), 3)
     assert resumed.training(4, 8) == whole.training(4, 8)
+
+
+def revisits(pool: int) -> Revisits:
+    return Revisits(Learnability(pool=pool), Key(1))
+
+
+def rates_of(own: Revisits, epochs: int) -> dict[tuple[int, int], Rate]:
+    return {(env, seed): Rate(*rate) for env, seed, *rate in own.state_dict(epochs)["rates"]}
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+def test_a_pool_is_what_sorting_all_rates_anew_in_every_epoch_leaves(staleness: int):
+    """Also for the epochs that a checkpoint may ask for while later ones have been rolled out."""
+    own, draws, left = revisits(5), random.Random(1), dict[tuple[int, int], Rate]()
+    by_epoch = {0: dict[tuple[int, int], Rate]()}
+    for epoch in range(60):
+        solved = {(0, seed): draws.randrange(5) for seed in draws.sample(range(40), 6)}
+        groups = [group(place, "+" * n + "-" * (4 - n)) for place, n in solved.items()]
+        own.observe(epoch, groups, max(0, epoch - staleness))
+        left = left | {place: Rate(n / 4, epoch) for place, n in solved.items()}
+        ranked = sorted(left, key=lambda place: (left[place].learnability, left[place].epoch, place), reverse=True)
+        left = {place: left[place] for place in ranked[:5] if left[place].learnability > 0}
+        by_epoch[epoch + 1] = left
+        for asked in range(max(0, epoch - staleness), epoch + 2):
+            assert rates_of(own, asked) == by_epoch[asked]
+
+
+def test_memory_is_flat_over_hundreds_of_epochs():
+    """Every epoch shows 64 new learnable instances; what is kept, and a checkpoint, have the size of the pool."""
+    own, sizes = revisits(32), []
+    for epoch in range(300):
+        own.observe(epoch, [group((0, 64 * epoch + i), "+-") for i in range(64)], max(0, epoch - 1))
+        sizes.append(len(pickle.dumps(own)))
+        assert len(own.state_dict(epoch + 1)["rates"]) == 32
+    assert sizes[-1] < 1.1 * sizes[3]  # numbers have more digits
 
 
 def test_neither_held_out_states_nor_environments_that_have_left_come_again():
     instances = source(weights=lambda epoch: [1.0] if epoch < 5 else [0.0])
     held_out = instances.held_out[0]
-    instances.observe(0, [group(held_out, "+-")])
+    instances.observe(0, [group(held_out, "+-")], 0)
     own = make_env("tsr/FrozenLake-v0", size=4)
 
     def state(seed: int) -> str:
@@ -89,7 +126,7 @@ def test_neither_held_out_states_nor_environments_that_have_left_come_again():
     kept = {state(seed) for _, seed in instances.held_out}
     assert kept.isdisjoint(state(place[1]) for place in instances.training(1, 8).instances if place is not None)
     [known] = [place for place in instances.training(2, 1).instances if place is not None]
-    instances.observe(2, [group(known, "+-")])
+    instances.observe(2, [group(known, "+-")], 2)
     assert known in instances.training(4, 8).instances
 
 

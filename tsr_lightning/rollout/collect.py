@@ -167,7 +167,7 @@ def collect(
         )
         draw = partial(_round, actor, driver, spec, epoch, ranks, report)
         rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)
-        spec.instances.observe(epoch, rollout.groups)
+        spec.instances.observe(epoch, rollout.groups, policy_epochs)
     seconds = time.perf_counter() - started
     return Collected(rollout, policy_epochs, seconds, memory.highest_mib, waited=seconds)
 

@@ -159,10 +159,10 @@ class Instances:
         without the others."""
         return tuple((env, seed) for (env, _), seed in self._held_out.items())
 
-    def observe(self, epoch: int, groups: Sequence[Group]) -> None:
-        """Notes what the rollout of an epoch says about its instances."""
+    def observe(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
+        """Notes what the rollout of an epoch says about its instances; the policy has been `trained` for so many."""
         if self._revisits is not None:
-            self._revisits.observe(epoch, groups)
+            self._revisits.observe(epoch, groups, trained)
 
     def training(self, epoch: int, count: int, first: int = 0) -> TrainingInstances:
         """The training instances of an epoch, from the place `first` on. Where the environment cannot be reset, so that

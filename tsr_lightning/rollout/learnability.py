@@ -24,7 +24,8 @@ class Learnability:
 
     Args:
         share: of an epoch's instances, as far as the pool has as many.
-        pool: how many instances it holds; of equal ones those that were rolled out last.
+        pool: how many instances are remembered, whatever the run's length. Where there are more, the least learnable
+            are forgotten first, of equal ones those that were rolled out longest ago.
     """
 
     share: float = 0.5
@@ -70,40 +71,48 @@ class Revisits:
     def __init__(self, spec: Learnability, key: Key) -> None:
         self._spec = spec
         self._key = key
-        self._earlier: dict[Place, Rate] = {}  # of the run that this one resumes
-        self._observed: dict[int, dict[Place, Rate]] = {}  # by epoch
+        self._pools: dict[int, dict[Place, Rate]] = {0: {}}  # by the epoch before which they are so, in their order
 
-    def observe(self, epoch: int, groups: Sequence[Group]) -> None:
-        """Notes the success rates of an epoch's rollout."""
+    def observe(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
+        """Notes the success rates of an epoch's rollout.
+
+        Args:
+            epoch: of the rollout.
+            groups: its.
+            trained: epochs that the policy has been trained for, before which nothing is asked again.
+        """
         sampled = {(g.env, g.instance): [t.succeeded for t in g.trajectories if _is_plain(t.origin)] for g in groups}
-        self._observed[epoch] = {place: Rate(fmean(own), epoch) for place, own in sampled.items() if len(own) > 1}
+        rates = {place: Rate(fmean(own), epoch) for place, own in sampled.items() if len(own) > 1}
+        pool = most_learnable(self._before(epoch) | rates, self._spec.pool)
+        oldest = self._latest(min(trained, epoch))
+        # rebound, not changed: a checkpoint may read it in another thread
+        self._pools = {e: kept for e, kept in self._pools.items() if oldest <= e <= epoch} | {epoch + 1: pool}
 
     def of(self, epoch: int, count: int) -> tuple[Place, ...]:
         """Those of an epoch of so many instances: different ones, drawn from the pool as the earlier epochs left it."""
-        pool = most_learnable(self._before(epoch), self._spec.pool)
+        pool = list(self._before(epoch))
         order = self._key.fold_in(Stream.INSTANCE, epoch, "again").generator().permutation(len(pool)).tolist()
         return tuple(pool[i] for i in order[: int(self._spec.share * count)])
 
     def _before(self, epoch: int) -> dict[Place, Rate]:
-        rates = dict(self._earlier)
-        for _, own in sorted((known, own) for known, own in list(self._observed.items()) if known < epoch):
-            rates |= own
-        return rates
+        return self._pools[self._latest(epoch)]
+
+    def _latest(self, epoch: int) -> int:
+        return max(known for known in self._pools if known <= epoch)
 
     def state_dict(self, epochs: int) -> dict[str, Any]:
-        """The rates of the epochs before this one that can matter, as plain types."""
-        rates = self._before(epochs)
-        return {"rates": [[*place, *rate] for place, rate in rates.items() if rate.learnability > 0]}
+        """The pool as these epochs left it, as plain types."""
+        return {"rates": [[*place, *rate] for place, rate in self._before(epochs).items()]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self._earlier = {(env, seed): Rate(success, epoch) for env, seed, success, epoch in state_dict["rates"]}
-        self._observed = {}
+        rates = {(env, seed): Rate(success, epoch) for env, seed, success, epoch in state_dict["rates"]}
+        self._pools = {0: most_learnable(rates, self._spec.pool)}
 
 
-def most_learnable(rates: Mapping[Place, Rate], count: int) -> list[Place]:
+def most_learnable(rates: Mapping[Place, Rate], count: int) -> dict[Place, Rate]:
     """The instances with the highest p (1 - p), and none of which it is 0; of equal ones the last rolled out."""
     learnable = [(rate.learnability, rate.epoch, place) for place, rate in rates.items() if rate.learnability > 0]
-    return [place for *_, place in sorted(learnable, reverse=True)[:count]]
+    return {place: rates[place] for *_, place in sorted(learnable, reverse=True)[:count]}
 
 
 def _is_plain(origin: Origin) -> bool:
