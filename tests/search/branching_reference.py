@@ -10,6 +10,7 @@ from tsr_lightning.search import (
     BestOfN,
     ContrastBeam,
     EntropyExpansion,
+    EntropyRise,
     Lookahead,
     Sample,
     SearchFailures,
@@ -44,12 +45,14 @@ BRANCHING: list[Strategy] = [
     ),
     *(SuffixRestarts(search, 1, 2) for search in (Beam(), BestOfN(5))),
     *(EntropyExpansion(*sizes) for sizes in ((1, 1, 1), (2, 2, 3), (3, 2, 2, 0.0), (1, 3, 9, 0.02))),
+    *(EntropyRise(*sizes) for sizes in ((1, 2), (2, 7, 2, 1), (4, 8, 3, 2, 0.6), (2, 9, 1, 20, 0.5, -1.0))),
     SearchFailures(SuffixRestarts(ContrastBeam())),
     SuffixRestarts(SearchFailures(), 2, 3),
 ]
 ONE_OF_EACH: list[Strategy] = [
     Vine(3, 0.5, 2),
     EntropyExpansion(),
+    EntropyRise(),
     ContrastBeam(),
     ContrastBeam(2, 5, 1, 2, CriticValue(), "resample"),
     SearchFailures(),
@@ -84,6 +87,8 @@ class BranchingReference:
                 return self.vine(strategy, start)
             case EntropyExpansion():
                 return self.expansion(strategy, start)
+            case EntropyRise():
+                return self.rise(strategy, start)
             case SearchFailures():
                 return self.failures(strategy, start)
             case SuffixRestarts():
@@ -144,6 +149,30 @@ class BranchingReference:
             for number, count in sorted(extra.items(), key=lambda item: item[1]):
                 ends += self.play_out(open_states[number], count)
         return max(ends, key=lambda end: (end.episode_return, end.tie))
+
+    def rise(self, strategy: EntropyRise, start: Point) -> Point:
+        """Turn by turn. A child's first response is compared with that of the turn that its path begins with."""
+
+        def nats(point: Point) -> float:
+            assert point.turn
+            first = point.turn.behaviour_logprobs[: strategy.tokens]
+            return -sum(first) / len(first)
+
+        every = [self.one.propose(start) for _ in range(strategy.samples)]
+        level, left = every, strategy.total - strategy.samples
+        while any(not point.done for point in level):
+            parents = [point for point in level if not point.done]
+            level = [self.one.propose(parent) for parent in parents]
+            forked: list[Point] = []
+            for parent, child in zip(parents, list(level), strict=True):
+                probability = strategy.alpha + strategy.beta * (nats(child) - nats(child.path[0]))
+                if probability > strategy.threshold and left >= strategy.branches:
+                    left -= strategy.branches
+                    forked += [self.one.propose(parent) for _ in range(strategy.branches)]
+            level += forked
+            every += level
+        every += [self.one.sample(self.one.propose(start)) for _ in range(left)]
+        return max((point for point in every if point.done), key=lambda end: (end.episode_return, end.tie))
 
     def failures(self, strategy: SearchFailures, start: Point) -> Point:
         for _ in range(strategy.samples):

@@ -18,6 +18,7 @@ from tsr_lightning.search import (
     Beam,
     ContrastBeam,
     EntropyExpansion,
+    EntropyRise,
     Expert,
     Sample,
     SearchFailures,
@@ -125,6 +126,7 @@ def test_branches_says_whether_some_state_gets_several_candidates(strategy: Stra
         (Vine(), Origin.SAMPLED),
         (ContrastBeam(), Origin.SEARCHED),
         (EntropyExpansion(), Origin.SEARCHED),
+        (EntropyRise(), Origin.SEARCHED),
         (SearchFailures(Sample()), Origin.SEARCHED),  # the better of two samples
         (SuffixRestarts(), Origin.SEARCHED),
         (SuffixRestarts(Sample()), Origin.SAMPLED),
@@ -149,6 +151,23 @@ def test_entropy_expansion_branches_where_the_policy_is_unsure(penalty: float, c
     """-log pi a token is 2 in the third state and 0.1 in the five others. A penalty of 1 ranks it 2 - 1, then 2 - 2,
     then 2 - 3, below the 0.1 - 1 of the others, which get the five trajectories that are left."""
     strategy = EntropyExpansion(1, 1, 7 if penalty else 5, penalty)
+    [(_, candidates)] = recorded(driver(Walk(slip=0), UnsureOnce()), [SearchTask(0, 0, strategy, Key(1))])
+    assert [sum(node.depth == depth for node in candidates) for depth in (1, 2, 3)] == children
+
+
+@pytest.mark.parametrize("strategy", [EntropyRise(1, 5), EntropyRise(3, 8, 2), EntropyRise(2, 9, threshold=9.0)])
+def test_entropy_rise_has_its_total_of_trajectories_to_the_last_one(strategy: EntropyRise) -> None:
+    for leaf, candidates in recorded(driver(Guided(), Varied()), tasks(strategy)):
+        ends = [node for node in candidates if node.done]
+        assert len(ends) == strategy.total
+        assert leaf.episode_return == max(node.episode_return for node in ends)
+
+
+@pytest.mark.parametrize(("threshold", "children"), [(0.87, [1, 1, 4]), (0.89, [4, 4, 4])])
+def test_entropy_rise_forks_where_the_policy_became_less_sure(threshold: float, children: list[int]) -> None:
+    """-log pi a token is 2 in the third state and 0.1 before it: P = 0.5 + 0.2 (2 - 0.1) = 0.88 there, 0.5 elsewhere.
+    Where nothing forks, the three others begin at the root."""
+    strategy = EntropyRise(1, 4, branches=3, threshold=threshold)
     [(_, candidates)] = recorded(driver(Walk(slip=0), UnsureOnce()), [SearchTask(0, 0, strategy, Key(1))])
     assert [sum(node.depth == depth for node in candidates) for depth in (1, 2, 3)] == children
 
@@ -278,6 +297,11 @@ REFUSED = {
     "EntropyExpansion.rounds is 0": lambda: EntropyExpansion(rounds=0),
     "EntropyExpansion.points is 0": lambda: EntropyExpansion(points=0),
     "EntropyExpansion.penalty is -1": lambda: EntropyExpansion(penalty=-1),
+    "EntropyRise.samples is 0": lambda: EntropyRise(0),
+    "EntropyRise.total is 4: give more than the 4 samples": lambda: EntropyRise(total=4),
+    "EntropyRise.branches is 0": lambda: EntropyRise(branches=0),
+    "EntropyRise.tokens is 0": lambda: EntropyRise(tokens=0),
+    "EntropyRise.beta is nan": lambda: EntropyRise(beta=float("nan")),
     "SearchFailures.samples is 0": lambda: SearchFailures(samples=0),
     "SearchFailures.strategy is 'Expert': it demonstrates": lambda: SearchFailures(Expert()),
     "SuffixRestarts.strategy is 'Expert': a demonstration": lambda: SuffixRestarts(Expert()),

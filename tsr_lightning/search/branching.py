@@ -1,14 +1,11 @@
 """Searches that branch off their path for tree credit: pruned prefixes of a beam, further candidates along a plain
 trajectory, plain samples from the last states of a success."""
 
-from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
-from tsr_lightning.errors import require, require_coefficient
+from tsr_lightning.errors import require
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
 from tsr_lightning.search.strategies import Beam, CommitMode, Sample, Strategy, committed
 from tsr_lightning.search.traits import Traits
@@ -113,69 +110,6 @@ class Vine(Strategy):
             siblings = flat((yield Expand(states, self.candidates - 1)))
             yield from play_out(siblings, self.rollouts)
         return leaf
-
-
-@dataclass(frozen=True)
-class EntropyExpansion(Strategy):
-    """Plain trajectories, and further ones from the states in which the policy was least sure: the entropy-guided tree
-    expansion of AT2PO (https://arxiv.org/abs/2601.04767). The best of them all is the result.
-
-    How unsure the policy is in a state is estimated from the responses drawn there, by the mean over them of -log pi a
-    token. Departs from the paper: a state can be chosen several times in a round, so that the number of trajectories is
-    exactly samples + rounds * points, however few states there are. ARPO (https://arxiv.org/abs/2507.19849) branches by
-    the rise of the entropy after an observation instead.
-
-    How often a state branches depends on how likely its responses were and on how many other states there are, never on
-    success. Under tree credit states weigh by that, and not as the policy visits them (docs/gradients.md).
-
-    Args:
-        samples: plain trajectories from the root.
-        rounds: in which the tree is expanded.
-        points: trajectories from chosen states in each round.
-        penalty: nats a token that each response drawn in a state takes off its rank; spreads the branches.
-    """
-
-    samples: int = 2
-    rounds: int = 2
-    points: int = 3
-    penalty: float = 0.1
-    traits = Traits(origin=Origin.SEARCHED, branches=True, independent_siblings=True, monte_carlo_rollouts=True)
-
-    def __post_init__(self) -> None:
-        require(self.samples >= 1, "EntropyExpansion.samples", self.samples, "give 1 or more")
-        require(self.rounds >= 1, "EntropyExpansion.rounds", self.rounds, "give 1 or more; without, use BestOfN")
-        require(self.points >= 1, "EntropyExpansion.points", self.points, "give 1 or more; without, use BestOfN")
-        require_coefficient("EntropyExpansion.penalty", self.penalty)
-
-    def __call__(self, root: Node) -> Search:
-        leaves = yield from play_out([root], self.samples)
-        for _ in range(self.rounds):
-            chosen = self.choose(leaves)
-            for times in sorted(set(chosen.values())):
-                states = [state for state, count in chosen.items() if count == times]
-                leaves += yield from play_out(states, times)
-        return max(leaves, key=lambda leaf: (leaf.episode_return, leaf.tie))
-
-    def choose(self, leaves: Sequence[Node]) -> Counter[Node]:
-        """How many further responses each state on the way to the leaves gets in a round."""
-        drawn: dict[Node, dict[Node, None]] = defaultdict(dict)
-        for leaf in leaves:
-            for state, child in pairwise(leaf.path):
-                drawn[state][child] = None
-        surprisals = {state: fmean(map(_nats_per_token, children)) for state, children in drawn.items()}
-        chosen: Counter[Node] = Counter()
-
-        def rank(state: Node) -> tuple[float, float]:
-            return surprisals[state] - self.penalty * (len(drawn[state]) + chosen[state]), state.tie
-
-        for _ in range(self.points):
-            chosen[max(drawn, key=rank)] += 1
-        return chosen
-
-
-def _nats_per_token(node: Node) -> float:
-    """-log pi a token of the response that led to a node."""
-    return -node.logprob / max(1, len(node.turn.response)) if node.turn is not None else 0.0
 
 
 @dataclass(frozen=True)
