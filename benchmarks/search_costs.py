@@ -24,12 +24,15 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.instances import HeldOut, Instances
 from tsr_lightning.search import (
+    AdaptiveTree,
     Beam,
     BestOfN,
     ContrastBeam,
     EntropyExpansion,
+    EntropyRise,
     FirstImprovement,
     Lookahead,
+    ProcessScore,
     Sample,
     SearchFailures,
     Strategy,
@@ -40,7 +43,7 @@ from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.random_rollouts import BestSuccess, MeanSuccess, RandomRollouts, ShareSolved
 from tsr_lightning.search.scorers import EnvironmentScore, Scorer
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits
-from tsr_lightning.trajectory import Candidate
+from tsr_lightning.trajectory import Candidate, Group
 
 BARE: dict[str, Any] = {"prompt_style": "bare"}  # as the task's configuration has it
 HARD = {**BARE, "min_solution": 6}
@@ -87,6 +90,8 @@ STRATEGIES: dict[str, Strategy] = {
     "ContrastBeam 2 and 0 of 4, 1 rollout": ContrastBeam(contrast=0),
     "SuffixRestarts of Beam 2 of 4": SuffixRestarts(),
     "EntropyExpansion 2 and 2 x 3": EntropyExpansion(),
+    "EntropyRise 4 of 8": EntropyRise(),
+    "AdaptiveTree 4, the task's score": AdaptiveTree(scorer=EnvironmentScore()),
     "Vine of 4": Vine(),
     "Vine of 4, half of the states": Vine(share=0.5),
 }
@@ -176,6 +181,17 @@ def measure(
     return rows
 
 
+def learned(player: Player, samples: int = 2000) -> ProcessScore:
+    """A process score, from plain samples of as many instances that are not held out."""
+    env, chat, engine, context = player
+    driver = Driver([env], chat, engine, Sampling(1.0, 12), TokenLimits(context))
+    found = driver.run([SearchTask(10_000 + i, 0, Sample(), Key(5).fold_in(i)) for i in range(samples)])
+    score = ProcessScore()
+    score.model.learn(0, [Group(each.instance, (each,)) for each in found], 0)
+    score.model.begin(1)
+    return score
+
+
 def _per_thousand(count: int, row: StrategyFigures) -> str:
     return f"{1000 * count / row.costs.tokens_generated:.1f}"
 
@@ -214,6 +230,8 @@ def main() -> None:
     for instance_set in SETS:
         player = Player.of(instance_set)
         strategies, columns = (GUIDED, OF_GUIDES) if args.guides else (STRATEGIES, OF_STRATEGIES)
+        if args.guides:
+            strategies = {**strategies, "Beam 1 of 4, learned from 2,000 plain samples": Beam(1, 4, learned(player))}
         _add(texts, instance_set.title, table(measure(player, strategies, args.instances), columns))
     for title, puzzle in SCORELESS.items() if args.guides else ():
         player = Player(puzzle, LastText(), Uniform(), 1000)

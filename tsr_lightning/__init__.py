@@ -66,6 +66,7 @@ PUBLIC = {
     "rollout.mixture": ("MixtureEntry",),
     "rollout.protocol": ("EvalProtocol",),
     "search": (
+        "AdaptiveTree",
         "Beam",
         "BestOfN",
         "ContrastBeam",
@@ -75,6 +76,7 @@ PUBLIC = {
         "FirstImprovement",
         "Greedy",
         "Lookahead",
+        "ProcessScore",
         "RandomActions",
         "RandomRollouts",
         "Sample",
@@ -160,6 +162,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
     from tsr_lightning.rollout.mixture import MixtureEntry
     from tsr_lightning.rollout.protocol import EvalProtocol
     from tsr_lightning.search import (
+        AdaptiveTree,
         Beam,
         BestOfN,
         ContrastBeam,
@@ -169,6 +172,7 @@ if TYPE_CHECKING:  # the same names, for editors and mypy
         FirstImprovement,
         Greedy,
         Lookahead,
+        ProcessScore,
         RandomActions,
         RandomRollouts,
         Sample,

@@ -245,6 +245,13 @@ CASES = {
             "gymnasium.register('Drifting-v0', Drifting)\n"
         },
     ),
+    "an evaluation by a score that only rollouts teach": Case(
+        (
+            "--data.evaluations",
+            '[{"name": "mine", "search": {"class_path": "Beam", "init_args": {"scorer": "ProcessScore"}}}]',
+        ),
+        r"data\.evaluations\.mine\.search\.scorer is 'ProcessScore': it learns from the rollouts of data\.plan",
+    ),
     "random actions where none are listed": Case(
         ("--config", "warm_start/form.yaml", "--data.env", "its_env:Silent-v0", "--data.env_kwargs", "null"),
         r"RandomActions, but its_env:Silent-v0 does not list its legal actions: add the method legal_actions, or give "

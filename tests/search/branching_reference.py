@@ -1,11 +1,13 @@
 """Brute-force references of the strategies that branch for information, on the points of reference.py."""
 
 from collections.abc import Callable, Iterator
+from statistics import median
 
 from tests.fakes import Guided, Varied
-from tests.search.reference import SCORERS, Point, Reference, pruned, ranked
+from tests.search.reference import SCORERS, Point, Reference, pruned, ranked, value
 from tsr_lightning.rng import Stream
 from tsr_lightning.search import (
+    AdaptiveTree,
     Beam,
     BestOfN,
     ContrastBeam,
@@ -19,7 +21,7 @@ from tsr_lightning.search import (
     Vine,
 )
 from tsr_lightning.search.driver import SearchTask
-from tsr_lightning.search.scorers import CriticValue
+from tsr_lightning.search.scorers import CriticValue, EnvironmentScore
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.trajectory import Message
 
@@ -46,6 +48,12 @@ BRANCHING: list[Strategy] = [
     *(SuffixRestarts(search, 1, 2) for search in (Beam(), BestOfN(5))),
     *(EntropyExpansion(*sizes) for sizes in ((1, 1, 1), (2, 2, 3), (3, 2, 2, 0.0), (1, 3, 9, 0.02))),
     *(EntropyRise(*sizes) for sizes in ((1, 2), (2, 7, 2, 1), (4, 8, 3, 2, 0.6), (2, 9, 1, 20, 0.5, -1.0))),
+    *(
+        AdaptiveTree(*sizes, scorer=scorer)
+        for sizes in ((4, 2, 2, 2, 0.5, 6), (3, 1, 1, 3, 0.05, 2))
+        for scorer in SCORERS
+    ),
+    AdaptiveTree(2, 1, 5, 2, 0.0, 2, EnvironmentScore()),
     SearchFailures(SuffixRestarts(ContrastBeam())),
     SuffixRestarts(SearchFailures(), 2, 3),
 ]
@@ -53,6 +61,7 @@ ONE_OF_EACH: list[Strategy] = [
     Vine(3, 0.5, 2),
     EntropyExpansion(),
     EntropyRise(),
+    AdaptiveTree(scorer=EnvironmentScore()),
     ContrastBeam(),
     ContrastBeam(2, 5, 1, 2, CriticValue(), "resample"),
     SearchFailures(),
@@ -87,6 +96,8 @@ class BranchingReference:
                 return self.vine(strategy, start)
             case EntropyExpansion():
                 return self.expansion(strategy, start)
+            case AdaptiveTree():
+                return self.adaptive(strategy, start)
             case EntropyRise():
                 return self.rise(strategy, start)
             case SearchFailures():
@@ -173,6 +184,29 @@ class BranchingReference:
             every += level
         every += [self.one.sample(self.one.propose(start)) for _ in range(left)]
         return max((point for point in every if point.done), key=lambda end: (end.episode_return, end.tie))
+
+    def adaptive(self, strategy: AdaptiveTree, start: Point) -> Point:
+        level, ends, turns = [self.one.propose(start) for _ in range(strategy.samples)], list[Point](), 1
+        while True:
+            ends += [point for point in level if point.done]
+            going = [point for point in level if not point.done]
+            if not going:
+                return max(ends, key=lambda end: (end.episode_return, end.tie))
+            first: list[Point] = []
+            if turns % strategy.every == 0:
+                middle = median(value(strategy.scorer, point) for point in going)
+                ranking = ranked(strategy.scorer, going)
+                stays = [
+                    value(strategy.scorer, point) >= middle - strategy.margin
+                    and not (len(last) == strategy.repeats and len(set(last)) == 1)
+                    for point in ranking
+                    for last in [[turn.text for turn in point.turns[-strategy.repeats :]]]
+                ]
+                going = [point for point, stay in zip(ranking, stays, strict=True) if stay] or ranking[:1]
+                first = going[: strategy.expanded]
+            counts = [strategy.children if point in first else 1 for point in going]
+            level = [self.one.propose(point) for point, n in zip(going, counts, strict=True) for _ in range(n)]
+            turns += 1
 
     def failures(self, strategy: SearchFailures, start: Point) -> Point:
         for _ in range(strategy.samples):

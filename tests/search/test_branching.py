@@ -15,6 +15,7 @@ from tsr_lightning.engines.base import Response
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.search import (
+    AdaptiveTree,
     Beam,
     ContrastBeam,
     EntropyExpansion,
@@ -27,7 +28,7 @@ from tsr_lightning.search import (
     Vine,
 )
 from tsr_lightning.search.driver import Driver, SearchTask
-from tsr_lightning.search.scorers import Scorer
+from tsr_lightning.search.scorers import EnvironmentScore, Scorer
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.tree import Node
 from tsr_lightning.trajectory import Ended, Origin
@@ -127,6 +128,7 @@ def test_branches_says_whether_some_state_gets_several_candidates(strategy: Stra
         (ContrastBeam(), Origin.SEARCHED),
         (EntropyExpansion(), Origin.SEARCHED),
         (EntropyRise(), Origin.SEARCHED),
+        (AdaptiveTree(scorer=EnvironmentScore()), Origin.SEARCHED),
         (SearchFailures(Sample()), Origin.SEARCHED),  # the better of two samples
         (SuffixRestarts(), Origin.SEARCHED),
         (SuffixRestarts(Sample()), Origin.SAMPLED),
@@ -170,6 +172,23 @@ def test_entropy_rise_forks_where_the_policy_became_less_sure(threshold: float, 
     strategy = EntropyRise(1, 4, branches=3, threshold=threshold)
     [(_, candidates)] = recorded(driver(Walk(slip=0), UnsureOnce()), [SearchTask(0, 0, strategy, Key(1))])
     assert [sum(node.depth == depth for node in candidates) for depth in (1, 2, 3)] == children
+
+
+def test_an_adaptive_tree_gives_up_the_worst_and_branches_in_the_best() -> None:
+    """On the places 1, 2, -1, 0 the scores are 1/9, 2/9, 0 and 0, and their median is 1/18: with a margin of 1/20 those
+    of 0 are given up. The best of the two others gets three responses, and the other one."""
+    strategy = AdaptiveTree(4, 1, 1, 3, 1 / 20, scorer=EnvironmentScore())
+    [(_, candidates)] = recorded(driver(Walk(slip=0), Every("abcd")), [SearchTask(0, 0, strategy, Key(1))])
+    first = [node for node in candidates if node.depth == 1]
+    assert [node.snapshot.state_key for node in first] == [1, 2, -1, 0]
+    assert [sum(other.parent is node for other in candidates) for node in first] == [1, 3, 0, 0]
+
+
+def test_an_adaptive_tree_gives_up_what_repeats_itself_but_for_the_best() -> None:
+    """All say "d" in every turn: after two of them three of four are given up."""
+    strategy = AdaptiveTree(4, 1, 1, 2, repeats=2, scorer=EnvironmentScore())
+    [(_, candidates)] = recorded(driver(Walk(slip=0), Scripted(["d"])), [SearchTask(0, 0, strategy, Key(1))])
+    assert [sum(node.depth == depth for node in candidates) for depth in (1, 2, 3, 4)] == [4, 5, 2, 2]
 
 
 def test_a_vine_returns_the_plain_sample() -> None:
@@ -302,6 +321,12 @@ REFUSED = {
     "EntropyRise.branches is 0": lambda: EntropyRise(branches=0),
     "EntropyRise.tokens is 0": lambda: EntropyRise(tokens=0),
     "EntropyRise.beta is nan": lambda: EntropyRise(beta=float("nan")),
+    "AdaptiveTree.samples is 0": lambda: AdaptiveTree(0),
+    "AdaptiveTree.every is 0": lambda: AdaptiveTree(every=0),
+    "AdaptiveTree.expanded is 0": lambda: AdaptiveTree(expanded=0),
+    "AdaptiveTree.children is 1": lambda: AdaptiveTree(children=1),
+    "AdaptiveTree.margin is nan": lambda: AdaptiveTree(margin=float("nan")),
+    "AdaptiveTree.repeats is 1": lambda: AdaptiveTree(repeats=1),
     "SearchFailures.samples is 0": lambda: SearchFailures(samples=0),
     "SearchFailures.strategy is 'Expert': it demonstrates": lambda: SearchFailures(Expert()),
     "SuffixRestarts.strategy is 'Expert': a demonstration": lambda: SuffixRestarts(Expert()),

@@ -15,6 +15,7 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, ImitateSuccesses, MeanBackup, TreeCredit
 from tsr_lightning.search.branching import Vine
 from tsr_lightning.search.plan import Uniform
+from tsr_lightning.search.process_score import ProcessScore
 from tsr_lightning.search.random_rollouts import RandomRollouts
 from tsr_lightning.search.rehearsal import rehearse, rehearse_scorer
 from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, Scorer, WeightedSum
@@ -38,6 +39,7 @@ def test_what_is_shipped_is_as_it_says(strategy: Strategy) -> None:
         CriticValue(),
         WeightedSum([EnvironmentScore(), CriticValue()], [1.0, 0.5]),
         RandomRollouts(),
+        ProcessScore(),
     ],
     ids=repr,
 )

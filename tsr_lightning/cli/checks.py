@@ -121,6 +121,11 @@ def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:
                 scorer.check(env)
             if isinstance(strategy, Expert | RandomActions):
                 strategy.demonstrator.check(env, entry.env)
+    for protocol in data.evaluations:
+        scorer = protocol.search.traits.scored_by if protocol.search else None
+        remedy = "it learns from the rollouts of data.plan, and knows nothing in an evaluation; use another scorer"
+        learns = scorer is not None and bool(scorer.learners)
+        require(not learns, f"data.evaluations.{protocol.name}.search.scorer", type(scorer).__name__, remedy)
     needs = agent.objective.needs
     for entry in data.mixture if needs.merges_states else ():
         check_merging(entry.make, agent.objective.comparing_part, needs.best_of_tree)

@@ -67,11 +67,12 @@ class Probed:
         return replace(given, mask_truncated=False, observations=None) if isinstance(given, PolicyGradient) else given
 
     def searches(self, *, by_critic: bool) -> list[Strategy]:
-        """The strategies that choose by a score, with or without a critic's values in it."""
+        """The strategies that choose by a score, with or without a critic's values in it, and learn none."""
         searching = [one for one in self.data.plan.strategies if one.traits.origin is Origin.SEARCHED]
         scorers = [one.traits.scored_by for one in searching]
         pairs = zip(searching, scorers, strict=True)
-        return [one for one, scorer in pairs if scorer is not None and scorer.needs_critic is by_critic]
+        known = [(one, scorer) for one, scorer in pairs if scorer is not None and not scorer.learners]
+        return [one for one, scorer in known if scorer.needs_critic is by_critic]
 
     def run(
         self, watch: Watch, epochs: int, *, still: bool = False, search: Strategy | None = None, **task: Any

@@ -157,6 +157,9 @@ def collect(
         record: keep every turn of every search, in `Trajectory.record`.
     """
     sampling, started = spec.sampling(epoch), time.perf_counter()
+    learners = spec.plan.learners
+    for learner in learners:
+        learner.begin(epoch)
     with PeakMemory(actor.device) as memory:
         actor.sync()
         driver = actor.driver(
@@ -168,6 +171,8 @@ def collect(
         draw = partial(_round, actor, driver, spec, epoch, ranks, report)
         rollout = draw(0) if sampling is None else sample_dynamically(draw, sampling, objective)
         spec.instances.observe(epoch, rollout.groups, policy_epochs)
+        for learner in learners:
+            learner.learn(epoch, rollout.groups, policy_epochs)
     seconds = time.perf_counter() - started
     return Collected(rollout, policy_epochs, seconds, memory.highest_mib, waited=seconds)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.search.by_epoch import ByEpoch
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.trajectory import Group, Origin
 
@@ -71,42 +72,27 @@ class Revisits:
     def __init__(self, spec: Learnability, key: Key) -> None:
         self._spec = spec
         self._key = key
-        self._pools: dict[int, dict[Place, Rate]] = {0: {}}  # by the epoch before which they are so, in their order
+        self._pools = ByEpoch[dict[Place, Rate]]({})  # each in the order of learnability
 
     def observe(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
-        """Notes the success rates of an epoch's rollout.
-
-        Args:
-            epoch: of the rollout.
-            groups: its.
-            trained: epochs that the policy has been trained for, before which nothing is asked again.
-        """
+        """Notes the success rates of an epoch's rollout, by a policy that had been `trained` for so many."""
         sampled = {(g.env, g.instance): [t.succeeded for t in g.trajectories if _is_plain(t.origin)] for g in groups}
         rates = {place: Rate(fmean(own), epoch) for place, own in sampled.items() if len(own) > 1}
-        pool = most_learnable(self._before(epoch) | rates, self._spec.pool)
-        oldest = self._latest(min(trained, epoch))
-        # rebound, not changed: a checkpoint may read it in another thread
-        self._pools = {e: kept for e, kept in self._pools.items() if oldest <= e <= epoch} | {epoch + 1: pool}
+        self._pools.note(epoch, most_learnable(self._pools.before(epoch) | rates, self._spec.pool), trained)
 
     def of(self, epoch: int, count: int) -> tuple[Place, ...]:
         """Those of an epoch of so many instances: different ones, drawn from the pool as the earlier epochs left it."""
-        pool = list(self._before(epoch))
+        pool = list(self._pools.before(epoch))
         order = self._key.fold_in(Stream.INSTANCE, epoch, "again").generator().permutation(len(pool)).tolist()
         return tuple(pool[i] for i in order[: int(self._spec.share * count)])
 
-    def _before(self, epoch: int) -> dict[Place, Rate]:
-        return self._pools[self._latest(epoch)]
-
-    def _latest(self, epoch: int) -> int:
-        return max(known for known in self._pools if known <= epoch)
-
     def state_dict(self, epochs: int) -> dict[str, Any]:
         """The pool as these epochs left it, as plain types."""
-        return {"rates": [[*place, *rate] for place, rate in self._before(epochs).items()]}
+        return {"rates": [[*place, *rate] for place, rate in self._pools.before(epochs).items()]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         rates = {(env, seed): Rate(success, epoch) for env, seed, success, epoch in state_dict["rates"]}
-        self._pools = {0: most_learnable(rates, self._spec.pool)}
+        self._pools = ByEpoch(most_learnable(rates, self._spec.pool))
 
 
 def most_learnable(rates: Mapping[Place, Rate], count: int) -> dict[Place, Rate]:

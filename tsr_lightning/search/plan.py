@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tsr_lightning.errors import require
+from tsr_lightning.search.scorers import Learner
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
 
 
@@ -45,6 +46,13 @@ class Plan(ABC):
         """All strategies that the plan names for some epoch, those that build no member included."""
         epochs = range(self.constant_from + 1)
         return _distinct(entry.strategy for epoch in epochs for entry in self.entries(epoch) + self.fallback(epoch))
+
+    @property
+    def learners(self) -> list[Learner]:
+        """What of its scorers learns from the rollouts, in the order of its strategies."""
+        scorers = [strategy.traits.scored_by for strategy in self.strategies]
+        found = {id(one): one for scorer in scorers if scorer is not None for one in scorer.learners}
+        return list(found.values())
 
     def group_size(self, epoch: int) -> int:
         """Trajectories per instance, without those by `fallback`."""

@@ -1,17 +1,34 @@
 """Scores of prefixes (the paper's S). A scorer takes a batch of nodes, because a critic computes values in batches."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
 from tsr_lightning.search.tree import Node
+from tsr_lightning.trajectory import Group
 
 Critic = Callable[[Sequence[Node]], list[float]]  # the value of each node
 # How many random legal actions led from a node to a success, for each key; see `envs.base.HasRandomPlay`
 RandomPlay = Callable[[Node, Sequence[Key], int], list[int | None]]
+
+
+class Learner(Protocol):
+    """What a scorer learns from the rollouts of a run. A checkpoint keeps it."""
+
+    def begin(self, epoch: int) -> None:
+        """Called before an epoch is rolled out: scores as the epochs before it taught."""
+
+    def learn(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
+        """Called with an epoch's rollout, by a policy that had been `trained` for so many epochs."""
+
+    def state_dict(self, epochs: int) -> dict[str, Any]:
+        """What so many epochs taught, as plain types."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None: ...
 
 
 class Scorer(ABC):
@@ -29,6 +46,11 @@ class Scorer(ABC):
     def includes_rewards(self) -> bool:
         """Whether the rewards up to a node are in its score."""
         return False
+
+    @property
+    def learners(self) -> Sequence[Learner]:
+        """What of it learns from the run's rollouts."""
+        return ()
 
     def check(self, env: Branchable) -> None:  # noqa: B027  (most score any)
         """Raises a ConfigError if it cannot score the states of an environment."""
@@ -99,6 +121,10 @@ class WeightedSum(Scorer):
     @property
     def includes_rewards(self) -> bool:
         return any(scorer.includes_rewards for scorer in self.scorers)
+
+    @property
+    def learners(self) -> Sequence[Learner]:
+        return [learner for scorer in self.scorers for learner in scorer.learners]
 
     def check(self, env: Branchable) -> None:
         for scorer in self.scorers:

@@ -288,6 +288,8 @@ class RolloutDataModule(LightningDataModule):
         collected again."""
         epochs = compat.epochs_at_rollout(self._trainer)
         state = {"seed": self.seed, "instances": self.instances.state_dict(epochs)}
+        if learners := self.plan.learners:
+            state["scorers"] = [learner.state_dict(epochs) for learner in learners]
         ahead = self._rollouts.state_dict(epochs) if self._rollouts and self.staleness else {}
         return state | ({"ahead": ahead} if ahead else {})
 
@@ -295,6 +297,8 @@ class RolloutDataModule(LightningDataModule):
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run
             self.check_seed(state_dict)
             self.instances.load_state_dict(state_dict["instances"])
+            for learner, state in zip(self.plan.learners, state_dict.get("scorers", ()), strict=False):
+                learner.load_state_dict(state)
             if self._rollouts is not None and "ahead" in state_dict:  # not of a run without staleness
                 self._rollouts.load_state_dict(state_dict["ahead"])
 
