@@ -68,9 +68,16 @@ def make() -> Made:
     """Deletes docs/reference/ and writes all of its pages."""
     shutil.rmtree(ROOT / MADE, ignore_errors=True)
     made = Made()
-    for part in (searches, presets, tasks, callback_pages, policies, api):
+    for part in (studies, searches, presets, tasks, callback_pages, policies, api):
         part(made)
     return made
+
+
+def studies(made: Made) -> None:
+    """Pages that are written by hand, below the one that lists them."""
+    named = {"README", "comparisons", "tuning"}
+    found = sorted(path.stem for path in (ROOT / "docs" / "results").glob("*.md"))
+    made.below["docs/results/README"] = [f"docs/results/{name}" for name in found if name not in named]
 
 
 def searches(made: Made) -> None:

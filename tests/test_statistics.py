@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tsr_lightning.statistics import (
-    discoveries,
+    crossed_effects,
+    holm,
     mean_difference,
     mean_pass_at_k,
     mean_rate,
@@ -251,11 +252,21 @@ def test_covers_the_truth_in_95_of_100_studies(seeds: int, spreads: tuple[float,
     assert 0.93 <= coverage <= 0.995  # the standard error of a coverage is 0.007
 
 
-def test_discoveries_are_those_of_scipy():
-    p_values = RNG(8).random(40) ** 4
-    expected = stats.false_discovery_control(p_values) <= 0.05
-    assert 0 < expected.sum() < 40
-    assert discoveries(p_values.tolist()) == expected.tolist()
-    assert discoveries([0.04, 0.04]) == [True, True]
-    assert discoveries([0.03, 0.2, 0.9]) == [False] * 3  # 0.03 > 0.05 / 3
-    assert discoveries([]) == []
+def test_holm_holds_what_every_set_of_true_hypotheses_would_leave():
+    """By the closed test: one holds where Bonferroni rejects every set of comparisons that it is in."""
+    for seed in range(50):
+        p_values = (RNG(seed).random(5) ** 4).tolist()
+        sets = [s for size in range(1, 6) for s in combinations(range(5), size)]
+        rejected = {s: min(p_values[i] for i in s) <= 0.05 / len(s) for s in sets}
+        assert holm(p_values) == [all(rejected[s] for s in sets if i in s) for i in range(5)]
+    assert holm([0.01, 0.04, 0.02]) == [True] * 3  # 0.01 <= 0.05 / 3, 0.02 <= 0.05 / 2, 0.04 <= 0.05
+    assert holm([0.04, 0.04]) == [False, False]  # 0.04 > 0.05 / 2
+    assert holm([0.001, 0.03, 0.026]) == [True, False, False]  # 0.026 > 0.05 / 2
+    assert holm([]) == []
+
+
+def test_effects_of_seeds_and_instances_add_up():
+    values = crossed(RNG(9), 3, 4, (0.3, 0.2, 0.1))
+    by_seed, by_instance, rest = crossed_effects(values)
+    assert values.mean() + by_seed + by_instance + rest == pytest.approx(values)
+    assert [by_seed.sum(), by_instance.sum(), *rest.sum(0), *rest.sum(1)] == pytest.approx([0] * 9)

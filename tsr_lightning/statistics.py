@@ -152,16 +152,17 @@ def mean_difference(differences: Floats) -> Estimate:
     return _within(_crossed(differences), -1, 1)
 
 
-def discoveries(p_values: Sequence[float], rate: float = 0.05) -> list[bool]:
-    """Returns which of several comparisons to name, by the procedure of Benjamini and Hochberg (1995).
+def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Returns which of several comparisons hold beside all others, by Holm's procedure (1979,
+    https://www.jstor.org/stable/4615733).
 
-    At most this share of those that are named is expected to be luck, where comparisons are independent or rise
-    together, as those of shared runs do.
+    The chance that luck is among them is at most `level`, however the comparisons depend on one another. The smallest
+    p-value is held against level / n, the next one against level / (n - 1), until one is too large.
     """
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    passing = [rank for rank, place in enumerate(order, 1) if p_values[place] <= rate * rank / len(p_values)]
-    named = set(order[: max(passing, default=0)])
-    return [place in named for place in range(len(p_values))]
+    failing = [rank for rank, place in enumerate(order) if p_values[place] > level / (len(order) - rank)]
+    holding = set(order[: failing[0]] if failing else order)
+    return [place in holding for place in range(len(p_values))]
 
 
 def _rates(outcomes: Outcomes) -> list[float]:
@@ -212,7 +213,8 @@ def _crossed(values: Floats) -> Estimate:
     absent.
 
     It covers less than 95% where seeds differ much or successes are rare: measured 93% at three seeds and 88% at two
-    with large seed effects, and 85% at five with rare success. It is of one comparison: see `discoveries` for several.
+    with large seed effects, and 85% at five with rare success; at the spreads of real runs see docs/studies.md. It is
+    of one comparison: see `holm` for several.
 
     No bootstrap, because there are few seeds: the percentiles of a bootstrap over five of them are too narrow by a
     third (√(4/5) for the variance, and 1.96 for t's 2.78).
@@ -231,14 +233,20 @@ def _mean_squares(values: Floats) -> list[tuple[float, int]]:
     seeds, instances = values.shape
     if instances == 1:
         return [(float(values.var(ddof=1)), seeds - 1)]
-    mean, by_seed, by_instance = values.mean(), values.mean(axis=1, keepdims=True), values.mean(axis=0, keepdims=True)
+    by_seed, by_instance, residuals = crossed_effects(values)
     degrees = (seeds - 1) * (instances - 1)
-    rest = float(((values - by_seed - by_instance + mean) ** 2).sum() / degrees)
+    rest = float((residuals**2).sum() / degrees)
     effects = [
-        (float(instances * ((by_seed - mean) ** 2).sum() / (seeds - 1)), seeds - 1),
-        (float(seeds * ((by_instance - mean) ** 2).sum() / (instances - 1)), instances - 1),
+        (float(instances * (by_seed**2).sum() / (seeds - 1)), seeds - 1),
+        (float(seeds * (by_instance**2).sum() / (instances - 1)), instances - 1),
     ]
     present = [(square, freedom) for square, freedom in effects if square > rest]
     if len(present) == 2:
         return [*present, (-rest, degrees)]
     return present or [(rest, degrees)]
+
+
+def crossed_effects(values: Floats) -> tuple[Floats, Floats, Floats]:
+    """Returns what seeds [S, 1], instances [1, I] and the rest [S, I] add to the mean of [S, I] values."""
+    mean, by_seed, by_instance = values.mean(), values.mean(axis=1, keepdims=True), values.mean(axis=0, keepdims=True)
+    return by_seed - mean, by_instance - mean, values - by_seed - by_instance + mean

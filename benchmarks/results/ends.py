@@ -17,7 +17,7 @@ def ends_table(study: StudyResults, blocks: Sequence[Block]) -> str:
         study: its results.
         blocks: with more than one, each names its instances.
     """
-    header = ("recipe", "seeds", *PROTOCOLS, "tokens", "seconds")
+    header = ("recipe", "seeds", *PROTOCOLS, "tokens", "seconds", "arm")
     if len(blocks) == 1:
         return table(header, _rows(study, blocks[0]))
     rows: list[Sequence[str]] = []
@@ -42,4 +42,5 @@ def _rows(study: StudyResults, block: Block) -> Iterator[Sequence[str]]:
             greedy,
             thousands(tokens),
             f"{seconds:.0f}" + ("" if one.recipe.alike else "*"),
+            f"`{one.recipe.arm}`",
         )

@@ -31,12 +31,13 @@ def in_depth_table(record: StudyRecord, recipes: Mapping[str, str]) -> str:
     runs = {name: _of_arm(record, arm) for arm, name in recipes.items()}
     means = {name: _means(results) for name, results in {"start": [start], **runs}.items()}
     best = [max(column) for column in zip(*means.values(), strict=True)]
+    arms = {"start": "start", **{name: arm for arm, name in recipes.items()}}
     rows = []
     for name, own in means.items():
         solved = [_solved(result, unsolved) for result in runs.get(name, ())]
         rates = (rate(value, bold=value == top) for value, top in zip(own, best, strict=True))
-        rows.append((name, str(len(solved) or ""), *rates, f"{fmean(solved):.0f}" if solved else ""))
-    return table(("recipe", "seeds", *_COLUMNS, f"newly solved of {len(unsolved)}"), rows)
+        rows.append((name, str(len(solved) or ""), *rates, f"{fmean(solved):.0f}" if solved else "", f"`{arms[name]}`"))
+    return table(("recipe", "seeds", *_COLUMNS, f"newly solved of {len(unsolved)}", "arm"), rows)
 
 
 def _of_arm(record: StudyRecord, arm: str) -> list[Mapping[str, Any]]:

@@ -16,6 +16,7 @@ _HEADER = (
     "the solver's pupil",
     "its seeds",
     "its gain reached by",
+    "arms",
 )
 
 
@@ -41,7 +42,8 @@ def _rows(study: StudyResults, block: Block) -> list[Sequence[str]]:
         pupil, own = pupils[0].means[place], [plain.means[place], searched.means[place]]
         shares = ", ".join(f"{(mean - start) / (pupil - start):.0%}" for mean in own)
         seeds = str(len(pupils[0].curves[0]))
-        rows.append((block.name, protocol, rate(start), *map(rate, own), rate(pupil), seeds, shares))
+        arms = ", ".join(f"`{one.recipe.arm}`" for one in (plain, searched, pupils[0]))
+        rows.append((block.name, protocol, rate(start), *map(rate, own), rate(pupil), seeds, shares, arms))
     return rows
 
 

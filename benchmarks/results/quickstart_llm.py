@@ -23,8 +23,8 @@ def phases_table(studies: Mapping[str, StudyResults]) -> str:
     for protocol, curves in _curves(studies).items():
         for one in curves:
             phases = (one.success[0], one.at("epochs", DEMONSTRATED).mean(), one.success[-1])
-            lines.append((f"{protocol}, seed {one.seed}", *map(rate, phases), ""))
-        lines.append((f"**{protocol}, all**", "", "", "", f"**{points_with_interval(_gain(curves))} points**"))
+            lines.append((f"`{ARM}`, {protocol}, seed {one.seed}", *map(rate, phases), ""))
+        lines.append((f"**`{ARM}`, {protocol}, all**", "", "", "", f"**{points_with_interval(_gain(curves))} points**"))
     return table(_HEADER, lines)
 
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from benchmarks.results.figures import points, points_with_interval, rate, table
 from benchmarks.results.finished import PROTOCOLS, starts_of
 from benchmarks.results.pairs import PairRow, VerdictTask
-from tsr_lightning.statistics import Estimate, discoveries
+from tsr_lightning.statistics import Estimate, holm
 from tsr_lightning.studies.report.comparisons import Pair, all_sets, pairs
 from tsr_lightning.studies.report.load import StudyResults
 
 _FULL = 5  # seeds, which are said where there are fewer
 _PERIODS = ("after all epochs", "at equal tokens", "at equal seconds")
-_HEADER = ("task, start, aim", "searched, under", "minus", *_PERIODS)
-_SHORT_HEADER = ("task", "start", "aim", "minus", *_PERIODS)
+_HEADER = ("task, start, aim", "searched, under", "minus", *_PERIODS, "arms")
 Cell = Sequence[Estimate]  # of each protocol
 
 _NUMBERS = ("no", "one", "two", "three", "four")
@@ -29,7 +28,7 @@ class Verdict:
         starts: success at the start, by protocol.
         seeds: that both have.
         cells: their difference by period; empty where conditions differ.
-        surely: by period, True if the difference holds beside all others (Benjamini-Hochberg, 5%).
+        surely: by period, True if the difference holds beside all others (Holm, 5%); never of one seed.
     """
 
     task: VerdictTask
@@ -50,6 +49,11 @@ class Verdict:
         return self.row.minus + fewer
 
     @property
+    def judged(self) -> Sequence[Cell]:
+        """The cells that a verdict is given on: one seed says nothing of seeds like it."""
+        return self.cells if self.seeds > 1 else [()] * len(self.cells)
+
+    @property
     def written(self) -> list[str]:
         return [
             verdict_cell(cell, self.task.aim, surely) if cell else "conditions differ"
@@ -58,15 +62,15 @@ class Verdict:
 
 
 def verdicts(studies: Mapping[str, StudyResults], tasks: Sequence[VerdictTask]) -> list[Verdict]:
-    """Compares all pairs, with p-values corrected for their number (Benjamini-Hochberg).
+    """Compares all pairs, with p-values corrected for their number (Holm). One seed says nothing of seeds like it.
 
     Args:
         studies: by name.
         tasks: in the order of their rows.
     """
     found = [one for task in tasks for one in _of_task(studies[task.study], task)]
-    surely = iter(discoveries([_p_value(cell) for one in found for cell in one.cells if cell]))
-    return [replace(one, surely=[bool(cell) and next(surely) for cell in one.cells]) for one in found]
+    surely = iter(holm([_p_value(cell) for one in found for cell in one.judged if cell]))
+    return [replace(one, surely=[bool(cell) and next(surely) for cell in one.judged]) for one in found]
 
 
 def verdict_table(found: Sequence[Verdict]) -> str:
@@ -75,16 +79,9 @@ def verdict_table(found: Sequence[Verdict]) -> str:
     for before, one in zip([None, *found], found, strict=False):
         named = f"{one.task.name}; {one.start}; {points(one.task.aim)} points"
         is_first = before is None or before.task is not one.task
-        rows.append([named if is_first else "", one.row.under, one.minus, *one.written])
+        arms = f"`{one.row.arm}` − `{one.row.other}`"
+        rows.append([named if is_first else "", one.row.under, one.minus, *one.written, arms])
     return table(_HEADER, rows)
-
-
-def headline_table(found: Sequence[Verdict]) -> str:
-    """Returns the short table, a row per task, the rarest success at the start first; bold as in the whole one."""
-    chosen = sorted((one for one in found if one.row.headline), key=lambda one: one.starts[0])
-    return table(
-        _SHORT_HEADER, [[one.task.name, one.start, points(one.task.aim), one.minus, *one.written] for one in chosen]
-    )
 
 
 def _p_value(estimates: Cell) -> float:

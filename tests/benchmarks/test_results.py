@@ -1,6 +1,7 @@
 """The tables of docs/results.md and the pages beside it: made from the packed studies, and up to date."""
 
 import re
+from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
@@ -10,37 +11,71 @@ import yaml
 
 from benchmarks.results.figures import points, points_with_interval, rate, rates, table, thousands
 from benchmarks.results.finished import best_of, finished
-from benchmarks.results.page import PAGE, load_studies, tables, with_tables
+from benchmarks.results.page import PAGE, ROOT, load_pages, load_studies, tables, with_tables
 from benchmarks.results.pairs import TASKS
 from benchmarks.results.recipes import ENDS
-from benchmarks.results.reports import studies_page
-from benchmarks.results.verdict import verdict_cell
+from benchmarks.results.reports import INDEX, index_page
+from benchmarks.results.verdict import verdict_cell, verdicts
 from tsr_lightning.statistics import Estimate
 from tsr_lightning.studies.report.build import build_report
-
-RESULTS = PAGE.with_suffix("")
 
 
 @pytest.fixture(scope="module")
 def studies():
-    return load_studies(RESULTS)
+    return load_studies()
 
 
 @pytest.fixture(scope="module")
-def made(studies):
-    return tables(RESULTS, studies)
+def built(studies):
+    return {name: build_report([study]) for name, study in studies.items()}
 
 
-def test_the_tables_of_the_page_are_those_of_the_packed_studies(made):
+@pytest.fixture(scope="module")
+def made(studies, built):
+    return tables(studies, built)
+
+
+def test_the_tables_of_the_pages_are_those_of_the_packed_studies(made):
+    texts = load_pages()
+    stale = [path.name for path, text in with_tables(texts, made).items() if text != texts[path]]
+    assert stale == [], "make them anew with python -m benchmarks.results"
+
+
+def test_the_first_page_begins_with_six_rows_one_picture_and_three_sentences(made):
+    """Of the study that asks the aim of each task; what the last column says is the verdict's."""
     text = PAGE.read_text(encoding="utf-8")
-    assert with_tables(text, made) == text, "make them anew with python -m benchmarks.results"
+    assert text.count("![") == text.count("<!-- made") == 1
+    assert len(made["headline"].splitlines()) == 2 + 6
+    after = text.partition("search_wins.png)")[2].partition("**Where the numbers")[0]
+    assert len(re.findall(r"[a-z]\.(?=\s)", after)) == 3
+    assert re.search(r"\| FrozenLake, slippery \| 29% .* \+16 \[12, 21\] points \| 5 \| yes \|", made["headline"])
+
+
+def test_every_study_has_a_page_with_its_arms(studies):
+    for name, study in studies.items():
+        text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
+        assert f"tsr report docs/results/{name}.yaml" in text
+        assert all(f"| {arm.arm} |" in text for arm in study.arms)
+
+
+def test_one_seed_is_never_called_ahead(studies):
+    """Though its difference is large and its p-value over instances small; nor does it lower what the others need."""
+    [task] = [task for task in TASKS if task.name == "Sokoban, 8 to 10 moves"]
+    study = studies[task.study]
+    whole = verdicts({task.study: study}, [task])
+    alone = replace(study, arms=[replace(arm, results=dict(list(arm.results.items())[:1])) for arm in study.arms])
+    one = verdicts({task.study: alone}, [task])
+    assert any(any(each.surely) for each in whole)
+    assert not any(any(each.surely) for each in one)
+    assert {each.seeds for each in one} == {1}
+    assert min(cell[0].p_value for each in one for cell in each.cells if cell) < 1e-6
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_ends_are_the_successes_in_the_packed_studies(made, name):
     study, blocks = ENDS[name]
     recipes = [(recipe, block.environment) for block in blocks for recipe in block.recipes]
-    table = pd.read_csv(RESULTS / f"{study}.csv.gz")
+    table = pd.read_csv(ROOT / f"{study}.csv.gz")
     last = table[table["evaluation"] == table.groupby(["arm", "seed"])["evaluation"].transform("max")]
     rows = iter(made[name].splitlines()[2:])
     for recipe, environment in (one for one in recipes if (last["arm"] == one[0].arm).any()):
@@ -59,7 +94,7 @@ def test_ends_are_the_successes_in_the_packed_studies(made, name):
 
 @cache
 def head_of(study):
-    return yaml.load((RESULTS / f"{study}.yaml").read_bytes(), yaml.CSafeLoader)
+    return yaml.load((ROOT / f"{study}.yaml").read_bytes(), yaml.CSafeLoader)
 
 
 def instances_of(study, arm, environment):
@@ -71,10 +106,9 @@ def instances_of(study, arm, environment):
     return [place for place, env in enumerate(envs) if not environment or names[env] == environment]
 
 
-def test_every_pair_of_the_verdict_is_also_on_the_page_of_the_studies():
-    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+def test_every_pair_of_the_verdict_is_also_on_the_page_of_its_study():
     for task in TASKS:
-        own = page.partition(f"\n## {task.study}\n")[2].partition("\n## ")[0]
+        own = (ROOT / f"{task.study}.md").read_text(encoding="utf-8")
         for pair in task.pairs:
             assert f"| {pair.arm} − {pair.other} | sampled |" in own
 
@@ -93,15 +127,16 @@ def test_the_short_table_has_a_searched_recipe_minus_the_best_plain_one_of_each_
         assert best_of(plain, 0).recipe.arm == row.other
 
 
-def test_the_page_of_the_studies_is_made_from_their_files(studies):
-    page = (RESULTS / "README.md").read_text(encoding="utf-8")
-    made = studies_page({name: build_report([study]) for name, study in studies.items()})
-    assert made == page, "make it anew with python -m benchmarks.results"
+def test_the_list_of_the_studies_is_made_from_their_files(built):
+    page = (ROOT / INDEX).read_text(encoding="utf-8")
+    assert index_page(built) == page, "make it anew with python -m benchmarks.results"
 
 
 def test_every_picture_is_shown_and_every_one_that_is_shown_is_there():
-    shown = re.findall(r"\(results/([^)]*png)\)", PAGE.read_text(encoding="utf-8"))
-    assert sorted(shown) == sorted(path.name for path in RESULTS.glob("*.png"))
+    shown = [
+        name for path, text in load_pages().items() if path != PAGE for name in re.findall(r"\(([^)]*png)\)", text)
+    ]
+    assert sorted(shown) == sorted(path.name for path in ROOT.glob("*.png"))
 
 
 @pytest.mark.parametrize(
@@ -136,5 +171,5 @@ def test_an_empty_cell_stays_a_cell():
 
 
 def test_a_table_without_a_place_is_refused():
-    with pytest.raises(ValueError, match="the page has places for , and not for verdict"):
-        with_tables("no place", {"verdict": "| a |"})
+    with pytest.raises(ValueError, match="the pages have places for , and not verdict"):
+        with_tables({PAGE: "no place"}, {"verdict": "| a |"})

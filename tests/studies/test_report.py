@@ -104,7 +104,7 @@ def test_the_headline_names_what_holds_beside_all_other_comparisons(tmp_path: Pa
     rows = [ended("a", sure), ended("b", likely), ended("c", none), ended("d", alone, seeds=1), ended("plain", None)]
     lines = list(verdict(load_study(write_study(tmp_path)), rows))
     assert lines[-2] == (
-        "After all epochs, of 3 comparisons taken together (Benjamini-Hochberg, 5%), ahead of the baseline: a, sampled "
+        "After all epochs, of 3 comparisons taken together (Holm, 5%), ahead of the baseline: a, sampled "
         "by +0.200; behind it: none."
     )
     assert lines[-1] == "One seed says nothing of seeds like it, so no verdict is given on d, sampled."

@@ -227,8 +227,13 @@ def reached(study: StudyResults, group: InstanceSet) -> Iterator[Reached]:
 
 
 def difference(curves: Sequence[Curve], others: Sequence[Curve], rates: Callable[[Curve], Floats]) -> Estimate | None:
-    """Returns the mean of the first minus the second, paired by seed and instance; None where they share no seed or
-    instance.
+    """Returns the mean of `differences`; None where there are none."""
+    found = differences(curves, others, rates)
+    return None if found is None else mean_difference(found)
+
+
+def differences(curves: Sequence[Curve], others: Sequence[Curve], rates: Callable[[Curve], Floats]) -> Floats | None:
+    """Returns the first minus the second [S, I], paired by seed and instance; None where they share none.
 
     Args:
         curves: the runs of an arm.
@@ -239,7 +244,7 @@ def difference(curves: Sequence[Curve], others: Sequence[Curve], rates: Callable
     if not left:
         return None
     both = matrix([*left, *right], [rates(one) for one in (*left, *right)])
-    return mean_difference(both[: len(left)] - both[len(left) :])
+    return both[: len(left)] - both[len(left) :]
 
 
 def _difference_at(curves: Sequence[Curve], others: Sequence[Curve], budget: str, amount: float) -> Estimate | None:

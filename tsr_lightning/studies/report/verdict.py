@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tsr_lightning.statistics import discoveries
+from tsr_lightning.statistics import holm
 from tsr_lightning.studies.report.comparisons import End
 from tsr_lightning.studies.report.load import StudyResults
 from tsr_lightning.studies.settings import differing_keys
@@ -37,13 +37,13 @@ def _against_baselines(ends: Sequence[End]) -> Iterator[str]:
     """Yields what is ahead and behind, judged together: a single interval in twenty excludes zero by luck."""
     compared = [(end, end.against) for end in ends if end.against is not None]
     several = [(end, against) for end, against in compared if end.seeds > 1]
-    surely = discoveries([against.p_value for _, against in several])
+    surely = holm([against.p_value for _, against in several])
     held = [(end, against) for (end, against), holds in zip(several, surely, strict=True) if holds]
     ahead = [f"{_name(end)} by {against.value:+.3f}" for end, against in held if against.value > 0]
     behind = [f"{_name(end)} by {against.value:+.3f}" for end, against in held if against.value < 0]
     if several:
         yield (
-            f"After all epochs, of {len(several)} comparisons taken together (Benjamini-Hochberg, 5%), ahead of the "
+            f"After all epochs, of {len(several)} comparisons taken together (Holm, 5%), ahead of the "
             f"baseline: {'; '.join(ahead) or 'none'}; behind it: {'; '.join(behind) or 'none'}."
         )
     if alone := [_name(end) for end, _ in compared if end.seeds == 1]:
