@@ -434,7 +434,7 @@ def gradients(cli: Any) -> list[list[Tensor]]:
 def test_without_the_pass_for_old_logprobs_the_gradients_are_the_same(
     fit, overlays: tuple[str, ...], reuse: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "lightning.pytorch.utilities.rank_zero")
+    caplog.set_level("INFO")
     flags = [part for name in overlays for part in ("--config", name)]
     with_pass, without = fit(*flags), fit(*flags, f"--data.updates.reuse_logprobs={reuse}")
     said = "epoch 0: old log-probabilities are taken from the engine, whose differ from the trainer's by up to"

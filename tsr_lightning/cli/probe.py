@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser
@@ -37,11 +38,24 @@ def probe(args: Sequence[str], parse: Parse) -> int:
     if not any(flag.partition("=")[0] in ("--config", "-c") for flag in flags):
         raise ConfigError("tsr probe needs a configuration: give --config FILE, such as --config quickstart.yaml")
     agent, data, trainer = parse(flags)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # of every rung it would tell what devices there are
-    warnings.filterwarnings("ignore", module="lightning")
     failed = False
-    for outcome in climb(agent, data, {key: trainer[key] for key in _TRAINER if key in trainer}):
-        print(outcome, flush=True)
-        failed = bool(outcome.fault)
+    with _without_devices():
+        for outcome in climb(agent, data, {key: trainer[key] for key in _TRAINER if key in trainer}):
+            print(outcome, flush=True)
+            failed = bool(outcome.fault)
     print("the probe found a fault, and went no further" if failed else "the probe found no fault")
     return int(failed)
+
+
+@contextmanager
+def _without_devices() -> Iterator[None]:
+    """Lightning would tell of every rung what devices there are."""
+    logger = logging.getLogger("lightning.pytorch")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        logger.setLevel(before)
