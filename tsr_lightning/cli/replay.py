@@ -45,5 +45,6 @@ def replay(args: Sequence[str]) -> int:
                 print(line.problem)
                 return 1
             count, turns = count + 1, turns + (0 if episode is None else len(episode.nodes))
-    print(f"{count:,} episodes with {turns:,} responses came out as they were saved: observations, rewards, token ids")
+    episodes = "1 episode" if count == 1 else f"{count:,} episodes"
+    print(f"{episodes} with {turns:,} responses came out as they were saved: observations, rewards, token ids")
     return 0
