@@ -1,5 +1,5 @@
-"""How often an interval of the verdict holds the truth at the spreads of its runs: `python -m benchmarks.coverage`, as
-published in docs/studies.md.
+"""Coverage of the verdict's confidence intervals, simulated at the spreads of the real runs, as published in
+docs/studies.md: `python -m benchmarks.coverage`.
 
 Each comparison with the best plain recipe is a matrix of differences, seeds by instances. New studies are drawn from
 its effects of seeds, of instances and of the rest, with a true difference of 0, and the interval of each is asked.
@@ -24,7 +24,7 @@ HEADER = ("task", "protocol", "seeds", "spread of seeds", "of instances", "of th
 
 @dataclass(frozen=True)
 class Effects:
-    """What a study's differences are made of.
+    """Variance components of a study's differences.
 
     Args:
         pools: of the effects of seeds [S, 1], of instances [1, I] and of the rest [S, I], as they were found.
@@ -36,7 +36,7 @@ class Effects:
 
     @classmethod
     def of(cls, values: Floats) -> "Effects":
-        """By the mean squares of the two-way analysis of variance, of which those below the rest count as none."""
+        """Estimated by a two-way analysis of variance; negative components count as 0."""
         seeds, instances = values.shape
         pools = crossed_effects(values)
         by_seed, by_instance, rest = (float((pool**2).sum()) for pool in pools)
@@ -71,7 +71,7 @@ def resampled(rng: np.random.Generator) -> Draw:
 
 
 def coverage(effects: Effects, draw: Draw, seeds: int, studies: int) -> float:
-    """The share of new studies whose interval holds 0."""
+    """The share of simulated studies whose interval contains 0."""
     found = [mean_difference(effects.draw(draw, seeds)) for _ in range(studies)]
     return sum(one.low <= 0 <= one.high for one in found) / studies
 

@@ -253,7 +253,7 @@ def test_covers_the_truth_in_95_of_100_studies(seeds: int, spreads: tuple[float,
 
 
 def test_holm_holds_what_every_set_of_true_hypotheses_would_leave():
-    """By the closed test: one holds where Bonferroni rejects every set of comparisons that it is in."""
+    """The closed testing procedure: a hypothesis is rejected where Bonferroni rejects every intersection with it."""
     for seed in range(50):
         p_values = (RNG(seed).random(5) ** 4).tolist()
         sets = [s for size in range(1, 6) for s in combinations(range(5), size)]

@@ -1,4 +1,4 @@
-"""How numbers, tables and pictures of docs/results.md are written."""
+"""Formats numbers, tables and pictures of docs/results.md."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -42,7 +42,7 @@ def test_the_tables_of_the_pages_are_those_of_the_packed_studies(made):
 
 
 def test_the_first_page_begins_with_six_rows_one_picture_and_three_sentences(made):
-    """Of the study that asks the aim of each task; what the last column says is the verdict's."""
+    """The aim is that of each task's study; the last column is the verdict's."""
     text = PAGE.read_text(encoding="utf-8")
     assert text.count("![") == text.count("<!-- made") == 1
     assert len(made["headline"].splitlines()) == 2 + 6

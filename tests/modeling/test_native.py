@@ -442,7 +442,7 @@ def test_gradients_do_not_depend_on_the_number_of_threads() -> None:
 
 
 def test_small_gradients_are_those_of_large_ones_scaled() -> None:
-    """Those of 1e-9 times weights of 2^-100 are subnormal numbers. The thread's mode stays what it was."""
+    """Times weights of 2^-100 they are subnormal, and flushed to zero; the mode of the thread itself is restored."""
     segments, total = packed_tree(6, 20, 120)
     inputs = [(x * 6).requires_grad_() for x in random_inputs(6, segments, total, (6, 2), (32, 32))]
     out = TrainingAttention(segments, CPU).attend(0, *inputs, ScoreParams(0.2))

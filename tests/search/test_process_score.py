@@ -106,7 +106,7 @@ def test_it_goes_on_where_the_checkpoint_left_it():
 
 
 def test_a_plan_names_each_learner_once():
-    """Scores that are configured alike learn apart; one that two strategies share learns once."""
+    """Two scorers of equal settings learn apart; one scorer in two strategies learns once."""
     shared, own = ProcessScore(), ProcessScore()
     wrapped = SearchFailures(Beam(1, 2, WeightedSum([EnvironmentScore(), own], [1.0, 1.0])))
     plan = Mixed([PlanEntry(AdaptiveTree(scorer=shared), 1), PlanEntry(Beam(1, 2, shared), 1), PlanEntry(wrapped, 1)])

@@ -28,7 +28,7 @@ class Estimates:
 
     @classmethod
     def of_logprobs(cls, logprobs: Tensor) -> "Estimates":
-        """Those of N tokens, of which nothing else is needed."""
+        """Log-probabilities [N] alone; the rest is zero."""
         return cls(logprobs, torch.zeros_like(logprobs), torch.zeros_like(logprobs), 0.0)
 
     @classmethod

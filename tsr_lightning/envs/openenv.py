@@ -73,7 +73,7 @@ class OpenEnv(gymnasium.Env[str, str]):
         self._client.close()
 
     def state_key(self) -> Hashable:
-        """What was seen last, answers to refused responses left out, and what the server tells of its state."""
+        """The last observation of an accepted action, and the state that the server reports."""
         state = {key: value for key, value in self._client.state().items() if key not in _COUNTED}
         return self._seen, json.dumps(state, sort_keys=True)
 

@@ -131,8 +131,8 @@ INLINE vec lane_sums(const vec *a) {
 #endif
 }
 
-/* Takes this thread's numbers below 1.2e-38 for zero, and returns its mode of before. Such numbers cost Intel's processors
-   some hundred cycles each; the softmax's least weights times gradients are below it. */
+/* Flushes this thread's subnormal numbers to zero, and returns its mode of before. Each costs an Intel processor some
+   hundred cycles, and the softmax's least weights times small gradients are subnormal. */
 INLINE unsigned flush_subnormals(void) {
 #ifdef __AVX__
     const unsigned before = _mm_getcsr();
