@@ -127,12 +127,12 @@ def test_a_resumed_run_has_to_have_as_many_buckets():
 
 @pytest.mark.slow
 def test_a_resumed_run_scores_as_the_straight_one(empty_folder: Path):
-    def run(epochs: int, *resume: object) -> Any:
+    def run(epochs: int, *flags: object) -> Any:
         keep = '[{"class_path": "ModelCheckpoint", "init_args": {"filename": "{epoch}", "every_n_epochs": 1, '
         return tsr(
             *("fit", "--config", "sokoban.yaml", "--config", "search/adaptive_tree.yaml"),
             *("--config", "credit/tree.yaml", *QUICK, "--trainer.max_epochs", epochs, "--model.policy.model", TINY),
-            *("--trainer.logger", "false", "--trainer.callbacks", keep + '"save_top_k": -1}}]', *resume),
+            *("--trainer.logger", "false", "--trainer.callbacks", keep + '"save_top_k": -1}}]', *flags),
         )
 
     straight = run(2)
@@ -141,3 +141,5 @@ def test_a_resumed_run_scores_as_the_straight_one(empty_folder: Path):
     learned = [one.datamodule.plan.learners[0].state_dict(2) for one in (straight, resumed)]
     assert learned[0] == learned[1]
     assert len(learned[0]["weights"]) > 100
+    with pytest.raises(ConfigError, match=r"data\.plan has 0 scorers that learn, and the checkpoint's run had 1: "):
+        run(3, "--ckpt_path", first, "--config", "search/sample.yaml", "--config", "credit/imitate.yaml")

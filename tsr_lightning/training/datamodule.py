@@ -297,10 +297,19 @@ class RolloutDataModule(LightningDataModule):
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run
             self.check_seed(state_dict)
             self.instances.load_state_dict(state_dict["instances"])
-            for learner, state in zip(self.plan.learners, state_dict.get("scorers", ()), strict=False):
-                learner.load_state_dict(state)
+            self._load_learners(state_dict.get("scorers", []))
             if self._rollouts is not None and "ahead" in state_dict:  # not of a run without staleness
                 self._rollouts.load_state_dict(state_dict["ahead"])
+
+    def _load_learners(self, states: list[dict[str, Any]]) -> None:
+        learners = self.plan.learners
+        if len(learners) != len(states):
+            raise ConfigError(
+                f"data.plan has {len(learners)} scorers that learn, and the checkpoint's run had {len(states)}: "
+                "resume with the same searches, or start a new run"
+            )
+        for learner, state in zip(learners, states, strict=True):
+            learner.load_state_dict(state)
 
     def check_seed(self, state_dict: dict[str, Any]) -> None:
         """Refuses to resume a run of another seed."""
