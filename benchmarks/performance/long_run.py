@@ -1,7 +1,8 @@
 """What a long run holds: `python -m benchmarks.performance.long_run`, resident memory and seconds of every epoch.
 
-The quickstart's recipe and the supervised one go through `tsr fit`, each in a process of its own and without
-evaluations. A table says how much more memory a run takes in the end than after its fifth epoch.
+The quickstart's recipe, the supervised one and, if asked for, a pretrained model under a beam (`make smollm2`) go
+through `tsr fit`, each in a process of its own and without evaluations. A table says how much more memory a run takes
+in the end than after its fifth epoch.
 """
 
 import argparse
@@ -23,7 +24,14 @@ from benchmarks.performance.report import machine
 from tsr_lightning.rollout.memory import PeakMemory
 
 matplotlib.use("Agg")
-RECIPES = {"quickstart": "quickstart.yaml", "supervised": "warm_start/sokoban.yaml"}
+RECIPES = {
+    "quickstart": ["--config=quickstart.yaml"],
+    "supervised": ["--config=warm_start/sokoban.yaml"],
+    "smollm2": [  # two epochs of demonstrations, then the beam
+        *("--config=quickstart_llm.yaml", "--model.policy.dtype=bfloat16", "--data.plan.init_args.epochs=[2]"),
+        *("--data.instances=8", "--data.updates.micro_batch_tokens=2048", "--data.engine.init_args.kv_cache_mib=512"),
+    ],
+}
 SETTLED = 5  # epochs after which a run should hold what it will ever hold
 HEAD = (
     "| recipe | epochs | peak of the first epoch, MiB | of the first {settled} | of all | all over the first {settled} "
@@ -88,7 +96,7 @@ def measure(recipe: str, epochs: int, threads: int, folder: Path) -> list[Epoch]
         "trainer.callbacks+": "benchmarks.performance.long_run.Footprint",  # this module is __main__ here
         "trainer.callbacks.file": file,
     }
-    command = [sys.executable, "-m", "tsr_lightning", "fit", f"--config={RECIPES[recipe]}"]
+    command = [sys.executable, "-m", "tsr_lightning", "fit", *RECIPES[recipe]]
     with (folder / f"long_run_{recipe}.log").open("w", encoding="utf-8") as log:
         subprocess.run(
             [*command, *(f"--{key}={value}" for key, value in settings.items())],
@@ -132,7 +140,7 @@ def draw(runs: dict[str, list[Epoch]], out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance.long_run", description=__doc__)
-    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["quickstart", "supervised"])
     parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of long_run.md, .png, .csv")
