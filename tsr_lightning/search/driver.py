@@ -4,7 +4,6 @@ Every draw is keyed by (instance, member, path in the tree, stream), so neither 
 their order changes any of them.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,16 +13,16 @@ from itertools import islice
 from typing import Any
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.engines.base import Engine, Prompt, Response, Sampling
+from tsr_lightning.engines.base import Engine, Response, Sampling
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.waiting import Waiting
-from tsr_lightning.errors import RunError
-from tsr_lightning.rng import Key, Stream
+from tsr_lightning.rng import Key
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.progress import Progress, Report, unreported
 from tsr_lightning.search.record import Asked, asked_of, candidate_of, note, record_of, state_key
 from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
-from tsr_lightning.search.scorers import Scorer
+from tsr_lightning.search.sampling import sample_responses
+from tsr_lightning.search.scoring import Scoring
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search, flat
@@ -110,7 +109,7 @@ class Driver:
         self._retry = NoRetry() if retry is None else retry
         self.simulator = TurnSimulator(envs, chat_format, sampling, limits, self._retry)
         self._workers = [replace(self.simulator, envs=worker) for worker in workers]
-        self._scorers: dict[int, Scorer] = {}  # as they are in these searches, by the identity of those in strategies
+        self._scoring = Scoring(engine, self.simulator)
         # an instance, and whether it is scored, and its root, which a group shares; None where its reset failed
         self._first: tuple[tuple[int, int, bool], Node | None] | None = None
 
@@ -181,7 +180,8 @@ class Driver:
     def _begin(self, tasks: Sequence[tuple[int, SearchTask]]) -> list[_ActiveSearch]:
         """Searches of tasks, given with their indices; none of those whose reset failed."""
         roots = [(index, task, root) for index, task in tasks if (root := self.root(task)) is not None]
-        self._score([(task.strategy, [root]) for _, task, root in roots if task.strategy.traits.scores_every_node])
+        scored = [(task.strategy, [root]) for _, task, root in roots if task.strategy.traits.scores_every_node]
+        self.costs += self._scoring.score(scored)
         return [_ActiveSearch(index, task, root, task.strategy(root)) for index, task, root in roots]
 
     def root(self, task: SearchTask) -> Node | None:
@@ -223,7 +223,9 @@ class Driver:
 
     def _start_wave(self, cohort: _Cohort, executor: StepExecutor) -> None:
         """Samples the responses of a wave and starts its environment steps."""
-        sampled = self._sample([search.request for search in cohort.searches])
+        wave = [search.request for search in cohort.searches]
+        sampled, costs = sample_responses(wave, self.engine, self.simulator, self.temperature)
+        self.costs += costs
         if self.record:
             cohort.asked = asked_of([(search.root, search.request) for search in cohort.searches], iter(sampled))
         responses = iter(sampled)
@@ -244,41 +246,10 @@ class Driver:
         nodes = iter(answered_nodes)
         wave, cohort.searches = [(search, self._answer(search, nodes)) for search in cohort.searches], []
         answered = [(search, answer) for search, answer in wave if answer is not None]
-        self._score([(search.task.strategy, _to_score(search, answer)) for search, answer in answered])
+        self.costs += self._scoring.score([(each.task.strategy, _to_score(each, answer)) for each, answer in answered])
         for search, answer in answered:
             _advance(search, answer, cohort, chosen)
         self.costs += self.engine.take_costs()
-
-    def _sample(self, wave: Sequence[Request]) -> list[list[Response]]:
-        """The responses to each node of every `Expand` of the wave, in order, by one engine call, another for each
-        further response without replacement, and one for greedy responses."""
-        asked = [(node, request) for request in wave if isinstance(request, Expand) for node in request.nodes]
-        groups: list[list[Response]] = [[] for _ in asked]
-        while wanted := [i for i, (_, expand) in enumerate(asked) if len(groups[i]) < expand.count]:
-            started = time.perf_counter()
-            greedy = all(asked[i][1].greedy for i in wanted)  # these are left to the last
-            wanted = [i for i in wanted if asked[i][1].greedy == greedy]
-            prompts = [self._prompt(*asked[i], len(groups[i])) for i in wanted]
-            sampled = self.engine.generate(prompts, 0.0 if greedy else self.temperature)
-            self.costs += Costs(waves=1, seconds_generation=time.perf_counter() - started)
-            _require_finite(sampled)
-            for i, responses in zip(wanted, sampled, strict=True):
-                groups[i] += responses
-                node, expand = asked[i]
-                if expand.without_replacement:
-                    node.driver.excluded += tuple(responses)
-        return groups
-
-    def _prompt(self, node: Node, expand: Expand, sampled: int) -> Prompt:
-        """For the responses that follow those sampled: all others, or the next one, which differs from them."""
-        count = 1 if expand.without_replacement else expand.count
-        keys = [node.driver.key.fold_in(node.driver.children + sampled + i) for i in range(count)]
-        return Prompt(
-            self.simulator.prompt(node),
-            seeds=tuple(key.fold_in(Stream.POLICY).value for key in keys),
-            max_new_tokens=self.simulator.token_budget(node),
-            excluded=node.driver.excluded if expand.without_replacement else (),
-        )
 
     def _answer(self, search: _ActiveSearch, nodes: Iterator[Node | None]) -> Any:
         """The answer to a search's request, taken from the nodes of its wave; None where the search is lost."""
@@ -302,40 +273,6 @@ class Driver:
         for node in nodes if self.keep_tree else ():
             if node.parent is not None:
                 node.parent.driver.candidates.append(node)
-
-    def _score(self, groups: Sequence[tuple[Strategy, Sequence[Node]]]) -> None:
-        """Sets the scores of the nodes of strategies, one call per scorer, so that a critic sees one batch."""
-        batches: dict[int, tuple[Scorer, list[Node]]] = {}
-        for strategy, own in groups:
-            scorer = strategy.traits.scored_by
-            if own and scorer is not None:
-                if id(scorer) not in self._scorers:
-                    self._scorers[id(scorer)] = scorer.in_search(self._play_randomly)
-                _, nodes = batches.setdefault(id(scorer), (self._scorers[id(scorer)], []))
-                nodes.extend(own)
-        for scorer, nodes in batches.values():
-            for node, score in zip(nodes, scorer(nodes, self._values), strict=True):
-                if not math.isfinite(score):
-                    response = repr(node.turn.text) if node.turn is not None else "no response yet"
-                    raise RunError(
-                        f"{type(scorer).__name__} gives the score {score} (instance {node.driver.instance}, after "
-                        f"{response}); let it give finite numbers"
-                    )
-                node.score = score
-
-    def _play_randomly(self, node: Node, keys: Sequence[Key], horizon: int) -> list[int | None]:
-        """See `TurnSimulator.play_randomly`. Where the environment fails for good no rollout succeeds: the state is
-        ranked last, and nothing is trained on that."""
-        started = time.perf_counter()
-        try:
-            return self.simulator.play_randomly(node, keys, horizon)
-        except RetriesExhausted:
-            return [None] * len(keys)
-        finally:
-            self.costs += Costs(seconds_environment=time.perf_counter() - started)
-
-    def _values(self, nodes: Sequence[Node]) -> list[float]:
-        return self.engine.values([self.simulator.prompt(node) for node in nodes])
 
 
 def _spent(search: _ActiveSearch) -> float:
@@ -411,12 +348,3 @@ def _tree(leaf: Node) -> tuple[Candidate, ...]:
         level = [(place, child) for place, (_, child) in enumerate(children, start=len(tree))]
         tree += [candidate_of(child, child.turn, parent) for parent, child in children if child.turn]
     return tuple(tree)
-
-
-def _require_finite(sampled: Sequence[Sequence[Response]]) -> None:
-    """Ends the run where the policy's log-probabilities are not finite: samples and figures then mean nothing."""
-    if not all(math.isfinite(sum(response.logprobs)) for responses in sampled for response in responses):
-        raise RunError(
-            "the policy's log-probabilities are not finite, so an update has destroyed its weights, or they came so: "
-            "begin from an earlier checkpoint with a lower model.optimizer.learning_rate or trainer.gradient_clip_val"
-        )
