@@ -131,6 +131,12 @@ def test_a_finished_run_that_is_resumed_rolls_out_and_evaluates_nothing(
         tsr("fit", *run, "--trainer.max_epochs", "3", "--ckpt_path", checkpoint(uninterrupted, 5))
 
 
+def test_no_protocol_is_no_validation_and_no_warning(run, empty_folder: Path):
+    trained = tsr("fit", *run, "--data.evaluations", "[]", "--trainer.max_epochs", "1", "--trainer.callbacks", "null")
+    assert trained.trainer.fit_loop.epoch_progress.current.completed == 1
+    assert trained.trainer.global_step > 0
+
+
 def test_no_epoch_is_no_rollout(run, empty_folder: Path, caplog: pytest.LogCaptureFixture):
     with caplog.at_level("INFO"):
         cli = tsr("fit", *run, "--trainer.max_epochs", "0")

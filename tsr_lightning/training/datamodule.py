@@ -162,6 +162,8 @@ class RolloutDataModule(LightningDataModule):
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)
         check_schedule(trainer, self.evaluations)
         check_temperature(agent.temperature, self.sampling)
+        if not self.evaluations:
+            trainer.limit_val_batches = 0  # Lightning warns of a list without loaders
         self._rollouts = self._source(trainer, agent)
         self._micro_batches = trainer.accumulate_grad_batches
 
