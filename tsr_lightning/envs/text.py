@@ -67,7 +67,7 @@ BARE = replace(BRIEF, system="", says_form=False)  # for a policy that was train
 
 INSTRUCT = PromptStyle(
     system="{rules}\n{symbols}",
-    turn="{state}\n{warning}{left} actions left.\n{asked}",
+    turn="{asked}\n{state}\n{warning}{left} actions left.",
     reward="",
     marks=(),
     reply="{actions}",
