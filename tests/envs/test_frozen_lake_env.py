@@ -52,12 +52,6 @@ class TestObservations:
         observation, _ = TextFrozenLake(desc=DESC, prompt_style="brief", observation="coordinates").reset(seed=0)
         assert observation == "P 0 0\nG 2 2\nO 0 2\nO 2 0\n10 left"
 
-    def test_instruct_shows_what_never_changes_first(self) -> None:
-        env = TextFrozenLake(desc=DESC, prompt_style="instruct", observation="coordinates", success_rate=1.0)
-        lake = f"{env.asked}\nGoal: (2, 2)\nHoles: (0, 2), (2, 0)\nPlayer: "
-        assert env.reset(seed=0)[0] == f"{lake}(0, 0)\n10 actions left."
-        assert env.step("Down")[0] == f"{lake}(1, 0)\n8 actions left."
-
     def test_a_lake_without_holes_says_none(self) -> None:
         observation, _ = TextFrozenLake(desc=["SG"], observation="coordinates").reset(seed=0)
         assert "Holes: none" in observation

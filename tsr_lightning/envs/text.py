@@ -33,7 +33,6 @@ class PromptStyle:
     says_form: bool = True  # the prompt says what an answer looks like; False: only who was trained on it knows
     reader: Reader = STRICT  # unless the environment is given another
     separator: str = f" {SEPARATOR} "  # between the actions of a reply
-    stable_first: bool = False  # what an episode never changes stands first, so that its turns share it as a prefix
 
 
 PAPER = PromptStyle(
@@ -67,7 +66,7 @@ BARE = replace(BRIEF, system="", says_form=False)  # for a policy that was train
 
 INSTRUCT = PromptStyle(
     system="{rules}\n{symbols}",
-    turn="{asked}\n{state}\n{warning}{left} actions left.",
+    turn="{warning}{left} actions left.\n{state}\n{asked}",
     reward="",
     marks=(),
     reply="{actions}",
@@ -75,7 +74,6 @@ INSTRUCT = PromptStyle(
     terse=False,
     reader=LENIENT,
     separator=", ",
-    stable_first=True,
 )
 
 PROMPT_STYLES: dict[str, PromptStyle] = {"paper": PAPER, "instruct": INSTRUCT, "brief": BRIEF, "bare": BARE}

@@ -78,7 +78,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = PROMPT_STYLES
     instructions: str  # the system message, see `text.format_rules`
     repeated_turns: int = 0  # past turns that an observation repeats
-    asked: str = "Answer with your action alone."  # how to answer, in each turn of the prompt style "instruct"
+    asked: str = "Answer with your action alone."  # how to answer, with which the prompt style "instruct" ends a turn
 
     def __init__(
         self,
