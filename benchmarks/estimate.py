@@ -9,6 +9,7 @@ On a CPU the same code runs to its end with a small shape, and counts live tenso
     python -m benchmarks.estimate --config paper/sokoban.yaml --tiny
 """
 
+import copy
 import gc
 import resource
 import sys
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import AdamW
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from benchmarks.live_tensors import LiveTensors
 from tsr_lightning.batching.packing import Packed, pack
@@ -38,7 +39,8 @@ from tsr_lightning.estimate.cards import Machine, machine_of
 from tsr_lightning.estimate.decode_steps import decode_seconds
 from tsr_lightning.estimate.hours import update_seconds
 from tsr_lightning.estimate.setup import Setup
-from tsr_lightning.estimate.shape import ModelShape
+from tsr_lightning.estimate.shape import ModelShape, shape_of
+from tsr_lightning.estimate.weights import DTYPES
 from tsr_lightning.estimate.workload import TrainedTokens, Wave
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.vocabulary import make_tokenizer
@@ -111,7 +113,11 @@ def main(args: Sequence[str] | None = None) -> list[Measured]:
 
 def tiny(setup: Setup) -> Setup:
     """The same configuration with a small shape and few tokens: episodes of one turn, and one head of keys."""
-    shape = replace(setup.shape, **TINY, num_key_value_heads=1, vocab_size=TINY_VOCABULARY)
+    config = copy.deepcopy(setup.shape.config)
+    config.update({**TINY, "num_key_value_heads": 1, "vocab_size": TINY_VOCABULARY})
+    if kinds := config.to_dict().get("layer_types"):
+        config.update({"layer_types": kinds[: config.num_hidden_layers]})
+    shape = shape_of(config)
     episode = replace(setup.worst.episode, tokens=setup.worst.episode.tokens.first(1))
     updates = replace(setup.updates, micro_batch_tokens=TINY_TOKENS, minibatches=1)
     engine = Transformers(kv_cache_mib=TINY_CACHE_MIB, max_num_seqs=64)
@@ -188,12 +194,8 @@ def rollout(
 
 
 def save_random(shape: ModelShape, dtype: str, folder: Path) -> None:
-    """A model of Qwen2's or, without biases, Llama's kind with random weights."""
-    sizes = {key: value for key, value in vars(shape).items() if not key.startswith("has_")}
-    kind = "qwen2" if shape.has_qkv_bias and not shape.has_output_bias else "llama"
-    config = AutoConfig.for_model(kind, **sizes)
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    AutoModelForCausalLM.from_config(config, dtype=dtypes[dtype]).save_pretrained(folder)
+    """A model of this shape with random weights."""
+    AutoModelForCausalLM.from_config(shape.config, dtype=DTYPES[dtype]).save_pretrained(folder)
 
 
 def micro_batch(setup: Setup) -> Packed:

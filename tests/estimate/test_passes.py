@@ -109,7 +109,7 @@ def test_flops_are_those_that_pytorch_counts(kind: str, checkpointing: bool, fol
     whole = update_flops(shape, model.spec, size.tokens, size.outputs, 0, chunked=False)
     first = 0  # the embeddings of a frozen model need no gradient, so neither do the first layer's q, k and v of them
     if model.spec.adapter is not None and not checkpointing:
-        first = sum(2 * size.tokens * (one.weights + model.spec.adapter.rank * one.inputs) for one in shape.linears[:3])
+        first = sum(2 * size.tokens * (one.weights + model.spec.adapter.rank * one.inputs) for one in shape.layers[0].linears[:3])
     assert products(counter) == pytest.approx(whole.total + 2 * critic - first, rel=1e-9)
 
 

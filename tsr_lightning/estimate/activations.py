@@ -7,7 +7,7 @@ without sharing a prefix, b bytes of the weights' dtype, r an adapter's rank.
 
 from dataclasses import dataclass
 
-from tsr_lightning.estimate.shape import Linear, ModelShape
+from tsr_lightning.estimate.shape import ModelShape
 from tsr_lightning.estimate.weights import ITEMSIZE, adapted
 from tsr_lightning.policy.causal_lm import CHUNK_LOGITS
 from tsr_lightning.policy.spec import PolicySpec
@@ -82,11 +82,12 @@ class Activations:
         Trained weights keep it once. An adapter keeps it in float32, r numbers a row beside it, and for other dtypes a
         copy of its own; a frozen layer keeps nothing.
         """
-        together = [linear for linear in self.shape.linears if linear.name in names]
+        [kind] = self.shape.kinds
+        together = [linear for linear in kind.linears if linear.name in names]
         if self.spec.adapter is None:
             return rows * together[0].inputs * self._item
         rank = self.spec.adapter.rank
-        targets: list[Linear] = [linear for linear in together if linear in adapted(self.shape, self.spec.adapter)]
+        targets = adapted(self.shape, self.spec.adapter, together)
         if not targets:
             return 0
         copies = 1 if self._item == 4 else len(targets)

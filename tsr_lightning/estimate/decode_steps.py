@@ -46,13 +46,14 @@ def decode_seconds(setup: Setup, wave: Wave, responses: float, longest: int, bat
 
 
 def is_captured(setup: Setup, card: Card) -> bool:
-    """True if the engine captures decoding steps: on a GPU, where flex_attention takes the model's heads, the rotary
-    embedding does not read positions, and the run is not deterministic (`engines.transformers.cache`)."""
+    """True if the engine captures decoding steps: on a GPU, where flex_attention takes the model's heads, no layer
+    carries a state, the rotary embedding does not read positions, and the run is not deterministic
+    (`engines.transformers.cache`)."""
     shape, kernels = setup.shape, Kernels(setup.spec.kernels)
     heads = HeadShape(
         DTYPES[setup.spec.dtype], shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim, shape.head_dim
     )
-    is_static = kernels in (Kernels.AUTO, Kernels.FLEX) and flex.supports(torch.device("cuda"), heads)
+    is_static = not shape.is_recurrent and kernels in (Kernels.AUTO, Kernels.FLEX) and flex.supports(torch.device("cuda"), heads)
     return card.is_gpu and is_static and not shape.has_dynamic_rope and not setup.is_deterministic
 
 

@@ -26,8 +26,14 @@ class Flops:
 
 
 def attention_flops(shape: ModelShape, scores: float) -> float:
-    """Two products of a head's width per score, head and layer: queries with keys, weights with values."""
-    return 4.0 * shape.num_hidden_layers * shape.query_size * scores
+    """Two products of a head's width per score, head and layer that attends: queries with keys, weights with values."""
+    attending = [(layer.attention, count) for layer, count in shape.kinds.items() if layer.attention]
+    return 4.0 * scores * sum(count * attention.query_size for attention, count in attending)
+
+
+def state_flops(shape: ModelShape, tokens: float) -> float:
+    """Convolutions and scans of the layers that carry a state. A decoding step, which takes no chunk, has fewer."""
+    return tokens * sum(count * layer.state.flops for layer, count in shape.kinds.items() if layer.state)
 
 
 def forward_flops(shape: ModelShape, spec: PolicySpec, tokens: float, outputs: float, scores: float) -> Flops:
@@ -43,7 +49,7 @@ def forward_flops(shape: ModelShape, spec: PolicySpec, tokens: float, outputs: f
     linear = 2.0 * shape.linear_weights * tokens
     head = 2.0 * shape.vocab_size * shape.hidden_size * outputs
     adapter = 2.0 * adapter_parameters(shape, spec.adapter) * tokens
-    return Flops(linear + head + attention_flops(shape, scores), adapter)
+    return Flops(linear + head + attention_flops(shape, scores) + state_flops(shape, tokens), adapter)
 
 
 def update_flops(
@@ -54,7 +60,7 @@ def update_flops(
     Linear layers: one product forward, one for the gradient of the input, one for that of trained weights, and one
     more forward under checkpoints, where PyTorch stops before the last product of a layer, which nothing needs.
     Attention: two products forward, five backward, as flash attention computes the weights again (arXiv 2307.08691,
-    section 3.1).
+    section 3.1). States: each product of a scan has two for its gradients.
 
     Args:
         shape: of the model.
@@ -66,12 +72,13 @@ def update_flops(
     """
     again = int(spec.gradient_checkpointing)
     trains_all = int(spec.adapter is None)
-    last = shape.linears[-1]
-    skipped, skipped_adapter = shape.num_hidden_layers * last.weights * trains_all, 0
-    if spec.adapter is not None and last in adapted(shape, spec.adapter):
-        skipped_adapter = shape.num_hidden_layers * spec.adapter.rank * last.outputs
+    last = [layer.linears[-1] for layer in shape.layers]
+    skipped, skipped_adapter = trains_all * sum(linear.weights for linear in last), 0
+    if spec.adapter is not None:
+        skipped_adapter = sum(spec.adapter.rank * linear.outputs for linear in adapted(shape, spec.adapter, last))
     linear = 2.0 * tokens * (shape.linear_weights * (2 + again + trains_all) - again * skipped)
     head = 2.0 * shape.vocab_size * shape.hidden_size * outputs * (2 + int(chunked) + trains_all)
     attention = attention_flops(shape, scores) * (1 + 2.5 + again)
     adapter = 2.0 * tokens * (adapter_parameters(shape, spec.adapter) * (3 + again) - again * skipped_adapter)
-    return Flops(linear + head + attention, adapter)
+    states = state_flops(shape, tokens) * (3 + again)
+    return Flops(linear + head + attention + states, adapter)

@@ -9,6 +9,7 @@ those of rank 0, and of every rank where the rows can be divided.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tsr_lightning.estimate.layers import Layer
 from tsr_lightning.estimate.shape import ModelShape
 from tsr_lightning.estimate.weights import ITEMSIZE, adapted
 from tsr_lightning.policy.spec import PolicySpec
@@ -52,8 +53,7 @@ class Unit:
 class Units:
     """A policy's parameters as `policy.sharding` divides them."""
 
-    layer: Unit
-    layers: int
+    layers: tuple[tuple[Unit, int], ...]  # those that differ, and how many there are of each
     rest: Unit  # embedding, final norm and output layer
     head: Parameter  # of `rest`: the output layer, which is the embedding where they are tied
     value_head: Unit  # empty without a critic
@@ -62,7 +62,12 @@ class Units:
     @property
     def model(self) -> tuple[tuple[Unit, int], ...]:
         """The policy's own units, and how many there are of each."""
-        return (self.layer, self.layers), (self.rest, 1)
+        return *self.layers, (self.rest, 1)
+
+    @property
+    def layer(self) -> Unit:
+        """The largest layer."""
+        return max((unit for unit, _ in self.layers), key=lambda unit: unit.shard_bytes(1))
 
     @property
     def passes(self) -> tuple[tuple[Unit, int], ...]:
@@ -89,21 +94,27 @@ def units_of(shape: ModelShape, spec: PolicySpec, *, has_critic: bool, keeps_ref
     def parameter(rows: int, columns: int = 1) -> Parameter:
         return Parameter(rows, columns, item, trains_all)
 
-    layer = [parameter(shape.hidden_size)] * 2 + [parameter(shape.head_dim)] * (2 * shape.has_head_norms)
-    for linear in shape.linears:
-        layer += [parameter(linear.outputs, linear.inputs)] + [parameter(linear.outputs)] * linear.has_bias
-    adapter: list[Parameter] = []
-    if spec.adapter is not None:
-        rank = spec.adapter.rank
-        for linear in adapted(shape, spec.adapter):
-            adapter += [Parameter(rank, linear.inputs, 4, True), Parameter(linear.outputs, rank, 4, True)]
+    def base(layer: Layer) -> list[Parameter]:
+        found = [parameter(*other) for other in layer.others]
+        for linear in layer.linears:
+            found += [parameter(linear.outputs, linear.inputs)] + [parameter(linear.outputs)] * linear.has_bias
+        return found
+
+    def adapter(layer: Layer) -> list[Parameter]:
+        found: list[Parameter] = []
+        if spec.adapter is not None:
+            rank = spec.adapter.rank
+            for linear in adapted(shape, spec.adapter, layer.linears):
+                found += [Parameter(rank, linear.inputs, 4, True), Parameter(linear.outputs, rank, 4, True)]
+        return found
+
     embedding = parameter(shape.vocab_size, shape.hidden_size)
     rest = [embedding] * (1 if shape.tie_word_embeddings else 2) + [parameter(shape.hidden_size)]
     value_head = (Parameter(1, shape.hidden_size, 4, True), Parameter(1, 1, 4, True))
-    copied = layer * shape.num_hidden_layers + rest if keeps_reference and trains_all else []
+    layers = [parameter for layer in shape.layers for parameter in base(layer)]
+    copied = [*layers, *rest] if keeps_reference and trains_all else []
     return Units(
-        layer=Unit((*layer, *adapter)),
-        layers=shape.num_hidden_layers,
+        layers=tuple((Unit((*base(layer), *adapter(layer))), count) for layer, count in shape.kinds.items()),
         rest=Unit(tuple(rest)),
         head=embedding,
         value_head=Unit(value_head if has_critic else ()),

@@ -1,11 +1,14 @@
 """Bytes of weights, adapters, gradients and AdamW's states. Pure functions of a shape and a policy's configuration."""
 
+from collections.abc import Sequence
 from math import ceil
 
 import torch
 
 from tsr_lightning.errors import require
-from tsr_lightning.estimate.shape import Linear, ModelShape
+from tsr_lightning.estimate.layers import Linear
+from tsr_lightning.estimate.shape import ModelShape
+from tsr_lightning.policy.checks import layers_without_adapter
 from tsr_lightning.policy.spec import LoRA, PolicySpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,8 +32,7 @@ def quantised_bytes(shape: ModelShape, spec: PolicySpec) -> int:
     """Bytes of the weights in NF4: those of the linear layers, not the embeddings; 0 without quantisation."""
     if spec.quantisation is None:
         return 0
-    layer = sum(nf4_bytes(linear.weights, spec.quantisation.double_quant) for linear in shape.linears)
-    return shape.num_hidden_layers * layer
+    return sum(nf4_bytes(linear.weights, spec.quantisation.double_quant) for linear in shape.linears)
 
 
 def plain_bytes(shape: ModelShape, spec: PolicySpec) -> int:
@@ -39,26 +41,26 @@ def plain_bytes(shape: ModelShape, spec: PolicySpec) -> int:
     return (shape.parameters - quantised) * ITEMSIZE[spec.dtype]
 
 
-def adapted(shape: ModelShape, adapter: LoRA) -> list[Linear]:
-    """The linear layers of a transformer layer that get an adapter.
+def adapted(shape: ModelShape, adapter: LoRA, linears: Sequence[Linear]) -> list[Linear]:
+    """Those of a model's linear layers that get an adapter.
 
     Raises:
-        ConfigError: for a target that is none of them.
+        ConfigError: for a target that is no linear layer of the model.
     """
-    if isinstance(adapter.target_modules, str):
-        return list(shape.linears)
-    names = [linear.name for linear in shape.linears]
-    for target in adapter.target_modules:
+    refused = layers_without_adapter(shape.config.model_type)
+    names = list(dict.fromkeys(linear.name for layer in shape.kinds for linear in layer.linears))
+    targets = names if isinstance(adapter.target_modules, str) else adapter.target_modules
+    for target in targets:
         remedy = f'estimates know {", ".join(names)} and "all-linear"; choose from these'
         require(target in names, "model.policy.adapter.target_modules", target, remedy)
-    return [linear for linear in shape.linears if linear.name in adapter.target_modules]
+    return [linear for linear in linears if linear.name in targets and linear.name not in refused]
 
 
 def adapter_parameters(shape: ModelShape, adapter: LoRA | None) -> int:
-    """L · Σ r·(in + out) over the layers with an adapter (arXiv 2106.09685); 0 without one."""
+    """Σ r·(in + out) over the linear layers with an adapter (arXiv 2106.09685); 0 without one."""
     if adapter is None:
         return 0
-    return shape.num_hidden_layers * sum(adapter.rank * (one.inputs + one.outputs) for one in adapted(shape, adapter))
+    return sum(adapter.rank * (one.inputs + one.outputs) for one in adapted(shape, adapter, shape.linears))
 
 
 def trained_bytes(shape: ModelShape, spec: PolicySpec) -> int:
