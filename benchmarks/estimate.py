@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.optim import AdamW
 from transformers import AutoModelForCausalLM
 
-from benchmarks.live_tensors import LiveTensors
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.estimate import make_parser, setup_of
@@ -38,6 +37,7 @@ from tsr_lightning.estimate.card_memory import CardMemory, Part, memory, pass_si
 from tsr_lightning.estimate.cards import Machine, machine_of
 from tsr_lightning.estimate.decode_steps import decode_seconds
 from tsr_lightning.estimate.hours import update_seconds
+from tsr_lightning.estimate.live_tensors import LiveTensors
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.shape import ModelShape, shape_of
 from tsr_lightning.estimate.weights import DTYPES

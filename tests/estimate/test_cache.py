@@ -12,7 +12,7 @@ from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.engines.transformers.cache import PrefixCache
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
-from tsr_lightning.estimate.card_memory import buffer_tokens, slots
+from tsr_lightning.estimate.caches import buffer_tokens, slots
 from tsr_lightning.estimate.shape import shape_of
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec

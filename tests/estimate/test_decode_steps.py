@@ -8,7 +8,6 @@ import torch
 from small_models import KINDS, TOKENIZER, saved_model
 from transformers import Qwen2Config
 
-from benchmarks.live_tensors import LiveTensors
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.engines.base import Prompt
@@ -16,6 +15,7 @@ from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.estimate.cards import CARDS
 from tsr_lightning.estimate.decode_steps import CAPTURE_STEPS, decode_seconds, is_captured, launches, operators
 from tsr_lightning.estimate.here import card_here
+from tsr_lightning.estimate.live_tensors import LiveTensors
 from tsr_lightning.estimate.lookup import published_config
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.shape import shape_of

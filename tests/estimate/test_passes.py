@@ -9,9 +9,10 @@ from small_models import KINDS, policy, saved_model, sequences, size_of
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.live_tensors import LiveTensors
+from tsr_lightning.batching.packing import Packed
 from tsr_lightning.estimate.activations import Activations
 from tsr_lightning.estimate.flops import forward_flops, update_flops
+from tsr_lightning.estimate.live_tensors import LiveTensors
 from tsr_lightning.estimate.shape import shape_of
 from tsr_lightning.policy.model import Policy
 
@@ -23,8 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved_model(tmp_path_factory.mktemp("model"))
 
 
-def loss(policy: Policy) -> Tensor:
-    out = policy.outputs(PACKED, 1.0, entropies=True)
+def loss(policy: Policy, packed: Packed = PACKED) -> Tensor:
+    out = policy.outputs(packed, 1.0, entropies=True)
     return out.logprobs.sum() + out.values.sum() + out.entropies.sum()
 
 
@@ -35,7 +36,7 @@ def owned(policy: Policy) -> Iterator[Tensor]:
         yield from (value for value in vars(module).values() if isinstance(value, Tensor))
 
 
-def saved_bytes(policy: Policy) -> int:
+def saved_bytes(policy: Policy, packed: Packed = PACKED) -> int:
     """Of all that autograd keeps from the forward to the backward pass, each tensor once."""
     known = {tensor.untyped_storage().data_ptr() for tensor in owned(policy)}
     saved: dict[int, tuple[int, Tensor]] = {}
@@ -47,7 +48,7 @@ def saved_bytes(policy: Policy) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = loss(policy)
+        result = loss(policy, packed)
     assert result.requires_grad
     return sum(size for size, _ in saved.values())
 
@@ -109,7 +110,8 @@ def test_flops_are_those_that_pytorch_counts(kind: str, checkpointing: bool, fol
     whole = update_flops(shape, model.spec, size.tokens, size.outputs, 0, chunked=False)
     first = 0  # the embeddings of a frozen model need no gradient, so neither do the first layer's q, k and v of them
     if model.spec.adapter is not None and not checkpointing:
-        first = sum(2 * size.tokens * (one.weights + model.spec.adapter.rank * one.inputs) for one in shape.layers[0].linears[:3])
+        rank, linears = model.spec.adapter.rank, shape.layers[0].linears[:3]
+        first = sum(2 * size.tokens * (one.weights + rank * one.inputs) for one in linears)
     assert products(counter) == pytest.approx(whole.total + 2 * critic - first, rel=1e-9)
 
 

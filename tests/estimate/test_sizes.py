@@ -11,7 +11,8 @@ from commands import QUICK, tsr
 
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.estimate import setup_of
-from tsr_lightning.estimate.card_memory import GIB, memory, wanted_cache_mib
+from tsr_lightning.estimate.caches import wanted_cache_mib
+from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.cards import CARDS
 from tsr_lightning.estimate.chosen_sizes import sized
 from tsr_lightning.estimate.here import card_here, whole_card

@@ -7,6 +7,7 @@ without sharing a prefix, b bytes of the weights' dtype, r an adapter's rank.
 
 from dataclasses import dataclass
 
+from tsr_lightning.estimate.layers import Layer
 from tsr_lightning.estimate.shape import ModelShape
 from tsr_lightning.estimate.weights import ITEMSIZE, adapted
 from tsr_lightning.policy.causal_lm import CHUNK_LOGITS
@@ -23,6 +24,7 @@ class PassSize:
     tokens: int  # T
     outputs: int  # N
     attended: int  # A: a sequence that adds most of its tokens attends as a whole
+    rows: int = 0  # tokens that recurrent layers compute, with padding
 
 
 @dataclass(frozen=True)
@@ -46,31 +48,37 @@ class Activations:
         Without checkpoints: (L-1) layers over T tokens, the last layer's keys and values over T and the rest of it over
         N, and the last norm over N. With them: the input of each layer, and the last norm, over T.
         """
-        hidden, item = self.shape.hidden_size, self._item
-        # the output embedding's input: for its gradient, or where chunks of logits are computed again
-        chunked = size.outputs > self.rows_at_once
-        head = size.outputs * hidden * item * (self._trains_all or (chunked and item != 4))
-        critic = size.outputs * hidden * 4 * (item != 4 or not self._trains_all)
+        hidden, item, head = self.shape.hidden_size, self._item, self.head(size)
         if self.spec.gradient_checkpointing:
-            return self.shape.num_hidden_layers * size.tokens * hidden * item + self._norm(size.tokens) + head + critic
+            return self.shape.num_hidden_layers * size.tokens * hidden * item + self._norm(size.tokens) + head
         angles = 2 * (size.tokens + size.outputs) * self.shape.head_dim * item
         # the embeddings of a frozen model need no gradient, so the first norm keeps nothing
         first = 0 if self._trains_all else self._norm(size.tokens)
         layers = (self.shape.num_hidden_layers - 1) * self.layer(size) + self._last_layer(size) - first
-        return layers + self._norm(size.outputs) + head + critic + angles
+        return layers + self._norm(size.outputs) + head + angles
+
+    def head(self, size: PassSize) -> int:
+        """Inputs of the output embedding, for its gradient or where chunks of logits are computed again, and of the
+        value head."""
+        hidden, item = self.shape.hidden_size, self._item
+        chunked = size.outputs > self.rows_at_once
+        critic = size.outputs * hidden * 4 * (item != 4 or not self._trains_all)
+        return size.outputs * hidden * item * (self._trains_all or (chunked and item != 4)) + critic
 
     def layer(self, size: PassSize) -> int:
         """Bytes of one layer over T tokens: two norms, inputs of linear layers, attention, and the gated product."""
         inputs = sum(self._inputs(names, size.tokens) for names in _SHARED_INPUTS)
-        return 2 * self._norm(size.tokens) + inputs + self._attention(size.attended) + self._gated(size.tokens)
+        [kind] = self.shape.kinds
+        return 2 * self._norm(size.tokens) + inputs + self._attention(kind, size.attended) + self._gated(size.tokens)
 
     def _last_layer(self, size: PassSize) -> int:
         """Bytes of the last layer, where only N tokens have queries."""
+        [kind] = self.shape.kinds
         on_all = self._norm(size.tokens) + self._inputs(("k_proj", "v_proj"), size.tokens)
         names = (("q_proj",), *_SHARED_INPUTS[1:])
         on_outputs = self._norm(size.outputs) + sum(self._inputs(each, size.outputs) for each in names)
         spread = size.outputs * self.shape.query_size * self._item  # queries before they are put at their places
-        return on_all + on_outputs + self._gated(size.outputs) + self._attention(size.attended) + spread
+        return on_all + on_outputs + self._gated(size.outputs) + self._attention(kind, size.attended) + spread
 
     def _norm(self, rows: int) -> int:
         """RMSNorm: its input and the inverse root in float32; where its weight is trained, the normalised input too."""
@@ -97,10 +105,11 @@ class Activations:
         """silu(gate) · up: gate, its silu, and up. Their product is the input of the layer after it."""
         return rows * 3 * self.shape.intermediate_size * self._item
 
-    def _attention(self, attended: int) -> int:
+    def _attention(self, layer: Layer, attended: int) -> int:
         """Queries, keys and values repeated for the heads that share them, outputs, and the softmax's log-sums in
         float32 (FlashAttention, arXiv 2205.14135)."""
-        return attended * (4 * self.shape.query_size * self._item + 4 * self.shape.num_attention_heads)
+        own = layer.attention
+        return 0 if own is None else attended * (4 * own.query_size * self._item + 4 * own.heads)
 
     def working(self, size: PassSize) -> int:
         """Bytes that the backward pass of a layer works with, beside what is saved.

@@ -8,16 +8,15 @@ alone (`estimate.sharded`).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
-from tsr_lightning.engines.transformers.cache import BUFFER_SHARE
 from tsr_lightning.engines.transformers.engine import PREFILL_TOKENS, SAMPLED_LOGITS
-from tsr_lightning.engines.transformers.kv_store import KVShape, LayerShape
-from tsr_lightning.estimate.activations import Activations, PassSize
+from tsr_lightning.estimate.activations import PassSize
 from tsr_lightning.estimate.cards import Card
+from tsr_lightning.estimate.recurrent_activations import RecurrentActivations, activations_of
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.sharded import NamedBytes, Shards, largest
 from tsr_lightning.estimate.weights import (
-    DTYPES,
     ITEMSIZE,
     adapter_parameters,
     critic_bytes,
@@ -26,6 +25,7 @@ from tsr_lightning.estimate.weights import (
     trained_bytes,
 )
 from tsr_lightning.modeling.buckets import MASK_ELEMENTS
+from tsr_lightning.modeling.state_rows import ROW_PADDING
 
 GIB = 2**30
 _SAMPLING_BYTES = 32  # per logit: log-probabilities in float32, and sums of probabilities in float64 with two copies
@@ -93,41 +93,6 @@ def _sharded(setup: Setup, shards: Shards) -> CardMemory:
     )
 
 
-def kv_shape(setup: Setup) -> KVShape:
-    """Returns what the engine stores of a token: keys and values of all layers, and a hidden state."""
-    shape, dtype = setup.shape, DTYPES[setup.spec.dtype]
-    heads, width = shape.num_key_value_heads, shape.head_dim
-    return KVShape((LayerShape(heads, width, width),) * shape.num_hidden_layers, dtype, shape.hidden_size, dtype)
-
-
-def buffer_tokens(setup: Setup) -> int:
-    """Tokens of the decode buffer: of all responses that are generated at once, their prompts and all that they may
-    become."""
-    return int(setup.engine.cache_mib * 2**20 * BUFFER_SHARE) // kv_shape(setup).token_bytes
-
-
-def slots(setup: Setup) -> int:
-    """Tokens of prefixes that the cache keeps."""
-    return int(setup.engine.cache_mib * 2**20 * (1 - BUFFER_SHARE)) // kv_shape(setup).slot_bytes
-
-
-def wanted_cache_mib(setup: Setup, ranks: int = 1) -> int:
-    """`kv_cache_mib` with which nothing is computed twice, and as many responses are generated at once as the searches
-    side by side or `max_num_seqs` allow."""
-    case, stored, most = setup.worst, kv_shape(setup), 0.0
-    for entries, _ in setup.distinct_entries:
-        rollout = setup.rollout(entries, case)
-        searches = -(-setup.instances // ranks) * sum(entry.count for entry in entries)
-        share = min(setup.concurrency, searches) / max(1, setup.instances * sum(entry.count for entry in entries))
-        for wave in rollout.waves:
-            responses = min(setup.engine.max_num_seqs, share * wave.responses)
-            prompts = responses * wave.prompts / wave.responses
-            tokens = prompts * wave.prompt_tokens + responses * setup.max_response_tokens
-            held = share * wave.held(rollout.response) * stored.slot_bytes / (1 - BUFFER_SHARE)
-            most = max(most, held, tokens * stored.token_bytes / BUFFER_SHARE)
-    return int(most / 2**20) + 1
-
-
 def largest_cache_mib(setup: Setup, card: Card, ranks: int = 1) -> int:
     """The largest `kv_cache_mib` that fits on the card; below 1 where nothing fits."""
     of_card = memory(setup, ranks)
@@ -146,7 +111,15 @@ def pass_size(setup: Setup, ranks: int = 1) -> PassSize:
         minibatch = trained.packed / setup.updates.minibatches / ranks
         tokens = max(trained.longest, min(setup.updates.tokens_at_once, minibatch))
         share = tokens / trained.packed
-        found.append(PassSize(round(tokens), round(share * trained.outputs), round(share * trained.unshared)))
+        sequences = ceil(share * trained.sequences)
+        found.append(
+            PassSize(
+                round(tokens),
+                round(share * trained.outputs),
+                round(share * trained.unshared),
+                round(tokens * ROW_PADDING) + sequences * setup.shape.chunk,
+            )
+        )
     return max(found, key=lambda size: size.tokens)
 
 
@@ -176,9 +149,11 @@ def _autocast(setup: Setup) -> NamedBytes:
 
 
 def _rollout(setup: Setup) -> tuple[Part, ...]:
+    states = setup.engine.state_cache_mib if setup.shape.is_recurrent else 0
     sampled = min(SAMPLED_LOGITS, setup.engine.max_num_seqs * setup.shape.vocab_size)
     return _parts(
         ("keys, values and decode buffer (kv_cache_mib)", setup.engine.cache_mib * 2**20),
+        ("states of recurrent layers (state_cache_mib)", states * 2**20),
         ("a pass over prompts, or sampling", max(_prefill(setup), _SAMPLING_BYTES * sampled)),
     )
 
@@ -188,7 +163,7 @@ def _prefill(setup: Setup) -> int:
 
     The first has three tensors as wide as the intermediate size; an adapter adds its output, that scaled and the sum,
     and for another dtype than its own float32 a cast of it. Attention has a mask, and again one for the heads that
-    share keys.
+    share keys. A layer with a state works in padded rows.
     """
     shape, adapter, item = setup.shape, setup.spec.adapter, ITEMSIZE[setup.spec.dtype]
     longest = max(setup.worst.episode.prompt(depth) for depth in range(setup.worst.episode.turns))
@@ -197,7 +172,10 @@ def _prefill(setup: Setup) -> int:
     narrow = shape.hidden_size * (4 * item + 4 * (adapter is not None and item == 2))
     sizes = 3 * shape.hidden_size + 3 * shape.query_size + 2 * shape.key_size
     mask = min(MASK_ELEMENTS, rows * longest) * (1 + shape.num_attention_heads // shape.num_key_value_heads)
-    return max(rows * (shape.intermediate_size * wide + narrow), (rows * sizes + mask) * item)
+    layer = 0
+    if shape.is_recurrent:
+        layer = RecurrentActivations(shape, setup.spec).prefill(round(rows * ROW_PADDING) + shape.chunk)
+    return max(layer, rows * (shape.intermediate_size * wide + narrow), (rows * sizes + mask) * item)
 
 
 def _backward(setup: Setup, ranks: int) -> tuple[Part, ...]:
@@ -207,7 +185,7 @@ def _backward(setup: Setup, ranks: int) -> tuple[Part, ...]:
 
 def _update_parts(setup: Setup, ranks: int) -> tuple[NamedBytes, NamedBytes, NamedBytes]:
     """Bytes that a backward pass keeps, and that scoring and then a layer's backward pass work with."""
-    activations, size = Activations(setup.shape, setup.spec), pass_size(setup, ranks)
+    activations, size = activations_of(setup.shape, setup.spec), pass_size(setup, ranks)
     how = "checkpoints" if setup.spec.gradient_checkpointing else "activations"  # of `pass_size`
     return (
         (how, activations.saved(size)),

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from tsr_lightning.estimate.card_memory import GIB, memory, pass_size, wanted_cache_mib
+from tsr_lightning.estimate.caches import wanted_cache_mib
+from tsr_lightning.estimate.card_memory import GIB, memory, pass_size
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.setup import Setup
 

@@ -5,9 +5,10 @@ from collections import Counter
 import torch
 
 from tsr_lightning.engines.transformers.static_backend import StepRounding
-from tsr_lightning.estimate.card_memory import kv_shape
+from tsr_lightning.estimate.caches import kv_shape
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.flops import Flops, forward_flops
+from tsr_lightning.estimate.meta_pass import counts_of
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.shape import ModelShape
 from tsr_lightning.estimate.weights import DTYPES, ITEMSIZE, adapter_parameters, plain_bytes, quantised_bytes
@@ -20,6 +21,7 @@ from tsr_lightning.policy.spec import PolicySpec
 # PyTorch operators of a step, which tests/estimate/test_decode_steps.py counts: of a layer, of all else, and those that
 # bfloat16 adds
 _LAYER_OPERATORS, _ADAPTER_OPERATORS, _NF4_OPERATORS, _OTHER_OPERATORS = 78, 42, 7, 74
+_ATTENTION_OPERATORS = 18  # of an attending layer, in the engine's own attention
 _LAYER_CASTS, _ADAPTER_CASTS, _OTHER_CASTS = 4, 14, 5
 # Further host time of an NF4 layer with an adapter, measured on an H200 with bitsandbytes 0.50 (docs/estimate.md)
 NF4_LAYER_SECONDS = 4.4e-3
@@ -53,7 +55,8 @@ def is_captured(setup: Setup, card: Card) -> bool:
     heads = HeadShape(
         DTYPES[setup.spec.dtype], shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim, shape.head_dim
     )
-    is_static = not shape.is_recurrent and kernels in (Kernels.AUTO, Kernels.FLEX) and flex.supports(torch.device("cuda"), heads)
+    is_static = kernels in (Kernels.AUTO, Kernels.FLEX) and flex.supports(torch.device("cuda"), heads)
+    is_static &= not shape.is_recurrent
     return card.is_gpu and is_static and not shape.has_dynamic_rope and not setup.is_deterministic
 
 
@@ -72,10 +75,11 @@ def launches(wave: Wave, steps: int, batches: int) -> tuple[int, int]:
 
 def device_seconds(setup: Setup, wave: Wave, responses: float, longest: int, card: Card) -> float:
     """Seconds that the card takes for one step: it reads the weights and the visible keys and values (siblings share
-    their prompt's), or computes, whichever takes longer."""
+    their prompt's), and reads and writes states, or it computes, whichever takes longer."""
     siblings = max(1.0, wave.responses / wave.prompts)
     seen = responses / siblings * wave.prompt_tokens + responses * longest / 2
-    read = weights_read(setup.shape, setup.spec) + seen * kv_shape(setup).token_bytes
+    states = 2 * responses * setup.shape.state_bytes(ITEMSIZE[setup.spec.dtype])
+    read = weights_read(setup.shape, setup.spec) + seen * kv_shape(setup).token_bytes + states
     scores = responses * (wave.prompt_tokens + longest / 2)
     flops = forward_flops(setup.shape, setup.spec, responses, responses, scores)
     return max(read / (card.bandwidth * card.bandwidth_share), flop_seconds(flops, setup.spec, card))
@@ -95,19 +99,31 @@ def weights_read(shape: ModelShape, spec: PolicySpec) -> float:
 
 def host_seconds(shape: ModelShape, spec: PolicySpec, card: Card) -> float:
     """Host time of a step whose kernels start one by one."""
-    nf4 = 0.0 if spec.quantisation is None else shape.num_hidden_layers * NF4_LAYER_SECONDS
+    nf4 = 0.0 if spec.quantisation is None else len(shape.linears) * NF4_LAYER_SECONDS / _NF4_OPERATORS
     return operators(shape, spec) * card.operator_seconds + nf4
 
 
 def operators(shape: ModelShape, spec: PolicySpec) -> int:
     """Counts PyTorch's operators in one step."""
     casts = spec.dtype == "bfloat16"
+    if shape.is_recurrent:
+        return _recurrent_operators(shape, spec) + _OTHER_OPERATORS + casts * _OTHER_CASTS
     layer = _LAYER_OPERATORS + casts * _LAYER_CASTS
     if spec.adapter is not None:
         layer += _ADAPTER_OPERATORS + casts * _ADAPTER_CASTS
     if spec.quantisation is not None:
         layer += _NF4_OPERATORS
     return shape.num_hidden_layers * layer + _OTHER_OPERATORS + casts * _OTHER_CASTS
+
+
+def _recurrent_operators(shape: ModelShape, spec: PolicySpec) -> int:
+    """Counts those of the layers of a model that runs transformers' own code."""
+    nf4 = len(shape.linears) if spec.quantisation is not None else 0
+    counts = counts_of(shape, spec).layers
+    return nf4 + sum(
+        count * (counts[layer].operators + _ATTENTION_OPERATORS * (layer.attention is not None))
+        for layer, count in shape.kinds.items()
+    )
 
 
 def flop_seconds(flops: Flops, spec: PolicySpec, card: Card) -> float:

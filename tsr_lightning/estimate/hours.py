@@ -7,11 +7,12 @@ latencies are left out. Environments are too: theirs is the CPU's time. So are c
 from dataclasses import dataclass
 from math import ceil
 
-from tsr_lightning.estimate.activations import Activations
-from tsr_lightning.estimate.card_memory import buffer_tokens, pass_size, slots
+from tsr_lightning.estimate.caches import buffer_tokens, slots, state_counts
+from tsr_lightning.estimate.card_memory import pass_size
 from tsr_lightning.estimate.cards import Machine
 from tsr_lightning.estimate.decode_steps import decode_seconds, flop_seconds, host_seconds
 from tsr_lightning.estimate.flops import forward_flops, update_flops
+from tsr_lightning.estimate.recurrent_activations import activations_of
 from tsr_lightning.estimate.setup import Case, Setup
 from tsr_lightning.estimate.units import Units, shard_bytes
 from tsr_lightning.estimate.workload import RolloutTokens, TrainedTokens, Wave
@@ -102,10 +103,13 @@ def rollout_seconds(
     part = share / rounds
     prefill = decode = 0.0
     most = 0
+    states = state_counts(setup)
     is_cached = True
     for wave in tokens.waves:
         prompts, new = (wave.new_prompts, wave.new_tokens) if is_cached else (wave.prompts, wave.prompt_tokens)
-        is_cached = part * wave.held(tokens.response) <= slots(setup)  # so that the next wave finds its prefixes
+        # so that the next wave finds its prefixes
+        is_cached = part * wave.held(tokens.response) <= slots(setup)
+        is_cached &= states is None or part * wave.ends <= states.prefixes
         scores = part * prompts * new * (wave.prompt_tokens - new / 2)
         flops = forward_flops(setup.shape, setup.spec, part * prompts * new, part * wave.prompts, scores)
         prefill += rounds * flop_seconds(flops, setup.spec, card)
@@ -119,12 +123,15 @@ def rollout_seconds(
 
 
 def responses_at_once(setup: Setup, wave: Wave) -> int:
-    """Responses that `max_num_seqs` and the decode buffer allow: a prompt's row has its tokens and as many as all of
-    its responses may have (`TransformersEngine._chunks`)."""
+    """Responses that `max_num_seqs`, the decode buffer and the states allow: a prompt's row has its tokens and as many
+    as all of its responses may have (`TransformersEngine._chunks`)."""
     room, limit = buffer_tokens(setup), setup.max_response_tokens
     siblings = max(1, wave.responses // wave.prompts)
     prompts = room // (wave.prompt_tokens + siblings * limit)
     fitting = prompts * siblings if prompts else (room - wave.prompt_tokens) // limit
+    states = state_counts(setup)
+    if states is not None:
+        fitting = min(fitting, states.rows, states.groups * siblings)
     return max(1, min(setup.engine.max_num_seqs, fitting))
 
 
@@ -138,7 +145,7 @@ def update_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> fl
     """Forward and backward passes of all epochs of the updates; the largest of what the card, the host, and FSDP2's
     collectives take, which run side by side."""
     size = pass_size(setup, machine.count)
-    chunked = size.outputs > Activations(setup.shape, setup.spec).rows_at_once
+    chunked = size.outputs > activations_of(setup.shape, setup.spec).rows_at_once
     flops = update_flops(setup.shape, setup.spec, trained.packed, trained.outputs, trained.scores, chunked=chunked)
     passes = setup.updates.epochs * max(setup.updates.minibatches, ceil(trained.packed / max(1, size.tokens)))
     host = passes / machine.count * _UPDATE_FACTOR * host_seconds(setup.shape, setup.spec, machine.card)

@@ -140,8 +140,13 @@ def gated_mlp(
     def part(config: Any) -> Layer:
         hidden, wide, has_bias = config.hidden_size, width(config), bias(config)
         gate, up, down = names
-        sizes = (gate, hidden, wide), (up, hidden, wide), (down, wide, hidden)
-        return Layer(tuple(Linear(*size, has_bias) for size in sizes))
+        return Layer(
+            (
+                Linear(gate, hidden, wide, has_bias),
+                Linear(up, hidden, wide, has_bias),
+                Linear(down, wide, hidden, has_bias),
+            )
+        )
 
     return part
 
@@ -193,9 +198,7 @@ def gated_delta_net(config: Any) -> Layer:
             Linear("out_proj", heads * values, hidden),
         ),
         (*_convolution(channels, kernel), (heads, 1), (heads, 1), (values, 1)),  # the step's bias, A, and a norm
-        state=State(
-            channels * kernel, heads * keys * values, heads * scan + 2 * channels * kernel, chunk=_DELTA_CHUNK
-        ),
+        state=State(channels * kernel, heads * keys * values, heads * scan + 2 * channels * kernel, chunk=_DELTA_CHUNK),
     )
 
 
@@ -226,9 +229,7 @@ def mamba2(inner: Callable[[Any], int], output_bias: Callable[[Any], bool], has_
                 *((heads, 1),) * 3,  # the step's bias, A, and D
                 *((wide, 1),) * has_norm(config),
             ),
-            state=State(
-                channels * kernel, heads * width * numbers, heads * scan + 2 * channels * kernel, chunk=chunk
-            ),
+            state=State(channels * kernel, heads * width * numbers, heads * scan + 2 * channels * kernel, chunk=chunk),
         )
 
     return part

@@ -3,15 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tsr_lightning.estimate.card_memory import (
-    GIB,
-    CardMemory,
-    Part,
-    largest_cache_mib,
-    memory,
-    slots,
-    wanted_cache_mib,
-)
+from tsr_lightning.estimate.caches import slots, state_counts, state_mib, wanted_cache_mib, wanted_state_mib
+from tsr_lightning.estimate.card_memory import GIB, CardMemory, Part, largest_cache_mib, memory
 from tsr_lightning.estimate.cards import Card, Machine
 from tsr_lightning.estimate.decode_steps import CAPTURE_STEPS, NF4_LAYER_SECONDS, is_captured
 from tsr_lightning.estimate.hours import EpochSeconds, Hours, hours
@@ -111,6 +104,14 @@ def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
         f"kv_cache_mib is {setup.engine.cache_mib:,}, or {slots(setup):,} tokens of prefixes; in the worst case no "
         f"prefix is computed twice and max_num_seqs responses run at once from {wanted}"
     )
+    states = state_counts(setup)
+    if states is not None:
+        wanted = ", ".join(f"{wanted_state_mib(setup, count):,} on {_cards(count)}" for count in ranks)
+        lines.append(
+            f"state_cache_mib is {setup.engine.state_cache_mib:,}, or {states.prefixes:,} states of prefixes and "
+            f"{states.rows:,} of responses at once, {state_mib(setup):.1f} MiB each; in the worst case none is "
+            f"computed twice and as many responses run at once as keys and values allow from {wanted}"
+        )
     return lines
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tsr_lightning.estimate.caches import least_state_mib
 from tsr_lightning.estimate.card_memory import memory, pass_size
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.setup import Setup
@@ -60,3 +61,7 @@ def _changes(setup: Setup, ranks: int) -> Iterator[tuple[str, Setup]]:
         half = setup.engine.cache_mib // 2
         engine = replace(setup.engine, kv_cache_mib=half)
         yield f"data.engine.init_args.kv_cache_mib {half}", replace(setup, engine=engine)
+    half = setup.engine.state_cache_mib // 2
+    if setup.shape.is_recurrent and half >= least_state_mib(setup):
+        engine = replace(setup.engine, state_cache_mib=half)
+        yield f"data.engine.init_args.state_cache_mib {half}", replace(setup, engine=engine)

@@ -56,6 +56,11 @@ class ModelShape:
         return any(layer.state for layer in self.kinds)
 
     @property
+    def chunk(self) -> int:
+        """Tokens of the longest chunk in which a state is computed; 0 where there is none."""
+        return max((layer.state.chunk for layer in self.kinds if layer.state), default=0)
+
+    @property
     def query_size(self) -> int:
         return self.num_attention_heads * self.head_dim
 

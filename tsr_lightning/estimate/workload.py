@@ -78,6 +78,11 @@ class Wave:
     prompt_tokens: int  # of each prompt
     new_tokens: int  # of each new prompt, where prefixes are shared
 
+    @property
+    def ends(self) -> int:
+        """Ends of prompts and responses, after which the engine keeps the states of recurrent layers."""
+        return self.prompts + self.responses
+
     def held(self, response: int) -> int:
         """Tokens whose keys the cache has to hold for the next wave to find its prefixes: every prompt and every
         response, as it is not known before which of them search goes on with."""
@@ -152,6 +157,7 @@ class TrainedTokens:
     outputs: int  # sampled tokens
     scores: float  # products of a query and a key: half the square of each sequence
     longest: int  # of a sequence
+    sequences: int = 0
 
 
 def trained_tokens(
@@ -162,7 +168,7 @@ def trained_tokens(
 
     A group's sequences share the first prompt; those whose context was cut share the system message alone.
     """
-    packed = unshared = outputs = longest = 0
+    packed = unshared = outputs = longest = sequences = 0
     scores = 0.0
     first, system = episode.prompt(0), episode.tokens.system
     for entry in entries:
@@ -182,8 +188,14 @@ def trained_tokens(
         unshared += entry.count * sum(lengths)
         scores += entry.count * sum(length**2 / 2 for length in lengths)
         longest = max([longest, *lengths])
+        sequences += entry.count * len(lengths)
     return TrainedTokens(
-        groups * (packed + (first if packed else 0)), groups * unshared, groups * outputs, groups * scores, longest
+        packed=groups * (packed + (first if packed else 0)),
+        unshared=groups * unshared,
+        outputs=groups * outputs,
+        scores=groups * scores,
+        longest=longest,
+        sequences=groups * sequences,
     )
 
 

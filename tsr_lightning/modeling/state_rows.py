@@ -17,6 +17,7 @@ from tsr_lightning.modeling.segments import Segment
 
 _LEAST = 8  # tokens: a shorter piece between branch points is computed again in each branch, in fewer and longer rows
 _PADDED = Rounding(least=8, per_octave=4)
+ROW_PADDING = 1.25  # the most that it adds to a row, whose length may be just beyond a power of two
 NO_STATE = -1  # the start of a sequence
 
 

@@ -23,6 +23,7 @@ def with_adapter(base: PreTrainedModel, adapter: LoRA) -> PeftModel:
         lora_dropout=adapter.dropout,
     )
     with warnings.catch_warnings():  # peft adds patterns for experts in one tensor, to which it gives no adapter here
+        warnings.simplefilter("ignore", FutureWarning)  # and asks for checkpointing by a name that transformers changed
         warnings.filterwarnings("ignore", r"The following (rank|alpha)_pattern keys did not match", RuntimeWarning)
         model = get_peft_model(base, config)
     assert isinstance(model, PeftModel)

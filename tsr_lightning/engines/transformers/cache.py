@@ -12,7 +12,7 @@ from tsr_lightning.engines.local_model import Model, autocast_dtype
 from tsr_lightning.engines.transformers.cuda_graphs import CudaGraphs, Direct, Replay
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore, LayerShape
 from tsr_lightning.engines.transformers.native_backend import NativeBackend, NativeDecode
-from tsr_lightning.engines.transformers.state_store import StateStore
+from tsr_lightning.engines.transformers.state_store import StateCounts, StateStore
 from tsr_lightning.engines.transformers.static_backend import StaticBackend, StaticDecode, StepRounding
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend, TorchDecode
 from tsr_lightning.engines.transformers.trie import CachedSequence, Trie
@@ -23,7 +23,6 @@ from tsr_lightning.modeling.flex import HeadShape
 from tsr_lightning.modeling.recurrence import MixerState, mixers, run_rows
 
 _MIB = 2**20
-_STATES_OF_A_GROUP = 3  # before its prompt, where that parts from another one, and after it
 STATE_CACHE_MIB = 2048
 BUFFER_SHARE = 1 / 3  # of the memory, for the decode buffer of a backend that needs one
 
@@ -89,16 +88,9 @@ class PrefixCache:
         self.most_groups = self.most_rows = 2**62  # of responses that are sampled at once
         if probe.states:
             state_bytes = sum(tensor.nbytes for state in probe.states.values() for tensor in state.tensors())
-            count = int(state_cache_mib * _MIB) // state_bytes
-            require(
-                count >= 2 * _STATES_OF_A_GROUP,
-                "Transformers.state_cache_mib",
-                state_cache_mib,
-                f"a state of this model's recurrent layers takes {state_bytes / _MIB:.1f} MiB, so give "
-                f"{int(2 * _STATES_OF_A_GROUP * state_bytes / _MIB) + 1} or more",
-            )
-            self.states = StateStore(probe.states, count // 2)
-            self.most_groups, self.most_rows = count // 2 // _STATES_OF_A_GROUP, count - count // 2
+            counts = StateCounts.within(state_cache_mib, state_bytes)
+            self.states = StateStore(probe.states, counts.prefixes)
+            self.most_groups, self.most_rows = counts.groups, counts.rows
 
     @property
     def used_bytes(self) -> int:

@@ -7,17 +7,52 @@ what comes after is computed again; the least recently used states are dropped.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tsr_lightning.errors import require
 from tsr_lightning.modeling.recurrence import MixerState, TreeRecurrence, run_rows, steps_exactly
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.modeling.state_rows import NO_STATE, plan_rows
 
+_MIB = 2**20
+STATES_OF_A_GROUP = 3  # before its prompt, where that parts from another one, and after it
 States = dict[nn.Module, MixerState]  # of each mixer, for as many prefixes
+
+
+@dataclass(frozen=True)
+class StateCounts:
+    """How many states are kept, and of responses that are sampled at once."""
+
+    prefixes: int
+    groups: int  # at once
+    rows: int  # responses at once
+
+    @classmethod
+    def within(cls, state_cache_mib: int, state_bytes: int) -> "StateCounts":
+        """Counts of states of a size in memory of a size, half of it for prefixes.
+
+        Raises:
+            ConfigError: there is no room for the states of one group.
+        """
+        count = int(state_cache_mib * _MIB) // state_bytes
+        require(
+            count >= 2 * STATES_OF_A_GROUP,
+            "Transformers.state_cache_mib",
+            state_cache_mib,
+            f"a state of this model's recurrent layers takes {state_bytes / _MIB:.1f} MiB, so give "
+            f"{cls.least_mib(state_bytes)} or more",
+        )
+        return cls(count // 2, count // 2 // STATES_OF_A_GROUP, count - count // 2)
+
+    @staticmethod
+    def least_mib(state_bytes: int) -> int:
+        """Memory for the states of one group."""
+        return int(2 * STATES_OF_A_GROUP * state_bytes / _MIB) + 1
 
 
 class StateStore:
