@@ -54,6 +54,23 @@ PUBLISHED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "qwen3",
         {**_QWEN3, "hidden_size": 4096, "intermediate_size": 12288, "tie_word_embeddings": False},
     ),
+    "Qwen/Qwen3.5-0.8B": (
+        "qwen3_5_text",  # without its part for images, which no policy has
+        {
+            **{"num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256},
+            **{"linear_num_key_heads": 16, "linear_num_value_heads": 16, "max_position_embeddings": 262144},
+            **{"hidden_size": 1024, "intermediate_size": 3584, "vocab_size": 248320, "tie_word_embeddings": True},
+        },
+    ),
+    "LiquidAI/LFM2-1.2B": (
+        "lfm2",
+        {
+            **{"num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8},
+            **{"hidden_size": 2048, "intermediate_size": 12288, "vocab_size": 65536, "tie_word_embeddings": True},
+            "layer_types": ["full_attention" if i in (2, 5, 8, 10, 12, 14) else "conv" for i in range(16)],
+            "max_position_embeddings": 128000,
+        },
+    ),
 }
 
 
@@ -79,7 +96,7 @@ def find_shape(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast | None) -> t
     """The shape of the spec's model, and where it comes from.
 
     Raises:
-        ConfigError: it is not on this machine and not among the published ones, or not of Llama's kind.
+        ConfigError: it is not on this machine and not among the published ones, or no layers of its type are known.
     """
     if isinstance(spec.model, Scratch):
         assert tokenizer is not None  # made from the environment's text
