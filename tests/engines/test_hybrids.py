@@ -18,7 +18,7 @@ from tests.fakes import tasks
 from tests.hybrid_models import HYBRIDS, SIZE, TOKENIZER, hybrid_policy
 from tsr_lightning.batching.packing import pack
 from tsr_lightning.engines.base import Prompt, Sampling
-from tsr_lightning.engines.transformers import cache as engine_cache
+from tsr_lightning.engines.transformers import state_store
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.transformers.state_store import StateStore
@@ -189,8 +189,8 @@ def test_a_search_ends_as_without_a_cache(name: str, strategy: Strategy, searche
 
 
 def test_memory_for_too_few_states_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_cache, "_MIB", 2**10)
-    engine = Transformers(kv_cache_mib=2**13, state_cache_mib=1).build(hybrid_policy("lfm2", tmp_path), ENDS, 96)
+    monkeypatch.setattr(state_store, "_MIB", 2**10)
+    engine = Transformers(kv_cache_mib=8, state_cache_mib=1).build(hybrid_policy("lfm2", tmp_path), ENDS, 96)
     with pytest.raises(
         ConfigError, match=r"state_cache_mib is 1: a state of this .* takes .* MiB, so give \d+ or more"
     ):
