@@ -12,7 +12,8 @@ from tsr_lightning.studies.report.comparisons import difference, instance_sets
 from tsr_lightning.studies.report.curves import Curve
 from tsr_lightning.studies.report.load import StudyResults
 
-STUDY, ARM = "quickstart_llm", "beam"
+STUDY, SHIPPED = "quickstart_llm", "beam"
+ARMS = (SHIPPED, "bfloat16")
 DEMONSTRATED = 12  # epochs
 _HEADER = ("", "untrained", f"{DEMONSTRATED} epochs of demonstrations", "24 epochs of the beam", "gain of the beam")
 
@@ -20,18 +21,20 @@ _HEADER = ("", "untrained", f"{DEMONSTRATED} epochs of demonstrations", "24 epoc
 def phases_table(studies: Mapping[str, StudyResults]) -> str:
     """The success rate of each seed after each phase, and the gain of the second one with its interval."""
     lines: list[Sequence[str]] = []
-    for protocol, curves in _curves(studies).items():
-        for one in curves:
-            phases = (one.success[0], one.at("epochs", DEMONSTRATED).mean(), one.success[-1])
-            lines.append((f"`{ARM}`, {protocol}, seed {one.seed}", *map(rate, phases), ""))
-        lines.append((f"**`{ARM}`, {protocol}, all**", "", "", "", f"**{points_with_interval(_gain(curves))} points**"))
+    for arm in ARMS:
+        for protocol, curves in _curves(studies, arm).items():
+            for one in curves:
+                phases = (one.success[0], one.at("epochs", DEMONSTRATED).mean(), one.success[-1])
+                lines.append((f"`{arm}`, {protocol}, seed {one.seed}", *map(rate, phases), ""))
+            gain = points_with_interval(_gain(curves))
+            lines.append((f"**`{arm}`, {protocol}, all**", "", "", "", f"**{gain} points**"))
     return table(_HEADER, lines)
 
 
 def quickstart_picture(studies: Mapping[str, StudyResults]) -> bytes:
     """Draws success on held-out lakes against epochs, as a PNG: the mean of the seeds and their range."""
     figure, axis = pyplot.subplots(figsize=(7, 3.2))
-    for place, (protocol, curves) in enumerate(_curves(studies).items()):
+    for place, (protocol, curves) in enumerate(_curves(studies, SHIPPED).items()):
         epochs, success = curves[0].costs["epochs"], np.stack([one.success for one in curves])
         axis.plot(epochs, success.mean(axis=0), marker="o", markersize=3, color=f"C{place}", label=protocol)
         lowest, highest = success.min(axis=0), success.max(axis=0)
@@ -45,8 +48,8 @@ def quickstart_picture(studies: Mapping[str, StudyResults]) -> bytes:
     return as_png(figure)
 
 
-def _curves(studies: Mapping[str, StudyResults]) -> dict[str, Sequence[Curve]]:
-    return {group.protocol: group.curves[ARM] for group in instance_sets(studies[STUDY])}
+def _curves(studies: Mapping[str, StudyResults], arm: str) -> dict[str, Sequence[Curve]]:
+    return {group.protocol: group.curves[arm] for group in instance_sets(studies[STUDY])}
 
 
 def _gain(curves: Sequence[Curve]) -> Estimate:
