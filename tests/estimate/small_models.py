@@ -7,7 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from tsr_lightning.batching.packing import Packed, pack
+from tsr_lightning.engines.base import Prompt
+from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.estimate.activations import PassSize
+from tsr_lightning.estimate.live_tensors import LiveTensors
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import make_tokenizer
@@ -59,3 +62,16 @@ def sequences(lengths: tuple[int, ...], prefix: int = 20) -> Packed:
 
 def size_of(packed: Packed) -> PassSize:
     return PassSize(len(packed), len(packed.output_positions.unique()), packed.unshared_tokens)
+
+
+def operators_of_a_step(engine: TransformersEngine) -> float:
+    """PyTorch's operators in a decoding step of four groups of four responses."""
+
+    def counted(tokens: int) -> int:
+        prompts = [Prompt((*range(10 + i, 60 + i), tokens), tuple(range(4)), tokens) for i in range(4)]
+        with LiveTensors() as live:
+            engine.generate(prompts, 1.0)
+        return live.operators
+
+    counted(3)  # makes the cache
+    return (counted(12) - counted(4)) / 8

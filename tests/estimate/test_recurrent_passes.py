@@ -1,4 +1,4 @@
-"""Bytes and operations of a real pass through models with recurrent layers, beside those that an estimate counts."""
+"""Estimated bytes and FLOPs of models with recurrent layers against those of a real pass."""
 
 from collections.abc import Callable
 from functools import cache

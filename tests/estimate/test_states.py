@@ -1,4 +1,4 @@
-"""States of recurrent layers: bytes, counts and operators beside the engine's own."""
+"""Estimated states of recurrent layers, their bytes, counts and operators, against the engine's."""
 
 import json
 from dataclasses import replace
@@ -8,13 +8,13 @@ import pytest
 from commands import QUICK
 from recurrent_models import TINY, recurrent_policy
 from safetensors.torch import save_file
+from small_models import operators_of_a_step
 
 from tests.hybrid_models import save_random
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.command import main
 from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.cli.memory_check import too_large
-from tsr_lightning.engines.base import Prompt
 from tsr_lightning.engines.transformers.cache import PrefixCache
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
@@ -24,7 +24,6 @@ from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.cards import CARDS, machine_of
 from tsr_lightning.estimate.decode_steps import device_seconds, is_captured, operators
 from tsr_lightning.estimate.hours import responses_at_once, rollout_seconds
-from tsr_lightning.estimate.live_tensors import LiveTensors
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.shape import shape_of
@@ -71,15 +70,7 @@ def test_operators_of_a_step_within_5_percent(name: str, kind: str, tmp_path: Pa
     settings = {} if kind == "all weights, float32" else {"adapter": LoRA(8, 8), "dtype": "bfloat16"}
     policy = recurrent_policy(TINY[name](), tmp_path, **settings).eval()
     engine = TransformersEngine(policy, frozenset(), 256, 64, 64)
-
-    def counted(tokens: int) -> int:
-        prompts = [Prompt((*range(10 + i, 60 + i), tokens), tuple(range(4)), tokens) for i in range(4)]
-        with LiveTensors() as live:
-            engine.generate(prompts, 1.0)
-        return live.operators
-
-    counted(3)  # makes the cache
-    assert operators(shape_of(TINY[name]()), policy.spec) == pytest.approx((counted(12) - counted(4)) / 8, rel=0.05)
+    assert operators(shape_of(TINY[name]()), policy.spec) == pytest.approx(operators_of_a_step(engine), rel=0.05)
 
 
 @pytest.fixture(scope="module")

@@ -174,10 +174,10 @@ def test_a_training_instance_that_cannot_be_reset_leaves_its_place_out() -> None
 def test_a_policy_learns_although_its_environment_raises_hangs_and_dies(fit, tmp_path: Path) -> None:
     """As without: from 0.25 to some 0.98. What the environment noted of its failures is what the run counted.
 
-    Which step fails depends on the order of the processes, so no two runs are alike: after 30 epochs most had .96 to 1,
-    and one .86.
+    Which step fails depends on the order of the processes, so no two runs are alike: after 30 epochs most had .96 to 1
+    and one .86, after 45 all of eight .98 or more.
     """
-    epochs = 40
+    epochs = 45
     (tmp_path / "noted").mkdir()
     chances = {"raises": 0.01, "hangs": 0.001, "dies": 0.001, "folder": str(tmp_path / "noted")}
     settings = {"data.env_processes": "true", "data.faults.step_timeout": 1.0, "data.faults.retries": 0}
@@ -186,7 +186,7 @@ def test_a_policy_learns_although_its_environment_raises_hangs_and_dies(fit, tmp
         **settings,
         **{"trainer.max_epochs": epochs, "trainer.check_val_every_n_epoch": epochs, "data.env_workers": 2},
     )
-    assert trainer.callback_metrics["val/sampled/success_rate"] > 0.8
+    assert trainer.callback_metrics["val/sampled/success_rate"] > 0.9
     noted = [name.partition(".")[0] for name in os.listdir(tmp_path / "noted")]
     for kind, name in {"raised": "env_errors", "hung": "env_timeouts", "died": "env_deaths"}.items():
         assert recorder.total(f"cost/{name}") <= noted.count(kind)  # some were in evaluations

@@ -135,6 +135,7 @@ def test_no_protocol_is_no_validation_and_no_warning(run, empty_folder: Path):
     trained = tsr("fit", *run, "--data.evaluations", "[]", "--trainer.max_epochs", "1", "--trainer.callbacks", "null")
     assert trained.trainer.fit_loop.epoch_progress.current.completed == 1
     assert trained.trainer.global_step > 0
+    assert trained.trainer.limit_val_batches == 1.0  # for its next fit
 
 
 def test_no_epoch_is_no_rollout(run, empty_folder: Path, caplog: pytest.LogCaptureFixture):

@@ -49,7 +49,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class State:
-    """What a layer carries from token to token."""
+    """A layer's recurrent state: its elements, and FLOPs to update it."""
 
     convolution: int  # numbers in the model's dtype: inputs that a convolution still sees
     recurrent: int = 0  # numbers in float32

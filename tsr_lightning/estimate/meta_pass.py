@@ -67,7 +67,7 @@ def counts_of(shape: ModelShape, spec: PolicySpec) -> ModelCounts:
 
 @dataclass(frozen=True)
 class _Model:
-    """What counts depend on; equal where the texts are."""
+    """Cache key of `_counts`, compared by its texts and dtype."""
 
     config_text: str
     adapter_text: str
@@ -127,7 +127,7 @@ class _Nothing(torch.autograd.Function):
 
 
 class _Pass:
-    """Attention that keeps nothing, and mixers in rows that begin sequences or take up given states."""
+    """Attention that saves nothing for the backward pass, and mixers in rows from zero or given states."""
 
     def __init__(self, states: dict[nn.Module, MixerState] | None = None) -> None:
         self.states: dict[nn.Module, MixerState] = {}  # at the ends of the rows
@@ -148,11 +148,11 @@ class _Pass:
 
 @dataclass
 class _Calls:
-    """The layers of a model in a pass: which one runs, and each with what it is given beside hidden states."""
+    """Records the layer calls of a forward pass, each as a function of hidden states."""
 
     layers: list[Callable[[Tensor], Any]] = field(default_factory=list)
     given: set[int] = field(default_factory=set)  # memory of the tensors among that
-    now: int = _AFTER
+    now: int = _AFTER  # the layer that runs
 
     def enter(self, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         hidden, *others = args
@@ -178,7 +178,7 @@ def _run(model: PreTrainedModel, within: _Pass, tokens: int, calls: _Calls) -> N
 
 
 def _passes(model: PreTrainedModel, tokens: int) -> Counter[tuple[str, int]]:
-    """Bytes of a pass over so many tokens, by what they are and the layer's number."""
+    """Bytes of a pass over this many tokens, by category and layer index."""
     states = {mixer: state.map(Tensor.requires_grad_) for mixer, state in _states(model).items()}
     calls, within, found = _Calls(), _Pass(states), Counter[tuple[str, int]]()
     known = {_memory(tensor) for tensor in (*model.parameters(), *model.buffers())}

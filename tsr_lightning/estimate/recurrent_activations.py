@@ -39,7 +39,7 @@ class RecurrentActivations(Activations):
         return layers - first + norm + head + round(found.angles * size.tokens)
 
     def working(self, size: PassSize) -> int:
-        """The largest layer's, beside what is saved; with checkpoints the layer, computed again."""
+        """Largest working memory of a layer's backward pass; with checkpoints, with what the recomputed layer saves."""
         again = self.spec.gradient_checkpointing
         return max(
             round(one.working * size.rows) + again * (self._kept(one, size) + self._attention(layer, size.attended))

@@ -140,7 +140,7 @@ def _layers(config: Any) -> tuple[Layer, ...]:
 
 
 _ALL = "all"
-# Model type -> kind of a layer in the configuration's `layer_types` -> its parts beside two norms, the mixer first.
+# Model type -> entry of the configuration's `layer_types` -> parts of such a layer, the mixer first; norms are added.
 # Types of one kind are those of `modeling.packed_forward`, and Falcon-H1, which has two mixers in every layer.
 _LAYERS: Mapping[str, Mapping[str, tuple[Part, ...]]] = {
     "llama": {

@@ -141,6 +141,7 @@ class RolloutDataModule(LightningDataModule):
         self._actor: Actor | None = None
         self._rollouts: RolloutSource | None = None  # of a fit
         self._notices = ResponseNotices()
+        self._limit_val_batches: int | float = 1.0  # the trainer's own
         self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
 
     def setup(self, stage: str) -> None:
@@ -162,6 +163,7 @@ class RolloutDataModule(LightningDataModule):
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)
         check_schedule(trainer, self.evaluations)
         check_temperature(agent.temperature, self.sampling)
+        self._limit_val_batches = trainer.limit_val_batches
         if not self.evaluations:
             trainer.limit_val_batches = 0  # Lightning warns of a list without loaders
         self._rollouts = self._source(trainer, agent)
@@ -181,6 +183,7 @@ class RolloutDataModule(LightningDataModule):
         self._close()
         if stage == "fit":
             self._trainer.accumulate_grad_batches = self._micro_batches
+            self._trainer.limit_val_batches = self._limit_val_batches
             rank_zero_info(self.instances.summary)
         self.environments.close()
         self._instance_envs.close()

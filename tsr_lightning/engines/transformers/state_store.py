@@ -26,7 +26,7 @@ States = dict[nn.Module, MixerState]  # of each mixer, for as many prefixes
 
 @dataclass(frozen=True)
 class StateCounts:
-    """How many states are kept, and of responses that are sampled at once."""
+    """Capacity of the state cache: prefixes, and groups and responses that are sampled at once."""
 
     prefixes: int
     groups: int  # at once
