@@ -13,10 +13,10 @@ import yaml
 from commands import QUICK, ROOT, tsr
 
 from tsr_lightning.cli.app import resolved_settings
+from tsr_lightning.studies.arms import check_arms
 from tsr_lightning.studies.grid import read_grid
 from tsr_lightning.studies.grid_file import read_yaml
 from tsr_lightning.studies.settings import flat_settings
-from tsr_lightning.studies.study import check_arms
 
 CONFIGS = ROOT / "configs"
 FILES = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml"))

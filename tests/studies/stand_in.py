@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
+from tsr_lightning.studies.arms import CheckedArm
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import parse_grid
-from tsr_lightning.studies.study import CheckedArm, Outcome, run_study
+from tsr_lightning.studies.study import Outcome, run_study
 
 SETTINGS = {
     "model.policy.model": "embedded/sokoban",

@@ -15,10 +15,11 @@ from processes import Forked
 
 from tsr_lightning.cli.command import main
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.studies.arms import check_arms
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import Run, parse_grid
 from tsr_lightning.studies.run_processes import AlreadyRunning, locked
-from tsr_lightning.studies.study import check_arms, fit_command
+from tsr_lightning.studies.worker import fit_command
 
 SECONDS = 400
 EVALUATION = {"class_path": "callbacks.Evaluation"}

@@ -9,11 +9,12 @@ from tsr_lightning.cli.config_files import config_path
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one
 from tsr_lightning.errors import require
 from tsr_lightning.signals import one_sentence_signals
+from tsr_lightning.studies.arms import Resolve, check_arms
 from tsr_lightning.studies.folder import StudyFolder
 from tsr_lightning.studies.grid import Grid, read_grid
 from tsr_lightning.studies.packed import read_packed
 from tsr_lightning.studies.record import StudyRecord, write_results
-from tsr_lightning.studies.study import Outcome, Resolve, check_arms, run_study
+from tsr_lightning.studies.study import Outcome, run_study
 
 
 def make_parser() -> PlainParser:
