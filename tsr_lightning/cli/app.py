@@ -1,6 +1,5 @@
 """The subcommands fit, validate, rollout, play and export, configured by YAML files and dotted flags."""
 
-import logging
 import sys
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from tsr_lightning.cli.help_texts import ShortHelp
 from tsr_lightning.cli.memory_check import check_memory, choose_sizes
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
+from tsr_lightning.cli.quiet import quiet_lightning
 from tsr_lightning.cli.save_config import SaveConfig
 from tsr_lightning.cli.subcommands import DESCRIPTION, EXAMPLES
 from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
@@ -145,28 +145,21 @@ def resolved_settings(flags: Sequence[str], cli: type[CheckingCLI] = CheckingCLI
     Raises:
         ConfigError: `tsr fit` would refuse it.
     """
-    before = logging.root.manager.disable
-    logging.disable(logging.INFO)  # Lightning tells of devices whenever a Trainer is made
     try:
-        checked = run(["fit", *flags], cli)
+        with quiet_lightning():
+            checked = run(["fit", *flags], cli)
         return dict(yaml.safe_load(checked._parser("fit").dump(checked.config["fit"], skip_none=False)))
     except (ArgumentError, ValueError, ModuleNotFoundError) as error:
         sentence = config_error_sentence(error)
         if sentence is None:
             raise
         raise ConfigError(sentence) from error
-    finally:
-        logging.disable(before)
 
 
 def parsed_run(flags: Sequence[str]) -> tuple[Agent, RolloutDataModule, Mapping[str, Any]]:
     """The agent, the data module, and the keys and callbacks of the Trainer that `tsr fit` would have."""
-    before = logging.root.manager.disable
-    logging.disable(logging.INFO)  # Lightning tells of the seed
-    try:
+    with quiet_lightning():
         cli = run(["fit", *flags], ParsingCLI)
-    finally:
-        logging.disable(before)
     return cli.model, cli.datamodule, cli.config_init["fit"]["trainer"]
 
 

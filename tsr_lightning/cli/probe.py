@@ -1,11 +1,9 @@
 """`tsr probe`: whether model, objective and search of a configuration learn tasks that leave nothing else to fail."""
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tsr_lightning.cli.quiet import quiet_lightning
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.probe.ladder import probe as climb
@@ -39,23 +37,9 @@ def probe(args: Sequence[str], parse: Parse) -> int:
         raise ConfigError("tsr probe needs a configuration: give --config FILE, such as --config quickstart.yaml")
     agent, data, trainer = parse(flags)
     failed = False
-    with _without_devices():
+    with quiet_lightning():
         for outcome in climb(agent, data, {key: trainer[key] for key in _TRAINER if key in trainer}):
             print(outcome, flush=True)
             failed = bool(outcome.fault)
     print("the probe found a fault, and went no further" if failed else "the probe found no fault")
     return int(failed)
-
-
-@contextmanager
-def _without_devices() -> Iterator[None]:
-    """Lightning would tell of every rung what devices there are."""
-    logger = logging.getLogger("lightning.pytorch")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            yield
-    finally:
-        logger.setLevel(before)
