@@ -1,4 +1,8 @@
-"""Where our seconds go: `python -m benchmarks.performance.profiling`, both phases under a profiler."""
+"""Where our seconds go, both phases under a profiler.
+
+python -m benchmarks.performance.profiling
+python -m benchmarks.performance.profiling --smollm2 --groups 1 --prompt 64 --tokens 12
+"""
 
 import argparse
 import json
@@ -15,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.performance.iteration import Stopwatch, agent_of, data_of, trainer_of
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.report import machine
-from benchmarks.performance.workload import Workload, make_model, play, tokenizer_of
+from benchmarks.performance.workload import SMOLLM2, Workload, make_model, play, tokenizer_of
 
 # The first kind whose fragment an operator's name contains; what no kind claims is named "other operators".
 KINDS = {
@@ -78,16 +82,21 @@ def of_update(work: Workload, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.performance.profiling", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.performance.profiling", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--groups", type=int, default=Workload().groups, help="instances, of 8 trajectories")
     parser.add_argument("--tokens", type=int, default=Workload().response_tokens, help="of a response")
+    parser.add_argument("--prompt", type=int, default=Workload().prompt_tokens, help="tokens that a turn adds to it")
+    parser.add_argument("--smollm2", action="store_true", help="a model of SmolLM2-135M's sizes; three turns")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of profile.md, profile.json")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
-    work = replace(Workload(), groups=args.groups, response_tokens=args.tokens, dtype=args.dtype)
+    size = Workload(shape=SMOLLM2, turns=3) if args.smollm2 else Workload()
+    work = replace(size, groups=args.groups, response_tokens=args.tokens, prompt_tokens=args.prompt, dtype=args.dtype)
     with tempfile.TemporaryDirectory() as name:
         make_model(work.shape, Path(name), work.longest)
         figures = {

@@ -28,7 +28,7 @@ from tsr_lightning.modeling.buckets import MASK_ELEMENTS
 from tsr_lightning.modeling.state_rows import ROW_PADDING
 
 GIB = 2**30
-_SAMPLING_BYTES = 32  # per logit: log-probabilities in float32, and sums of probabilities in float64 with two copies
+_SAMPLING_BYTES = 16  # per logit: as the model gives them, in float32, by temperature, and their probabilities
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.rng import uniforms
 
 PREFILL_TOKENS = 4096  # of one forward pass: enough to fill two cores, few enough for activations to stay in caches
-SAMPLED_LOGITS = 2**24  # at once: 128 MiB in float64
+SAMPLED_LOGITS = 2**24  # at once: 64 MiB in float32
 _KEPT_BYTES = 2**30  # of a CPU's cache: a larger one is half of what the updates of a pretrained model need
 _SHRINK_AT = 0.75  # finished groups leave the decode buffer once at most this part of its groups is unfinished
 

@@ -1,16 +1,21 @@
-"""Sampling by inverse CDF, with uniform draws that come from seeds. Pure functions."""
+"""Sampling by inverse CDF, with uniform draws that come from seeds. Pure functions.
+
+A draw is looked for twice: among the sums of blocks of the vocabulary, then within its block. So only a block for each
+sample, and not the whole vocabulary for each prefix, has its probabilities added up one after the other.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from tsr_lightning.engines.base import Response
 
-_BLOCK = 256  # numbers that one product adds up
 _LEAST = 1e-6  # of the probability of a token's alternatives; with less, rounding would decide
 
 
@@ -31,22 +36,20 @@ def sample(
         removed: [N] by token, the part of its probability that is not sampled from (`removed_parts`); or nothing. The
             log-probabilities are those without it.
     """
-    logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+    logits = logits.float()
+    if temperature not in (0.0, 1.0):
+        logits = logits / temperature
     row = torch.from_numpy(rows).to(logits.device)
+    highest = logits.amax(dim=-1, keepdim=True)
+    blocks = _in_blocks((logits - highest).exp_())  # [U, B, K], the most likely token's is 1
+    sums = blocks.sum(dim=-1, dtype=torch.float64)  # [U, B]
     if temperature == 0:
-        tokens = logprobs.argmax(dim=-1).index_select(0, row)
+        tokens = logits.argmax(dim=-1).index_select(0, row)
     else:
-        # The CDF of row u goes from u to u + 1, so that one search over all rows, one after the other, is enough.
-        chances = logprobs.double().exp()
-        if any(removed):
-            chances, rows = _with_rows_of_their_own(chances, rows, removed)
-        (count, size), own_row = chances.shape, torch.from_numpy(rows).to(logits.device)
-        cdf = _running_sums(chances)
-        cdf = cdf / cdf[:, -1:] + torch.arange(count, dtype=torch.float64, device=cdf.device)[:, None]
-        heights = torch.from_numpy(np.minimum(uniforms + rows, np.nextafter(rows + 1.0, 0))).to(logits.device)
-        tokens = torch.searchsorted(cdf.view(-1), heights, right=True) - own_row * size
-        tokens = tokens.clamp(0, size - 1)
-    return tokens.tolist(), logprobs[row, tokens].tolist()
+        heights = torch.from_numpy(uniforms).to(logits.device)
+        tokens = _drawn(blocks, sums, row, heights, removed).clamp_(max=logits.shape[1] - 1)
+    shares = (logits[row, tokens] - highest[row, 0]).double() - sums.sum(dim=-1).log()[row]
+    return tokens.tolist(), shares.float().tolist()
 
 
 def removed_parts(ids: Sequence[int], excluded: Sequence[Response]) -> dict[int, float]:
@@ -61,32 +64,77 @@ def removed_parts(ids: Sequence[int], excluded: Sequence[Response]) -> dict[int,
     return parts
 
 
-def _with_rows_of_their_own(
-    chances: Tensor, rows: NDArray[np.int64], removed: Sequence[Mapping[int, float]]
-) -> tuple[Tensor, NDArray[np.int64]]:
-    """Probabilities [U + M, V] with a further row for each sample that something is removed from, and the rows [N]."""
-    changed = [i for i, parts in enumerate(removed) if parts]
-    own = chances[torch.from_numpy(rows[changed]).to(chances.device)]
-    whole = own.clone()
-    for row, i in enumerate(changed):
-        for token, part in removed[i].items():
-            own[row, token] *= max(0.0, 1.0 - part)
-    exhausted = own.sum(dim=-1) < _LEAST
-    rows = rows.copy()
-    rows[changed] = len(chances) + np.arange(len(changed))
-    return torch.cat([chances, torch.where(exhausted[:, None], whole, own)]), rows
+def _in_blocks(x: Tensor) -> Tensor:
+    """[U, V] -> [U, B, K], with zeros at the end; K is a power of two near the root of V."""
+    size = 1 << x.shape[1].bit_length() // 2
+    missing = -x.shape[1] % size
+    return (functional.pad(x, (0, missing)) if missing else x).view(len(x), -1, size)
+
+
+def _drawn(
+    blocks: Tensor, sums: Tensor, row: Tensor, heights: Tensor, removed: Sequence[Mapping[int, float]]
+) -> Tensor:
+    """The tokens [N] at heights [N] of their rows' cumulative probabilities.
+
+    Args:
+        blocks: [U, B, K] probabilities, not normalized.
+        sums: [U, B] theirs.
+        row: [N] of each sample.
+        heights: [N] in [0, 1).
+        removed: as of `sample`.
+    """
+    sums = sums.index_select(0, row)  # [N, B]
+    kept = _kept(blocks, sums, row, removed) if any(removed) else None
+    if kept is not None:
+        sums = sums.index_put((kept.sample, kept.block), kept.probabilities.sum(dim=-1))
+    below = _running_sums(sums)
+    heights = heights * below[:, -1]
+    block = _place(below, heights)
+    heights = (heights - (below - sums).gather(1, block[:, None])[:, 0]).clamp_(min=0.0)  # rounding may leave less
+    within = blocks[row, block].double()  # [N, K]
+    if kept is not None:
+        drawn = block[kept.sample] == kept.block
+        within[kept.sample[drawn]] = kept.probabilities[drawn]
+    return block * blocks.shape[-1] + _place(_running_sums(within), heights)
+
+
+class _Kept(NamedTuple):
+    """P blocks without what is removed from them."""
+
+    sample: Tensor  # [P]
+    block: Tensor  # [P]
+    probabilities: Tensor  # [P, K]
+
+
+def _kept(blocks: Tensor, sums: Tensor, row: Tensor, removed: Sequence[Mapping[int, float]]) -> _Kept:
+    """The blocks that something is removed from. Of a sample of which too little would be left nothing is removed."""
+    size = blocks.shape[-1]
+    entries = [(i, *divmod(token, size), part) for i, parts in enumerate(removed) for token, part in parts.items()]
+    pairs = {pair: place for place, pair in enumerate(dict.fromkeys((i, block) for i, block, _, _ in entries))}
+    sample, block = torch.tensor(list(pairs), device=row.device).unbind(dim=1)
+    whole = blocks[row[sample], block].double()
+    places = [pairs[i, of_block] for i, of_block, _, _ in entries]
+    tokens = [token for _, _, token, _ in entries]
+    shares = torch.ones_like(whole)
+    shares[places, tokens] = whole.new_tensor([max(0.0, 1.0 - part) for *_, part in entries])
+    left = sums.index_put((sample, block), (whole * shares).sum(dim=-1)).sum(dim=-1)
+    exhausted = (left < _LEAST * sums.sum(dim=-1))[sample]
+    return _Kept(sample, block, torch.where(exhausted[:, None], whole, whole * shares))
+
+
+def _place(running: Tensor, heights: Tensor) -> Tensor:
+    """The first place [N] whose running sum [N, B] is above a height [N]; by rounding none may be: then the last whose
+    own share is not zero."""
+    found = torch.searchsorted(running, heights[:, None], right=True)
+    last = torch.searchsorted(running, running[:, -1:].contiguous())  # the first that has the whole sum
+    return torch.minimum(found, last)[:, 0]
 
 
 def _running_sums(x: Tensor) -> Tensor:
     """Along the last dimension. On a GPU PyTorch's own is not deterministic, and raises where that is asked for."""
-    return product_sums(x) if x.is_cuda and torch.are_deterministic_algorithms_enabled() else x.cumsum(dim=-1)
+    return product_sums(x) if x.is_cuda else x.cumsum(dim=-1)
 
 
 def product_sums(x: Tensor) -> Tensor:
-    """The running sums of x [U, V] by products with triangles of ones: within blocks, and of the blocks before."""
-    count, size = x.shape
-    blocks = torch.nn.functional.pad(x, (0, -size % _BLOCK)).view(count, -1, _BLOCK)
-    within = blocks @ x.new_ones(_BLOCK, _BLOCK).triu()
-    totals = within[:, :, -1]
-    before = totals @ x.new_ones(totals.shape[1], totals.shape[1]).triu(diagonal=1)
-    return (within + before[:, :, None]).flatten(1)[:, :size]
+    """The running sums of x [N, B] by a product with a triangle of ones."""
+    return x @ x.new_ones(x.shape[1], x.shape[1]).triu()
