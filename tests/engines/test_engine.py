@@ -349,6 +349,23 @@ def test_weights_changed_within_one_autocast_context_are_cast_anew() -> None:
 
 
 @both_kernels
+@pytest.mark.parametrize("adapter", [None, LoRA()], ids=["full", "adapter"])
+def test_copies_of_weights_change_no_sample_and_are_freed(adapter: LoRA | None, request: pytest.FixtureRequest) -> None:
+    policy, prompts = with_kernels(make_policy(adapter), request), wave(12, seed=9)
+    plain = Transformers(8, pack_weights=False).build(policy, ENDS, 96)
+    engine = make_engine(policy)
+    for responses, expected in zip(engine.generate(prompts, 1.0), plain.generate(prompts, 1.0), strict=True):
+        assert_same(responses, expected)
+    assert plain._packed is None
+    assert engine._packed is not None
+    kept = len(engine._packed._copies)
+    is_native = packed_forward.kernels_of(policy.causal_lm).uses_native(torch.device("cpu"), torch.float32)
+    assert kept == (2 * 7 + 1 if is_native else 0)  # the linear layers of two layers, and the output embedding
+    engine.release()
+    assert not engine._packed._copies
+
+
+@both_kernels
 def test_interrupted_wave_leaves_no_slot_half_computed(policy: Policy) -> None:
     """An id outside the vocabulary fails within a pass; the slots that the pass was to fill are not used."""
     engine, prompts = make_engine(policy), wave(6, seed=9)

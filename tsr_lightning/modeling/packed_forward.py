@@ -6,10 +6,11 @@ hidden state is needed: at the ends of prompts, and where a token was sampled. `
 Other models run transformers' own forward pass, as do these under autocast or with activation checkpoints.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 
 from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed_inputs
 from tsr_lightning.modeling.kernels import Kernels, Operators
+from tsr_lightning.modeling.packed_weights import PackedWeights
 from tsr_lightning.modeling.recurrence import Recurrence
 
 
@@ -49,6 +51,7 @@ _ARCHITECTURES: dict[type[PreTrainedModel], Architecture] = {
     SeedOssModel: Architecture(SeedOssDecoderLayer, lambda attention: None),
     Qwen3Model: Architecture(Qwen3DecoderLayer, lambda attention: attention.sliding_window, has_head_norms=True),
 }
+PACKED_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "seed_oss"})  # of these architectures
 
 
 def install(model: PreTrainedModel, kernels: Kernels = Kernels.AUTO) -> None:
@@ -60,7 +63,7 @@ def install(model: PreTrainedModel, kernels: Kernels = Kernels.AUTO) -> None:
     """
     kernels.check()
     backbone: Any = model.base_model
-    backbone.kernels = kernels
+    backbone.kernels, backbone.packed_weights = kernels, None
     if type(backbone) in _ARCHITECTURES and backbone.config.hidden_act in ("silu", "swish"):
         backbone.forward = MethodType(_forward, backbone)  # bound methods, so that a copy of the model runs the copy
         for layer in backbone.layers:
@@ -72,6 +75,27 @@ def kernels_of(model: PreTrainedModel) -> Kernels:
     kernels = model.base_model.kernels
     assert isinstance(kernels, Kernels)
     return kernels
+
+
+@contextmanager
+def reading(model: PreTrainedModel, packed: PackedWeights | None) -> Iterator[None]:
+    """Within it, products without gradients of an installed model read these copies of its weights, where it runs the C
+    kernels' products."""
+    backbone: Any = model.base_model
+    backbone.packed_weights = packed
+    try:
+        yield
+    finally:
+        backbone.packed_weights = None
+
+
+def project(model: PreTrainedModel, head: nn.Module, hidden: Tensor) -> Tensor:
+    """The output embedding of hidden states: [M, H] -> [M, V]."""
+    backbone: Any = model.base_model
+    if backbone.packed_weights is None or torch.is_autocast_enabled(hidden.device.type):
+        return cast(Tensor, head(hidden))
+    operators = backbone.kernels.operators(hidden, backbone.packed_weights)
+    return operators.linear(head, _padded(operators, hidden))[: len(hidden)]
 
 
 def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -180,7 +204,7 @@ def _forward(
 def _pass(backbone: Any, x: Tensor, positions: Tensor) -> "_Pass":
     cosines, sines = backbone.rotary_emb(x[None], positions[None])
     kernels = backbone.kernels if x.dtype == backbone.norm.weight.dtype else Kernels.TORCH
-    return _Pass(backbone, kernels.operators(x), cosines[0], sines[0])
+    return _Pass(backbone, kernels.operators(x, backbone.packed_weights), cosines[0], sines[0])
 
 
 @dataclass(frozen=True)
@@ -232,11 +256,15 @@ class _Pass:
 
     def pad(self, x: Tensor) -> Tensor:
         """[N, ...] and zeros, up to the rows of a pass over N tokens."""
-        missing = self.operators.padded_rows(len(x)) - len(x)
-        return functional.pad(x, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else x
+        return _padded(self.operators, x)
 
     def _norm(self, norm: Any, x: Tensor) -> Tensor:
         return self.operators.norm(x, norm.weight, norm.variance_epsilon)
+
+
+def _padded(operators: Operators, x: Tensor) -> Tensor:
+    missing = operators.padded_rows(len(x)) - len(x)
+    return functional.pad(x, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else x
 
 
 def _on(tokens: NDArray[np.int64], beside: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class PackedCausalLM:
     def logits(self, hidden: Tensor) -> Tensor:
         """Last hidden states [M, H] -> logits [M, V], scaled or capped as the model does it."""
         if self.has_linear_head:
-            return self.model.get_output_embeddings()(hidden)
+            return packed_forward.project(self.model, self.model.get_output_embeddings(), hidden)
         return _logits_by_model(self.model, hidden)
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropies: bool) -> tuple[Tensor, Tensor]:

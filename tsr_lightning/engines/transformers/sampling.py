@@ -42,7 +42,7 @@ def sample(
     row = torch.from_numpy(rows).to(logits.device)
     highest = logits.amax(dim=-1, keepdim=True)
     blocks = _in_blocks((logits - highest).exp_())  # [U, B, K], the most likely token's is 1
-    sums = blocks.sum(dim=-1, dtype=torch.float64)  # [U, B]
+    sums = blocks.sum(dim=-1).double()  # [U, B]; a sum in float64 would copy all of them first
     if temperature == 0:
         tokens = logits.argmax(dim=-1).index_select(0, row)
     else:
