@@ -1,6 +1,7 @@
 """Held out means that no initial state of the set is trained on, by the hash of the state."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
-from tsr_lightning.rollout.instances import HeldOut, Instances
+from tsr_lightning.rollout.instances import DrawnStates, HeldOut, Instances
 
 LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 4})
 SMALL_LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 3})
@@ -131,3 +132,23 @@ def test_a_resumed_run_counts_what_the_whole_run_drew() -> None:
         second.training(epoch, 50)
     assert "200 rolled out for training" in whole.summary
     assert second.summary == whole.summary
+
+
+def test_a_checkpoint_counts_states_while_a_rollout_ahead_draws_more() -> None:
+    """A thread draws the instances of later epochs, as with data.staleness, while those of the first 300 are counted
+    again and again."""
+    drawn = DrawnStates()
+
+    def draw(epochs: range) -> None:
+        for epoch in epochs:
+            for place in range(16):
+                drawn.add(epoch, place, (0, f"{16 * epoch + place:032x}"), 1)
+
+    draw(range(300))
+    with ThreadPoolExecutor(1) as thread:
+        ahead = thread.submit(draw, range(300, 3000))
+        counted = [drawn.state_dict(300)]
+        while not ahead.done():
+            counted.append(drawn.state_dict(300))
+    assert {(state["instances"], state["skipped"]) for state in counted} == {(4_800, 4_800)}
+    assert drawn.counts().instances == 48_000

@@ -52,7 +52,8 @@ class DrawnStates:
 
     def counts(self, epochs: int | None = None) -> Counts:
         """Totals over the epochs before this one, or over all."""
-        drawn = [one for (epoch, _), one in self._drawn.items() if epochs is None or epoch < epochs]
+        known = self._drawn.copy()  # in one step, since rollouts ahead of the updates add to it in their own thread
+        drawn = [one for (epoch, _), one in known.items() if epochs is None or epoch < epochs]
         return Counts(
             self._earlier.instances + len(drawn),
             self._earlier.states | {state for state, _ in drawn},
