@@ -144,6 +144,12 @@ class Instances:
             f"them held out ({drawn.skipped} draws fell on held-out states and were drawn again)"
         )
 
+    def reset(self) -> None:
+        """Forgets what was drawn, and what it said about the instances, as where a run begins."""
+        self._drawn = DrawnStates()
+        if self._revisits is not None:
+            self._revisits.reset()
+
     def state_dict(self, epochs: int) -> dict[str, Any]:
         """What was drawn for this many epochs, and what it says about the instances, for a run that goes on."""
         revisits = {} if self._revisits is None else {"revisits": self._revisits.state_dict(epochs)}

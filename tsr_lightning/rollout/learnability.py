@@ -72,6 +72,10 @@ class Revisits:
     def __init__(self, spec: Learnability, key: Key) -> None:
         self._spec = spec
         self._key = key
+        self.reset()
+
+    def reset(self) -> None:
+        """Empties the pool, as where a run begins."""
         self._pools = ByEpoch[dict[Place, Rate]]({})  # each in the order of learnability
 
     def observe(self, epoch: int, groups: Sequence[Group], trained: int) -> None:

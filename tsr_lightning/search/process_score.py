@@ -78,7 +78,11 @@ class ProcessModel:
 
     def __init__(self, spec: ProcessScore) -> None:
         self._spec = spec
-        self._weights = ByEpoch(np.zeros(spec.buckets))
+        self.reset()
+
+    def reset(self) -> None:
+        """Knows nothing, as where a run begins."""
+        self._weights = ByEpoch(np.zeros(self._spec.buckets))
         self._now = self._weights.before(0)
 
     def begin(self, epoch: int) -> None:

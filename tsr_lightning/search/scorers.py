@@ -19,6 +19,9 @@ RandomPlay = Callable[[Node, Sequence[Key], int], list[int | None]]
 class Learner(Protocol):
     """What a scorer learns from the rollouts of a run. A checkpoint keeps it."""
 
+    def reset(self) -> None:
+        """Called where a run begins: nothing is known of what an earlier run of this process taught."""
+
     def begin(self, epoch: int) -> None:
         """Called before an epoch is rolled out: scores as the epochs before it taught."""
 

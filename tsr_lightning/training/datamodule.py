@@ -166,8 +166,16 @@ class RolloutDataModule(LightningDataModule):
         self._limit_val_batches = trainer.limit_val_batches
         if not self.evaluations:
             trainer.limit_val_batches = 0  # Lightning warns of a list without loaders
+        if not compat.epochs_at_rollout(trainer):  # a checkpoint is loaded after this
+            self._forget_earlier_run()
         self._rollouts = self._source(trainer, agent)
         self._micro_batches = trainer.accumulate_grad_batches
+
+    def _forget_earlier_run(self) -> None:
+        """What a run learns of its instances and for its searches is its own, also where a process fits twice."""
+        self.instances.reset()
+        for learner in self.plan.learners:
+            learner.reset()
 
     def _source(self, trainer: Trainer, agent: Agent) -> RolloutSource:
         if self.replay is None:
