@@ -94,7 +94,7 @@ def test_a_pool_is_what_sorting_all_rates_anew_in_every_epoch_leaves(staleness: 
     for epoch in range(60):
         solved = {(0, seed): draws.randrange(5) for seed in draws.sample(range(40), 6)}
         groups = [group(place, "+" * n + "-" * (4 - n)) for place, n in solved.items()]
-        own.observe(epoch, groups, max(0, epoch - staleness))
+        own.observe(epoch, groups, max(0, epoch - staleness), (0,))
         left = left | {place: Rate(n / 4, epoch) for place, n in solved.items()}
         ranked = sorted(left, key=lambda place: (left[place].learnability, left[place].epoch, place), reverse=True)
         left = {place: left[place] for place in ranked[:5] if left[place].learnability > 0}
@@ -107,7 +107,7 @@ def test_memory_is_flat_over_hundreds_of_epochs():
     """Every epoch shows 64 new learnable instances; what is kept, and a checkpoint, have the size of the pool."""
     own, sizes = revisits(32), []
     for epoch in range(300):
-        own.observe(epoch, [group((0, 64 * epoch + i), "+-") for i in range(64)], max(0, epoch - 1))
+        own.observe(epoch, [group((0, 64 * epoch + i), "+-") for i in range(64)], max(0, epoch - 1), (0,))
         sizes.append(len(pickle.dumps(own)))
         assert len(own.state_dict(epoch + 1)["rates"]) == 32
     assert sizes[-1] < 1.1 * sizes[3]  # numbers have more digits
@@ -128,6 +128,31 @@ def test_neither_held_out_states_nor_environments_that_have_left_come_again():
     [known] = [place for place in instances.training(2, 1).instances if place is not None]
     instances.observe(2, [group(known, "+-")], 2)
     assert known in instances.training(4, 8).instances
+
+
+def test_the_environment_that_has_left_keeps_no_places_in_the_pool():
+    """Small lakes, of which half of the samples succeed, fill the pool of 8 in epochs 0 to 2; then come larger ones, of
+    which a quarter does: they are less learnable, and half of every epoch is drawn again from them all the same."""
+    lakes = [make_env("tsr/FrozenLake-v0", size=size) for size in (4, 5)]
+    instances = Instances(
+        *(lakes, Key(1), HeldOut(8), lambda epoch: [1.0, 0.0] if epoch < 3 else [0.0, 1.0]),
+        learnability=Learnability(0.5, 8),
+    )
+    seen, again = set[tuple[int, int]](), list[int]()
+    for epoch in range(6):
+        drawn = [place for place in instances.training(epoch, 8).instances if place is not None]
+        again.append(len(seen & set(drawn)))
+        seen |= set(drawn)
+        instances.observe(epoch, [group(place, "+---" if place[0] else "+-+-") for place in drawn], epoch)
+    assert again == [0, 4, 4, 0, 4, 4]
+
+
+def test_a_share_is_as_many_as_its_decimals_say():
+    """0.29 of 100 and 0.57 of 100: products of floating point lie below 29 and 57."""
+    for share, count in ((0.29, 29), (0.57, 57)):
+        own = Revisits(Learnability(share, 128), Key(1))
+        own.observe(0, [group((0, seed), "+-") for seed in range(128)], 0, (0,))
+        assert len(own.of(1, 100)) == count
 
 
 def test_what_shows_no_success_rate_is_refused():

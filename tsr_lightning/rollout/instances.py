@@ -169,7 +169,8 @@ class Instances:
     def observe(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
         """Notes what the rollout of an epoch says about its instances; the policy has been `trained` for so many."""
         if self._revisits is not None:
-            self._revisits.observe(epoch, groups, trained)
+            envs = {env for env, weight in enumerate(self._weights_in(epoch + 1)) if weight > 0}
+            self._revisits.observe(epoch, groups, trained, envs)
 
     def training(self, epoch: int, count: int, first: int = 0) -> TrainingInstances:
         """The training instances of an epoch, from the place `first` on. Where the environment cannot be reset, so that

@@ -1,6 +1,6 @@
 """Draws instances again that the policy sometimes solves: sampling for learnability."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -26,7 +26,8 @@ class Learnability:
     Args:
         share: of an epoch's instances, as far as the pool has as many.
         pool: how many instances are remembered, whatever the run's length. Where there are more, the least learnable
-            are forgotten first, of equal ones those that were rolled out longest ago.
+            are forgotten first, of equal ones those that were rolled out longest ago. Those of an environment of a
+            mixture are forgotten when its weight becomes 0.
     """
 
     share: float = 0.5
@@ -78,17 +79,26 @@ class Revisits:
         """Empties the pool, as where a run begins."""
         self._pools = ByEpoch[dict[Place, Rate]]({})  # each in the order of learnability
 
-    def observe(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
-        """Notes the success rates of an epoch's rollout, by a policy that had been `trained` for so many."""
+    def observe(self, epoch: int, groups: Sequence[Group], trained: int, envs: Container[int]) -> None:
+        """Notes the success rates of an epoch's rollout, by a policy that had been `trained` for so many.
+
+        Args:
+            epoch: of the rollout.
+            groups: of it.
+            trained: epochs of its policy.
+            envs: that the next epoch trains on. Instances of others would keep the places of those that can be drawn.
+        """
         sampled = {(g.env, g.instance): [t.succeeded for t in g.trajectories if _is_plain(t.origin)] for g in groups}
         rates = {place: Rate(fmean(own), epoch) for place, own in sampled.items() if len(own) > 1}
-        self._pools.note(epoch, most_learnable(self._pools.before(epoch) | rates, self._spec.pool), trained)
+        known = {place: rate for place, rate in (self._pools.before(epoch) | rates).items() if place[0] in envs}
+        self._pools.note(epoch, most_learnable(known, self._spec.pool), trained)
 
     def of(self, epoch: int, count: int) -> tuple[Place, ...]:
         """Those of an epoch of so many instances: different ones, drawn from the pool as the earlier epochs left it."""
         pool = list(self._pools.before(epoch))
         order = self._key.fold_in(Stream.INSTANCE, epoch, "again").generator().permutation(len(pool)).tolist()
-        return tuple(pool[i] for i in order[: int(self._spec.share * count)])
+        wanted = int(self._spec.share * count + 1e-9)  # 0.29 * 100 is 28.999... in floating point
+        return tuple(pool[i] for i in order[:wanted])
 
     def state_dict(self, epochs: int) -> dict[str, Any]:
         """The pool as these epochs left it, as plain types."""
