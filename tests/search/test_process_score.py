@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.commands import QUICK, TINY, tsr
-from tests.fakes import driver, tasks
+from tests.fakes import Guided, driver, tasks
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.search import AdaptiveTree, Beam, ProcessScore, Sample, SearchFailures
+from tsr_lightning.search import AdaptiveTree, Beam, Expert, ProcessScore, Sample, SearchFailures
 from tsr_lightning.search.plan import Mixed, PlanEntry, Uniform
 from tsr_lightning.search.process_score import ProcessModel, examples_of, fitted, places
 from tsr_lightning.search.scorers import EnvironmentScore, WeightedSum
@@ -85,6 +85,15 @@ def test_it_finds_out_which_prefixes_succeed():
         learned.model.begin(epoch)
         rates.append(fmean(each.succeeded for each in driver().run(tasks(Beam(1, 4, learned), 100))))
     assert rates[1] > rates[0] + 0.15
+
+
+def test_demonstrations_say_nothing_of_the_policys_chances():
+    """An oracle succeeds from states in which the policy rarely would."""
+    shown, played = (groups_of(driver(Guided()).run(tasks(strategy, 20))) for strategy in (Expert(), Sample()))
+    both, alone = ProcessScore().model, ProcessScore().model
+    both.learn(0, [*shown, *played], 0)
+    alone.learn(0, played, 0)
+    assert both.state_dict(1) == alone.state_dict(1)
 
 
 def test_it_goes_on_where_the_checkpoint_left_it():

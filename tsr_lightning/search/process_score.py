@@ -16,7 +16,7 @@ from tsr_lightning.errors import require
 from tsr_lightning.search.by_epoch import ByEpoch
 from tsr_lightning.search.scorers import Critic, Scorer
 from tsr_lightning.search.tree import Node
-from tsr_lightning.trajectory import Candidate, Group, Message, Trajectory
+from tsr_lightning.trajectory import Candidate, Group, Message, Origin, Trajectory
 
 Weights = NDArray[np.float64]  # [buckets]
 Places = NDArray[np.int64]  # [F] of a state's features among the weights, each once
@@ -32,10 +32,11 @@ class ProcessScore(Scorer):
     small stand-in for the process reward model of PATR (https://arxiv.org/abs/2607.15610).
 
     A state is read as it is shown: the words of the last messages, their lines, and pairs of lines, hashed into
-    buckets, each with a weight. After an epoch's rollout every state that the policy acted in is an example, whose
-    target is the share of the ends below it that succeeded: in a recorded tree of all of them, else of its trajectory.
-    An example moves its own log-odds by `learning_rate` times its error, so that outcomes of long ago fade as the
-    policy changes. A state that solves the task is worth 1 and one that ended it otherwise 0. It costs no tokens.
+    buckets, each with a weight. After an epoch's rollout every state that the policy acted in (a demonstrator's say
+    nothing of its chances) is an example, whose target is the share of the ends below it that succeeded: in a recorded
+    tree of all of them, else of its trajectory. An example moves its own log-odds by `learning_rate` times its error,
+    so that outcomes of long ago fade as the policy changes. A state that solves the task is worth 1 and one that ended
+    it otherwise 0. It costs no tokens.
 
     Departs from the paper, whose score is a pretrained model of 7B parameters that reads the last ten turns and is not
     trained: this one knows nothing in the first epoch, and where a search has chosen what was played on it has seen the
@@ -91,7 +92,8 @@ class ProcessModel:
 
     def learn(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
         """Learns from an epoch's rollout, by a policy that had been `trained` for so many."""
-        every = [example for group in groups for each in group.trajectories for example in examples_of(each)]
+        played = [t for group in groups for t in group.trajectories if t.origin is not Origin.DEMONSTRATED]
+        every = [example for each in played for example in examples_of(each)]
         seen = [(places(messages, self._spec.buckets), target) for messages, target in every]
         weights = fitted(self._weights.before(epoch), seen * self._spec.passes, self._spec.learning_rate)
         self._weights.note(epoch, weights, trained)
