@@ -6,9 +6,11 @@ import pytest
 import torch
 from commands import QUICK, in_folder, tsr
 
-from tsr_lightning.episodes.files import read
+from tests.saved_episodes import header
+from tsr_lightning.episodes.files import read, read_header, write
 from tsr_lightning.episodes.folder import saved_in
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.training.saved_rollouts import _check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 LOG = '[{"class_path": "callbacks.EpisodeLog", "init_args": {"every_n_epochs": 1}}, "callbacks.InstanceFilter"]'
@@ -51,3 +53,12 @@ def test_rollouts_of_another_run_are_refused(tmp_path: Path) -> None:
             tsr(*RUN, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.sampling.temperature", "0.5")
         with pytest.raises(ConfigError, match="gone: there is no such file or folder"):
             tsr(*RUN, "--data.replay", "gone")
+
+
+def test_arguments_are_compared_as_a_file_holds_them(tmp_path: Path) -> None:
+    """A program may give tuples, which JSON has as lists."""
+    path, played = tmp_path / "rollout.jsonl.gz", header(size=(5, 5))
+    write(path, played, [])
+    _check(read_header(path), path, played.envs, played.temperature)
+    with pytest.raises(ConfigError, match=r"was played in .*size=\[5, 5\]\), and the run has .*size=\[5, 6\]"):
+        _check(read_header(path), path, header(size=(5, 6)).envs, played.temperature)

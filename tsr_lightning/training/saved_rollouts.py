@@ -1,5 +1,6 @@
 """Rollouts that are read from saved episodes instead of being played: `data.replay`."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -100,10 +101,16 @@ class SavedRollouts:
 
 def _check(header: Header, file: Path, envs: Sequence[Mapping[str, Any]], temperature: float) -> None:
     played = [(each["env"], each["env_kwargs"]) for each in header.envs]
-    now = [(each["env"], each["env_kwargs"]) for each in envs]
+    now = [(each["env"], _as_saved(each["env_kwargs"])) for each in envs]
     require(played == now, _KEY, str(file), f"it was played in {_named(played)}, and the run has {_named(now)}")
     remedy = f"its responses were sampled at temperature {header.temperature}, and the run has {temperature}"
     require(header.temperature == temperature, _KEY, str(file), remedy)
+
+
+def _as_saved(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as a file holds them: JSON has lists for the tuples that a program may give."""
+    saved: dict[str, Any] = json.loads(json.dumps(kwargs, default=repr))
+    return saved
 
 
 def _check_episodes(episodes: Sequence[Episode], file: Path, objective: Objective, actor: Actor) -> None:
