@@ -77,6 +77,7 @@ class RolloutProgressBar(Callback):
         if _is_logged(trainer) and (now - self._said >= INTERVAL or epochs == limit):
             _write(epoch_ended(epochs, limit, self._success, self._epochs))
             self._said = now
+        self._success = {}  # the next epoch may have no rollout
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._evaluated = {}

@@ -15,6 +15,7 @@ from callbacks.progress import describe_costs
 from tsr_lightning.costs import Costs
 from tsr_lightning.search.progress import Progress
 from tsr_lightning.training.hooks import OnRolloutWave
+from tsr_lightning.training.lightning_compat import epochs_at_rollout
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 
@@ -50,6 +51,24 @@ def test_without_a_terminal_an_epoch_says_what_is_left_and_an_evaluation_its_suc
     assert epochs == [
         "1 of 2 epochs: success unknown; T an epoch, about T left",
         "2 of 2 epochs: success unknown; T an epoch",
+    ]
+
+
+def test_an_epoch_without_a_rollout_is_not_told_with_the_success_of_an_earlier_one(tmp_path, capsys):
+    """As in the last of `Phases` that ends with `NoRollout`."""
+    progress = RolloutProgressBar()
+
+    class OneRollout(Data):
+        def __iter__(self):
+            if epochs_at_rollout(self.trainer) == 0:
+                progress.on_rollout_metrics(self.trainer, {"rollout/sampled/success_rate": 0.5}, 0)
+            return super().__iter__()
+
+    trainer(tmp_path, progress, max_epochs=2, limit_val_batches=0).fit(Agent(), OneRollout())
+    lines = [line for line in capsys.readouterr().err.splitlines() if " of 2 epochs" in line]
+    assert [line.partition(";")[0] for line in lines] == [
+        "1 of 2 epochs: success sampled 0.500",
+        "2 of 2 epochs: success unknown",
     ]
 
 
