@@ -120,6 +120,13 @@ def test_a_full_disk_is_one_sentence_and_the_earlier_file_is_kept(written: Path)
     assert [path.name for path in written.parent.iterdir()] == ["last.ckpt"]
 
 
+def test_a_file_in_the_place_of_the_folder_is_one_sentence(tmp_path: Path):
+    folder = tmp_path / "checkpoints"
+    folder.touch()
+    with pytest.raises(RunError, match=r"last\.ckpt could not be written \(File exists\): make room or mend"):
+        checkpoints.write(contents(), folder / "last.ckpt")
+
+
 def test_files_of_earlier_versions_have_no_digest_and_are_read(tmp_path: Path):
     path = tmp_path / "old.ckpt"
     torch.save(contents(), path)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -50,7 +51,8 @@ def write(contents: dict[str, Any], path: Path) -> None:
             "from the newest whole one with --ckpt_path"
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # which would hide the error above, as where a file stands in the folder's place
+            part.unlink()
 
 
 def _save(contents: dict[str, Any], file: IO[bytes]) -> None:
