@@ -22,8 +22,8 @@ class AdaptiveTree(Strategy):
     or that has repeated its response, is given up; the `expanded` best of the others get `children` responses each, and
     all others go on with one.
 
-    Departs from the paper: the best prefix is never given up, so that every tree has an end; and one that is given up
-    has no outcome, so under tree credit its score stands for that, where the paper trains on it as a failure.
+    Departs from the paper: where all would be given up the best is not, so that every tree has an end; and one that is
+    given up has no outcome, so under tree credit its score stands for that, where the paper trains on it as a failure.
 
     Args:
         samples: prefixes from the root (the paper's B_0).
