@@ -183,6 +183,9 @@ def test_every_figure_of_a_run_is_defined(uninterrupted: Path):
     ("protocol", "message"),
     [
         ({"every_n_validations": 0}, r"data\.evaluations\.sampled\.every_n_validations is 0: give 1 or more, or null"),
+        ({"name": "rollout"}, r"data\.evaluations\.name is 'rollout': give a word of its own"),  # training's
+        ({"name": "with/slash"}, r"data\.evaluations\.name is 'with/slash': give a word of its own"),
+        ({"name": ""}, r"data\.evaluations\.name is '': give a word of its own"),
         ({"name": "rare", "every_n_validations": -2}, r"data\.evaluations\.rare\.every_n_validations is -2: give 1"),
     ],
 )

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
+from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
 from tsr_lightning.rollout.instances import Instance
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.strategies import Sample, Strategy
@@ -29,7 +31,8 @@ class EvalProtocol:
     """One protocol of evaluation on the held-out instances; its figures mean nothing without it.
 
     Args:
-        name: names its figures, as in `val/sampled/success_rate`.
+        name: names its figures, as in `val/sampled/success_rate`, and the files of its episodes. Neither "rollout",
+            which those of training have, nor with a slash.
         temperature: softmax temperature of the policy; 0 is greedy.
         samples: episodes per instance (1 is enough where nothing is random).
         search: a strategy to act by; null acts as the trained policy does, without search.
@@ -37,7 +40,7 @@ class EvalProtocol:
             last always do; null: these two alone. `tsr validate` always does.
 
     Raises:
-        ConfigError: for fewer than 1 in `every_n_validations`.
+        ConfigError: for such a name, or fewer than 1 in `every_n_validations`.
     """
 
     name: str = "sampled"
@@ -47,6 +50,9 @@ class EvalProtocol:
     every_n_validations: int | None = 1
 
     def __post_init__(self) -> None:
+        is_own = self.name not in ("", TRAINING_ROLLOUT) and self.name == PurePath(self.name).name
+        remedy = f'give a word of its own, such as "sampled": {TRAINING_ROLLOUT} is what is trained on, and / a folder'
+        require(is_own, "data.evaluations.name", self.name, remedy)
         every = self.every_n_validations
         remedy = "give 1 or more, or null for the first and the last validation alone"
         require(every is None or every >= 1, f"data.evaluations.{self.name}.every_n_validations", every, remedy)
