@@ -30,6 +30,9 @@ TEXTS = {path: path.read_text(encoding="utf-8") for path in PAGES}
 BLOCKS = [
     (path, *block) for path, text in TEXTS.items() for block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
 ]
+OWN_FILES = dict(  # of a user, as a page shows them
+    re.findall(r"here `(\w+\.yaml)`.*?```yaml\n(.*?)^```$", "\n".join(TEXTS.values()), re.M | re.S)
+)
 EXAMPLES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```\n\n```\ntsr (.*?)\n```", EXTEND, re.DOTALL)
 # For fewer epochs than the example has, in both of its phases.
 SHORTER = {"largest.py": ("--data.plan.init_args.epochs", "[1]", "--trainer.max_epochs", "2")}
@@ -73,7 +76,8 @@ def built(subcommand: str, flags: list[str]) -> Namespace:
             str(config_path(flag) or flag) if flag.endswith(".yaml") and not Path(flag).exists() else flag
             for flag in flags
         ]
-        config = parser_of(subcommand).parse_args(as_overlays(shipped))
+        own = [OWN_FILES.get(flag, flag) for flag in shipped]
+        config = parser_of(subcommand).parse_args(as_overlays(own))
         config["trainer"]["logger"] = None
         return parser_of(subcommand).instantiate_classes(config)
 
@@ -139,11 +143,14 @@ def test_a_command_is_one_that_its_program_takes(command: str):
 
 def test_the_yaml_blocks_are_taken(tmp_path: Path):
     blocks = [text for _, language, text in BLOCKS if language == "yaml"]
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for text in blocks:
         file = tmp_path / "block.yaml"
         file.write_text(text, encoding="utf-8")
-        if text.startswith("data:"):
+        if text in OWN_FILES.values():
+            flags = ["--config", str(file), "--config", "model/smollm2.yaml"]
+            assert built("fit", flags)["data"].held_out.instances == 64
+        elif text.startswith("data:"):
             assert built("fit", ["--config", "sokoban.yaml", "--config", str(file)])["data"] is not None
         else:
             mine = tmp_path / "mine.yaml"

@@ -1,5 +1,7 @@
 """`Replayed` makes an ordinary text environment branchable."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,6 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
+from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.replay import Replayed, ReplayError
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
@@ -161,6 +164,18 @@ def test_hidden_state_is_played_and_held_out() -> None:
     assert env.state_key() == ("Guess", env.unwrapped._env.unwrapped.number)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"only 1 different initial states were found.*in Replayed with `hidden`"):
         _ = Instances([hiding()], Key(1), HeldOut(4)).held_out
+
+
+def test_the_example_of_the_page_can_be_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "extend.md").read_text(encoding="utf-8")
+    [source] = re.findall(r"```python\n(import gymnasium\n\nfrom tsr_lightning import Replayed.*?)```", page, re.S)
+    (tmp_path / "number.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    check_branchable("number:Number-v0", noisy=False)
+    env: Any = make_env("number:Number-v0")
+    assert env.reset(seed=1)[0] == "Which number?"
+    observation, number = env.state_key()
+    assert (observation, env.step(str(number))[1:3]) == ("Which number?", (1.0, True))
 
 
 def test_an_effect_is_a_change_of_the_key() -> None:
