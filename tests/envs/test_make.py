@@ -142,3 +142,19 @@ def test_a_limit_in_a_users_spec_is_refused(pond: str) -> None:
 def test_a_failing_import_within_a_module_is_raised(pond: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         make_env("my_broken:Env-v0")
+
+
+class PlainPond(TextFrozenLake):
+    def __init__(self) -> None:
+        super().__init__(size=3)
+
+
+def test_an_argument_of_files_for_an_environment_that_takes_none_is_refused_with_the_remedy() -> None:
+    """As `prompt_style`, which the layers of pretrained models set."""
+    registry["PlainPond-v0"] = EnvSpec("PlainPond-v0", entry_point=PlainPond)
+    remedy = "takes no argument 'prompt_style': it takes none; --data.env_kwargs null drops what files give it"
+    try:
+        with pytest.raises(ConfigError, match=remedy):
+            make_env("PlainPond-v0", prompt_style="instruct")
+    finally:
+        del registry["PlainPond-v0"]

@@ -111,7 +111,8 @@ def _check_arguments(spec: EnvSpec, kwargs: dict[str, Any]) -> None:
     for name in kwargs:
         if name not in arguments:
             close = difflib.get_close_matches(name, arguments, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(arguments)}."
+            takes = f"it takes {', '.join(arguments) or 'none'}; --data.env_kwargs null drops what files give it."
+            hint = f"did you mean {close[0]!r}?" if close else takes
             raise ConfigError(f"data.env_kwargs: {spec.id!r} takes no argument {name!r}: {hint}")
     given = {**spec.kwargs, **kwargs}
     for name, needed in arguments.items():
