@@ -18,8 +18,9 @@ from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.cli.memory_check import too_large
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.estimate.card_memory import GIB, memory
-from tsr_lightning.estimate.here import _left_in_container, card_here
+from tsr_lightning.estimate.here import card_here
 from tsr_lightning.estimate.setup import Setup
+from tsr_lightning.free_memory import _left_in_container
 
 CPU = torch.device("cpu")
 PAPER = ("--config", "paper/sokoban.yaml", "--model.policy.quantisation", "null", "--model.policy.dtype", "float32")

@@ -25,7 +25,6 @@ from tsr_lightning.estimate.weights import (
     trained_bytes,
 )
 from tsr_lightning.modeling.buckets import MASK_ELEMENTS
-from tsr_lightning.modeling.packed_forward import PACKED_MODEL_TYPES
 from tsr_lightning.modeling.state_rows import ROW_PADDING
 
 GIB = 2**30
@@ -75,21 +74,20 @@ class CardMemory:
         return self.total(card) <= card.memory_gib * GIB
 
 
-def memory(setup: Setup, ranks: int = 1, *, is_gpu: bool = True) -> CardMemory:
-    """The memory of each of `ranks` cards, GPUs or parts of a CPU's. Under DDP only the micro-batches differ from one
-    card's."""
+def memory(setup: Setup, ranks: int = 1) -> CardMemory:
+    """The memory of each of `ranks` cards. Under DDP only the micro-batches differ from one card's."""
     if setup.is_sharded:
-        return _sharded(setup, Shards(setup.units, ranks), is_gpu)
-    return CardMemory(_resident(setup, ranks), _rollout(setup, is_gpu), _backward(setup, ranks), _step(setup))
+        return _sharded(setup, Shards(setup.units, ranks))
+    return CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks), _step(setup))
 
 
-def _sharded(setup: Setup, shards: Shards, is_gpu: bool) -> CardMemory:
+def _sharded(setup: Setup, shards: Shards) -> CardMemory:
     """Memory of a card under FSDP2."""
     saved, logits, working = _update_parts(setup, shards.ranks)
     moments = (shards.begin, (saved, logits, *shards.scoring), (saved, working, *shards.layer), shards.end)
     return CardMemory(
         _parts(*shards.resident(setup.spec.dtype), _autocast(setup)),
-        (*_parts(*shards.whole), *_rollout(setup, is_gpu)),
+        (*_parts(*shards.whole), *_rollout(setup)),
         _parts(*largest(moments)),
         _parts(("AdamW's intermediate results", shards.step)),
     )
@@ -97,7 +95,7 @@ def _sharded(setup: Setup, shards: Shards, is_gpu: bool) -> CardMemory:
 
 def largest_cache_mib(setup: Setup, card: Card, ranks: int = 1) -> int:
     """The largest `kv_cache_mib` that fits on the card; below 1 where nothing fits."""
-    of_card = memory(setup, ranks, is_gpu=card.is_gpu)
+    of_card = memory(setup, ranks)
     room = (card.memory_gib - card.context_gib) * GIB / (1 + card.fragmentation)
     others = _sum(of_card.resident) + _sum(of_card.rollout) - setup.engine.cache_mib * 2**20
     return int((room - others) / 2**20)
@@ -150,25 +148,14 @@ def _autocast(setup: Setup) -> NamedBytes:
     return "weights cast to bfloat16 by autocast", copies * 2 * setup.shape.parameters
 
 
-def _rollout(setup: Setup, is_gpu: bool) -> tuple[Part, ...]:
+def _rollout(setup: Setup) -> tuple[Part, ...]:
     states = setup.engine.state_cache_mib if setup.shape.is_recurrent else 0
     sampled = min(SAMPLED_LOGITS, setup.engine.max_num_seqs * setup.shape.vocab_size)
     return _parts(
         ("keys, values and decode buffer (kv_cache_mib)", setup.engine.cache_mib * 2**20),
         ("states of recurrent layers (state_cache_mib)", states * 2**20),
-        ("copies of the weights (pack_weights)", 0 if is_gpu else _packed(setup)),
         ("a pass over prompts, or sampling", max(_prefill(setup), _SAMPLING_BYTES * sampled)),
     )
-
-
-def _packed(setup: Setup) -> int:
-    """Bytes of the weights that a CPU's products read copies of: the output embedding, and linear layers where passes
-    are the project's own and nothing is quantised."""
-    shape, spec = setup.shape, setup.spec
-    if not setup.engine.pack_weights or spec.kernels == "torch":
-        return 0
-    has_layers = shape.config.model_type in PACKED_MODEL_TYPES and spec.quantisation is None
-    return ITEMSIZE[spec.dtype] * (shape.vocab_size * shape.hidden_size + has_layers * shape.linear_weights)
 
 
 def _prefill(setup: Setup) -> int:

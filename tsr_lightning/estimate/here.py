@@ -3,15 +3,13 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-import psutil
 import torch
 
 from tsr_lightning.estimate.cards import Card
+from tsr_lightning.free_memory import free_bytes, total_bytes
 
 _GIB = 2**30
-_CGROUP = Path("/sys/fs/cgroup")  # of a container, version 2
 _UNKNOWN = 0.0  # speeds, which memory does not depend on
 _CPU_CONTEXT_GIB = 0.6  # of Python, PyTorch and Lightning
 _CPU_FRAGMENTATION = 0.05  # glibc gives large blocks back at once
@@ -35,7 +33,7 @@ def card_here(device: torch.device, ranks: int = 1) -> Card:
         return Card(name, free / _GIB, _UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN, context_gib=0.0)  # it is in use already
     return Card(
         "this machine",
-        min(psutil.virtual_memory().available, _left_in_container(_CGROUP)) / ranks / _GIB,
+        free_bytes() / ranks / _GIB,
         *(_UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN),
         context_gib=_CPU_CONTEXT_GIB,
         fragmentation=_CPU_FRAGMENTATION,
@@ -53,8 +51,7 @@ def whole_card(device: torch.device, ranks: int = 1) -> Card:
     """
     if device.type == "cuda":
         return replace(card_here(device), memory_gib=torch.cuda.get_device_properties(device).total_memory / _GIB)
-    total = min(psutil.virtual_memory().total, _limit(_CGROUP))
-    return replace(card_here(device), memory_gib=total / ranks / _GIB)
+    return replace(card_here(device), memory_gib=total_bytes() / ranks / _GIB)
 
 
 def measured_card(device: torch.device) -> Card:
@@ -105,22 +102,3 @@ def _least_seconds(work: Callable[[], object], device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _limit(cgroup: Path) -> float:
-    """Bytes that a container may take; infinite where there is no limit."""
-    try:
-        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        return float("inf")
-    return float("inf") if limit == "max" else int(limit)
-
-
-def _left_in_container(cgroup: Path) -> float:
-    """Bytes that a container may still take; infinite where there is no limit."""
-    try:
-        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
-    except FileNotFoundError:
-        return float("inf")
-    return _limit(cgroup) - used + int(stat.get("inactive_file", 0))  # cached files give way

@@ -22,11 +22,11 @@ class Remedy:
 
 def remedies(setup: Setup, card: Card, ranks: int) -> list[Remedy]:
     """Returns the changes that save memory, the largest saving first."""
-    before = memory(setup, ranks, is_gpu=card.is_gpu)
+    before = memory(setup, ranks)
     total = before.total(card)
     found = []
     for change, changed in _changes(setup, ranks):
-        after = memory(changed, ranks, is_gpu=card.is_gpu)
+        after = memory(changed, ranks)
         saves = total - after.total(card)
         if saves > 0:
             found.append(Remedy(change, saves, before.always - after.always, after.fits(card)))
@@ -61,9 +61,6 @@ def _changes(setup: Setup, ranks: int) -> Iterator[tuple[str, Setup]]:
         half = setup.engine.cache_mib // 2
         engine = replace(setup.engine, kv_cache_mib=half)
         yield f"data.engine.init_args.kv_cache_mib {half}", replace(setup, engine=engine)
-    if setup.engine.pack_weights:  # of no use to a GPU, where it saves nothing
-        engine = replace(setup.engine, pack_weights=False)
-        yield "data.engine.init_args.pack_weights false", replace(setup, engine=engine)
     half = setup.engine.state_cache_mib // 2
     if setup.shape.is_recurrent and half >= least_state_mib(setup):
         engine = replace(setup.engine, state_cache_mib=half)

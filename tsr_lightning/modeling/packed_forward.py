@@ -51,7 +51,6 @@ _ARCHITECTURES: dict[type[PreTrainedModel], Architecture] = {
     SeedOssModel: Architecture(SeedOssDecoderLayer, lambda attention: None),
     Qwen3Model: Architecture(Qwen3DecoderLayer, lambda attention: attention.sliding_window, has_head_norms=True),
 }
-PACKED_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "seed_oss"})  # of these architectures
 
 
 def install(model: PreTrainedModel, kernels: Kernels = Kernels.AUTO) -> None:
@@ -78,7 +77,7 @@ def kernels_of(model: PreTrainedModel) -> Kernels:
 
 
 @contextmanager
-def reading(model: PreTrainedModel, packed: PackedWeights | None) -> Iterator[None]:
+def reading(model: PreTrainedModel, packed: PackedWeights) -> Iterator[None]:
     """Within it, products without gradients of an installed model read these copies of its weights, where it runs the C
     kernels' products."""
     backbone: Any = model.base_model

@@ -44,7 +44,6 @@ class TransformersEngine:
         kv_cache_mib: int,
         max_num_seqs: int,
         state_cache_mib: int = STATE_CACHE_MIB,
-        pack_weights: bool = True,
     ) -> None:
         self.model = model
         self.end_ids = end_ids
@@ -52,7 +51,7 @@ class TransformersEngine:
         self.kv_cache_mib = kv_cache_mib
         self.max_num_seqs = max_num_seqs
         self.state_cache_mib = state_cache_mib
-        self._packed = PackedWeights() if pack_weights else None
+        self._packed = PackedWeights()
         self._costs = Costs()
         self._version: object = None
         self._cache: PrefixCache | None = None
@@ -68,7 +67,7 @@ class TransformersEngine:
 
     def release(self) -> None:
         """Frees the cache and the copies of weights. A CPU keeps a small cache: touching new memory would cost more."""
-        self._forget_weights()
+        self._packed.clear()
         if self._cache is not None and (self._cache.device.type != "cpu" or self._cache.used_bytes > _KEPT_BYTES):
             device, self._cache = self._cache.device, None
             if device.type == "cuda":
@@ -76,7 +75,7 @@ class TransformersEngine:
 
     def close(self) -> None:
         self._cache = None
-        self._forget_weights()
+        self._packed.clear()
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         groups: dict[tuple[int, ...], SequenceGroup] = {}
@@ -114,7 +113,7 @@ class TransformersEngine:
             precision, version = autocast_dtype(self.model.causal_lm.device), weights_version(self.model)
             if version != self._version:
                 torch.clear_autocast_cache()  # casts of the weights before, where one context spans an update
-                self._forget_weights()
+                self._packed.clear()
             if self._cache is None or self._cache.precision != precision:
                 self._cache = PrefixCache(
                     self.model, self.kv_cache_mib, self.context_tokens, self._stream, self.state_cache_mib
@@ -128,10 +127,6 @@ class TransformersEngine:
             except BaseException:  # slots were assigned to tokens that may not have been computed
                 self._version = None
                 raise
-
-    def _forget_weights(self) -> None:
-        if self._packed is not None:
-            self._packed.clear()
 
     def _chunks(self, groups: Sequence[SequenceGroup], cache: PrefixCache) -> Iterator[list[SequenceGroup]]:
         """Groups of similar length together, as many as memory and `max_num_seqs` allow; a large group is split."""

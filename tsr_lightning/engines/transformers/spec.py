@@ -22,15 +22,11 @@ class Transformers(EngineSpec):
         state_cache_mib: memory for the states of a model's recurrent layers, half of it for prefixes and half for
             responses that are sampled at once. What does not fit is computed again, with the same results. A model
             without such layers takes none.
-        pack_weights: keep copies of the weights during a rollout on a CPU, laid out for its products. They take as much
-            memory as the weights, and make a rollout of few responses faster, with the same results. Only the C kernels
-            read such copies: `model.policy.kernels: torch`, quantised layers and GPUs have none.
     """
 
     kv_cache_mib: int | None = KV_CACHE_MIB
     max_num_seqs: int = 512
     state_cache_mib: int = STATE_CACHE_MIB
-    pack_weights: bool = True
 
     @property
     def cache_mib(self) -> int:
@@ -44,11 +40,5 @@ class Transformers(EngineSpec):
 
     def build(self, model: Model, end_ids: frozenset[int], context_tokens: int) -> TransformersEngine:
         return TransformersEngine(
-            model,
-            end_ids,
-            context_tokens,
-            self.cache_mib,
-            self.max_num_seqs,
-            self.state_cache_mib,
-            self.pack_weights,
+            model, end_ids, context_tokens, self.cache_mib, self.max_num_seqs, self.state_cache_mib
         )

@@ -58,9 +58,7 @@ class VLLMEngine:
         self.context_tokens = context_tokens
         self._costs = Costs()
         # vLLM has no critic: values come from the policy itself
-        self._critic = TransformersEngine(
-            model, end_ids, context_tokens, _CRITIC_CACHE_MIB, max_num_seqs, pack_weights=False
-        )
+        self._critic = TransformersEngine(model, end_ids, context_tokens, _CRITIC_CACHE_MIB, max_num_seqs)
         self._files = tempfile.TemporaryDirectory(prefix="tsr-vllm-")
         self._folder = Path(self._files.name)
         self._adapter: LoRARequest | None = None
