@@ -21,6 +21,21 @@ class Idea:
     kind: Kind = "searched"
 
 
+_STEPS = ("2.5e-4", "5e-4", "2.5e-4-4-updates", "5e-4-4-updates")  # of the grids signals_tuning and signals_lakes_tuning
+    "2.5e-4",
+    "5e-4",
+    "2.5e-4-4-updates",
+    "5e-4-4-updates",
+)  # of signals_tuning.yaml and signals_lakes_tuning.yaml
+
+
+def _four_trials(study: str, prefix: str, instances: str) -> tuple[str, str, Sequence[Idea]]:
+    """RAFT and the paper's recipe, with the same four trials each."""
+    raft, paper = ([f"{prefix}{recipe}-{step}" for step in _STEPS] for recipe in ("raft", "paper"))
+    ideas = [Idea("RAFT", raft, "plain"), Idea("the paper's: groups of searches as if they were samples", paper)]
+    return study, f"{instances}, the same four trials each", ideas
+
+
 TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances, and what was tried on them
     (
         "sokoban_tuning",
@@ -129,4 +144,7 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
             Idea("successes of a beam", ["crowded-imitate-2e-4"]),
         ],
     ),
+    _four_trials("signals_tuning", "hard-", "Sokoban, 4 to 10 moves"),
+    _four_trials("signals_tuning", "longest-", "Sokoban, 8 to 10 moves"),
+    _four_trials("signals_lakes_tuning", "", "FrozenLake, slippery"),
 ]
