@@ -21,12 +21,7 @@ class Idea:
     kind: Kind = "searched"
 
 
-_STEPS = ("2.5e-4", "5e-4", "2.5e-4-4-updates", "5e-4-4-updates")  # of the grids signals_tuning and signals_lakes_tuning
-    "2.5e-4",
-    "5e-4",
-    "2.5e-4-4-updates",
-    "5e-4-4-updates",
-)  # of signals_tuning.yaml and signals_lakes_tuning.yaml
+_STEPS = ("2.5e-4", "5e-4", "2.5e-4-4-updates", "5e-4-4-updates")  # of signals_tuning, signals_lakes_tuning
 
 
 def _four_trials(study: str, prefix: str, instances: str) -> tuple[str, str, Sequence[Idea]]:
