@@ -64,6 +64,14 @@ def test_a_sample_does_not_depend_on_what_else_is_sampled() -> None:
     assert together == ([token for [token], _ in alone], [logprob for _, [logprob] in alone])
 
 
+@pytest.mark.parametrize("size", [3, 300])
+def test_logits_that_are_not_finite_give_such_logprobs(size: int) -> None:
+    """Of which the rollout then says what to do."""
+    tokens, logprobs = sample(torch.full((2, size), torch.nan), np.array([0, 1, 1]), np.array([0.0, 0.5, 0.9]), 1.0)
+    assert all(0 <= token < size for token in tokens)
+    assert np.isnan(logprobs).all()
+
+
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 800])
 def test_running_sums_by_products(size: int) -> None:
     """What is sampled by on a GPU."""

@@ -127,7 +127,7 @@ def _place(running: Tensor, heights: Tensor) -> Tensor:
     own share is not zero."""
     found = torch.searchsorted(running, heights[:, None], right=True)
     last = torch.searchsorted(running, running[:, -1:].contiguous())  # the first that has the whole sum
-    return torch.minimum(found, last)[:, 0]
+    return torch.minimum(found, last)[:, 0].clamp_(max=running.shape[1] - 1)  # beyond it where sums are not finite
 
 
 def _running_sums(x: Tensor) -> Tensor:
