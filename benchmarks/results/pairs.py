@@ -53,6 +53,11 @@ def _sokoban_pairs(levels: str, raft_alike: bool, plain_alike: bool, headline: b
     ]
 
 
+def _paper(levels: str) -> PairRow:
+    """The paper's recipe, which credits searches as if they were samples, as its own trials chose it."""
+    return PairRow(f"{levels}-paper-4-updates", f"{levels}-raft", "GRPO, the paper's", "RAFT", alike=False)
+
+
 TASKS = [
     VerdictTask(
         "sokoban_search",
@@ -61,10 +66,13 @@ TASKS = [
         [
             PairRow("longest-imitate-distinct", "longest-raft", "GRPO, responses that differ", "RAFT", alike=False),
             *_sokoban_pairs("longest", raft_alike=False, plain_alike=False, headline=False),
+            _paper("longest"),
         ],
     ),
     VerdictTask("sokoban_search", "Sokoban, 6 to 10 moves", 0.08, _sokoban_pairs("rare", False, False)),
-    VerdictTask("sokoban_search", "Sokoban, 4 to 10 moves", 0.08, _sokoban_pairs("hard", True, False)),
+    VerdictTask(
+        "sokoban_search", "Sokoban, 4 to 10 moves", 0.08, [*_sokoban_pairs("hard", True, False), _paper("hard")]
+    ),
     VerdictTask("sokoban_search", "Sokoban, 2 to 10 moves", 0.08, _sokoban_pairs("default", True, True)),
     VerdictTask(
         "sokoban_curriculum",
