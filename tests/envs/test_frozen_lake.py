@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
 from tsr_lightning.envs.frozen_lake.dynamics import ACTIONS, best_actions, chances, dynamics, land, likeliest
-from tsr_lightning.envs.frozen_lake.maps import Rows, given_lake, random_lake, reachable, start_cell
+from tsr_lightning.envs.frozen_lake.maps import Rows, given_lake, random_lake, shortest_solution, start_cell
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
@@ -61,8 +61,15 @@ class TestMaps:
         assert len(rows) == size
         assert len(letters) == size * size
         assert (letters.count("S"), letters.count("G")) == (1, 1)
-        assert reachable(rows)
+        assert shortest_solution(rows) == steps_to_goal(rows)
         assert rows == random_lake(Key(value), size=size, frozen=frozen)
+
+    @given(value=st.integers(0, 2**64 - 1), least=st.integers(1, 5))
+    def test_far_lakes_are_those_of_the_drawn_whose_goal_is_far(self, value: int, least: int) -> None:
+        far = random_lake(Key(value), size=4, frozen=0.8, min_solution=least)
+        assert steps_to_goal(far) >= least
+        near = random_lake(Key(value), size=4, frozen=0.8)
+        assert far == near or steps_to_goal(near) < least
 
     def test_holes_starts_and_goals_have_the_stated_distribution(self) -> None:
         lakes = [random_lake(Key(i), size=4, frozen=0.9) for i in range(2000)]
@@ -88,6 +95,10 @@ class TestMaps:
         monkeypatch.setattr("tsr_lightning.envs.frozen_lake.maps.TRIES", 3)
         with pytest.raises(ConfigError, match=r"frozen is 0\.05: none of 3 random lakes of size 12"):
             random_lake(Key(0), size=12, frozen=0.05)
+        with pytest.raises(
+            ConfigError, match=r"min_solution is 9: none of 3 random lakes of size 3 had .* lower it or raise size"
+        ):
+            random_lake(Key(0), size=3, frozen=1.0, min_solution=9)
 
     @pytest.mark.parametrize(
         ("desc", "remedy"),

@@ -8,6 +8,7 @@ hash), a branch can have noise of its own, and "actions left" counts what the tu
 """
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import NamedTuple, Unpack, get_args
 
 from gymnasium.utils import seeding
@@ -44,9 +45,10 @@ class TextFrozenLake(TextEnv[LakeState]):
     Args:
         size: cells a side of a random lake.
         frozen: probability that one of its cells is no hole.
+        min_solution: fewest moves from its start to its goal, without slips.
         success_rate: probability of moving as intended; both perpendicular moves share the rest equally. 1: no slip.
         observation: the state as a symbol "grid", as "coordinates", or as "both".
-        desc: a fixed lake in gymnasium's letters (S, F, H, G); `size` and `frozen` then have no effect.
+        desc: a fixed lake in gymnasium's letters (S, F, H, G); `size`, `frozen` and `min_solution` then have no effect.
         options: of `TextEnv`, by default the paper's: five turns of two actions, and its prompt.
     """
 
@@ -54,6 +56,7 @@ class TextFrozenLake(TextEnv[LakeState]):
         self,
         size: int = 4,
         frozen: float = 0.9,
+        min_solution: int = 1,
         success_rate: float = 0.8,
         observation: ObservationName = "both",
         desc: list[str] | None = None,
@@ -62,10 +65,12 @@ class TextFrozenLake(TextEnv[LakeState]):
         paper = TextEnvOptions(max_turns=5, actions_per_turn=2, max_actions=10, prompt_style="paper")
         super().__init__(**(paper | options))
         whole("TextFrozenLake.size", size, at_least=2)
+        whole("TextFrozenLake.min_solution", min_solution, at_least=1)
         fraction("TextFrozenLake.frozen", frozen)
         fraction("TextFrozenLake.success_rate", success_rate)
         one_of("TextFrozenLake.observation", observation, get_args(ObservationName))
-        self._size, self._frozen, self._success_rate = size, frozen, success_rate
+        self._random_lake = partial(random_lake, size=size, frozen=frozen, min_solution=min_solution)
+        self._success_rate = success_rate
         self._observed: ObservationName = observation
         self._fixed = None if desc is None else given_lake(desc)
         self.initial_state(0)  # a lake that hardly ever has a path is refused now, not in the middle of a rollout
@@ -81,7 +86,7 @@ class TextFrozenLake(TextEnv[LakeState]):
 
     def initial_state(self, seed: int) -> LakeState:
         """The lake that a seed names, with the player on its start."""
-        rows = self._fixed or random_lake(_key(seed).fold_in("lake"), size=self._size, frozen=self._frozen)
+        rows = self._fixed or self._random_lake(_key(seed).fold_in("lake"))
         return LakeState(rows, start_cell(rows))
 
     def noise_key(self, seed: int) -> Key:
