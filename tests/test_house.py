@@ -13,7 +13,7 @@ from benchmarks import architecture
 
 ROOT = Path(__file__).resolve().parent.parent
 
-COMMON = ("errors", "files", "rng", "signals", "tool_calls", "trajectory", "costs", "statistics", "free_memory")
+COMMON = architecture.COMMON
 # What a room may import besides itself: a room, or one module of it as room.module. Imports inside functions count.
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COMMON, ()),

@@ -31,6 +31,8 @@ LEARNING_RATE = 1e-5
 CLIP_NORM = 1.0
 _SPREAD = 0.02  # of fresh weights
 _WORDS = 1000  # entries of the vocabulary at most
+_BELOW = 30.0  # of the end token's logit
+_PROBED = 64  # tokens of the pass that measures what is left of channel 0
 
 
 @dataclass(frozen=True)
@@ -200,8 +202,8 @@ def make_vocabulary(size: int = 1000) -> PreTrainedTokenizerFast:
 def make_model(shape: ModelShape, folder: Path, longest: int) -> None:
     """Writes a model and its tokenizer, as transformers saves them.
 
-    In channel 0 every embedding is 1 and the end token's is -1. The residual stream starts with it and keeps it, so
-    the end token's logit lies far below all others (30 at width 256), and no participant has to know of a bias.
+    In channel 0 every embedding is 1 and the end token's is -1. No layer writes there, and the final norm scales it, so
+    that the end token's logit lies some 30 below all others and no participant has to know of a bias.
     """
     tokenizer = make_vocabulary(min(shape.vocabulary, _WORDS))  # a model may have more entries than that
     config = Qwen2Config(
@@ -224,6 +226,11 @@ def make_model(shape: ModelShape, folder: Path, longest: int) -> None:
         embedding.normal_(std=_SPREAD)
         embedding[:, 0] = 1.0
         embedding[tokenizer.eos_token_id, 0] = -1.0
+        for layer in model.base_model.layers:
+            layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
+        others = [token for token in range(_PROBED) if token != tokenizer.eos_token_id]
+        normed = model.base_model(torch.tensor([others])).last_hidden_state[..., 0]
+        model.base_model.norm.weight[0] = _BELOW / 2 / normed.mean()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -26,7 +26,7 @@ from tsr_lightning.engines.transformers.sampling import sample
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.modeling import packed_forward, packed_weights
+from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
@@ -346,25 +346,6 @@ def test_weights_changed_within_one_autocast_context_are_cast_anew() -> None:
         second = engine.generate(prompts, 1.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert make_engine(policy).generate(prompts, 1.0) == second != first
-
-
-@both_kernels
-@pytest.mark.parametrize("adapter", [None, LoRA()], ids=["full", "adapter"])
-def test_copies_of_weights_change_no_sample_and_take_a_share_of_the_memory(
-    adapter: LoRA | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy, prompts = with_kernels(make_policy(adapter), request), wave(12, seed=9)
-    engine = make_engine(policy)
-    first = engine.generate(prompts, 1.0)
-    is_native = packed_forward.kernels_of(policy.causal_lm).uses_native(torch.device("cpu"), torch.float32)
-    assert len(engine._packed) == (2 * 7 + 1 if is_native else 0)  # linear layers of two layers, output embedding
-    engine.release()
-    assert len(engine._packed) == 0
-    monkeypatch.setattr(packed_weights, "free_bytes", lambda: 4 * 3 * 32 * 32 * 4)  # holds three of 32 x 32
-    few = make_engine(policy)
-    for responses, expected in zip(few.generate(prompts, 1.0), first, strict=True):
-        assert_same(responses, expected)
-    assert len(few._packed) == (3 if is_native else 0)
 
 
 @both_kernels

@@ -66,7 +66,7 @@ def test_a_sample_does_not_depend_on_what_else_is_sampled() -> None:
 
 @pytest.mark.parametrize("size", [3, 300])
 def test_logits_that_are_not_finite_give_such_logprobs(size: int) -> None:
-    """Of which the rollout then says what to do."""
+    """The rollout stops on those and says what to do."""
     tokens, logprobs = sample(torch.full((2, size), torch.nan), np.array([0, 1, 1]), np.array([0.0, 0.5, 0.9]), 1.0)
     assert all(0 <= token < size for token in tokens)
     assert np.isnan(logprobs).all()
@@ -74,6 +74,6 @@ def test_logits_that_are_not_finite_give_such_logprobs(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 800])
 def test_running_sums_by_products(size: int) -> None:
-    """What is sampled by on a GPU."""
+    """The running sums that sampling takes on a GPU."""
     x = torch.rand(3, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
     torch.testing.assert_close(product_sums(x), x.cumsum(dim=-1), atol=1e-12, rtol=1e-12)

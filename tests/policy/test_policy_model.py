@@ -20,6 +20,7 @@ from transformers import (
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.policy import loading
+from tsr_lightning.policy.causal_lm import PackedCausalLM
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
@@ -172,8 +173,13 @@ def test_logits_are_computed_in_chunks(named, monkeypatch):
     """Seven sampled tokens in chunks of three, with and without gradients."""
     monkeypatch.setattr("tsr_lightning.policy.causal_lm.CHUNK_LOGITS", 3 * len(TOKENIZER))
     policy = Policy(spec_of(named), TOKENIZER, critic=False).train()
-    sizes = []
-    policy.causal_lm.get_output_embeddings().register_forward_hook(lambda _, __, out: sizes.append(out.shape[-2]))
+    sizes, logits = [], PackedCausalLM.logits
+
+    def recorded(self, hidden):
+        sizes.append(len(hidden))
+        return logits(self, hidden)
+
+    monkeypatch.setattr(PackedCausalLM, "logits", recorded)
     outputs = policy.outputs(batch(*rows()), 1.0)
     assert sizes == [3, 3, 1]
     outputs.logprobs.sum().backward()

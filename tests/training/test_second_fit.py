@@ -32,7 +32,7 @@ class Rollouts(Callback):
 
 
 def data_module() -> RolloutDataModule:
-    """Of a run that learns of its instances and for its search."""
+    """With sampling for learnability and a learned process score."""
     plan = Mixed([PlanEntry(Sample(), 4), PlanEntry(Beam(1, 2, ProcessScore()), 1)])
     return RolloutDataModule(
         "parity:Parity-v0",

@@ -15,7 +15,6 @@ from tsr_lightning.modeling.flex import HeadShape
 from tsr_lightning.modeling.native import building, kernel
 from tsr_lightning.modeling.native.native_operators import NativeOperators
 from tsr_lightning.modeling.native.training import NativeTrainingAttention
-from tsr_lightning.modeling.packed_weights import PackedWeights
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.modeling.torch_operators import TorchOperators
 
@@ -60,15 +59,14 @@ class Kernels(Enum):
         require(reason is None, "model.policy.kernels", self.value, remedy)
         return True
 
-    def operators(self, x: Tensor, packed: PackedWeights | None = None) -> Operators:
+    def operators(self, x: Tensor) -> Operators:
         """For layers whose input is like x, with gradients if they are enabled.
 
         Args:
             x: [N, H] the input.
-            packed: copies of the layers' weights, which the C kernels' products without gradients read.
         """
         if self.uses_native(x.device, x.dtype) and NativeOperators.supports(x):
-            return NativeOperators(packed)
+            return NativeOperators()
         return TorchOperators()
 
 

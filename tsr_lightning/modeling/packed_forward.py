@@ -6,8 +6,7 @@ hidden state is needed: at the ends of prompts, and where a token was sampled. `
 Other models run transformers' own forward pass, as do these under autocast or with activation checkpoints.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, cast
@@ -27,7 +26,6 @@ from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 
 from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed_inputs
 from tsr_lightning.modeling.kernels import Kernels, Operators
-from tsr_lightning.modeling.packed_weights import PackedWeights
 from tsr_lightning.modeling.recurrence import Recurrence
 
 
@@ -62,7 +60,7 @@ def install(model: PreTrainedModel, kernels: Kernels = Kernels.AUTO) -> None:
     """
     kernels.check()
     backbone: Any = model.base_model
-    backbone.kernels, backbone.packed_weights = kernels, None
+    backbone.kernels = kernels
     if type(backbone) in _ARCHITECTURES and backbone.config.hidden_act in ("silu", "swish"):
         backbone.forward = MethodType(_forward, backbone)  # bound methods, so that a copy of the model runs the copy
         for layer in backbone.layers:
@@ -76,24 +74,12 @@ def kernels_of(model: PreTrainedModel) -> Kernels:
     return kernels
 
 
-@contextmanager
-def reading(model: PreTrainedModel, packed: PackedWeights) -> Iterator[None]:
-    """Within it, products without gradients of an installed model read these copies of its weights, where it runs the C
-    kernels' products."""
-    backbone: Any = model.base_model
-    backbone.packed_weights = packed
-    try:
-        yield
-    finally:
-        backbone.packed_weights = None
-
-
 def project(model: PreTrainedModel, head: nn.Module, hidden: Tensor) -> Tensor:
-    """The output embedding of hidden states: [M, H] -> [M, V]."""
-    backbone: Any = model.base_model
-    if backbone.packed_weights is None or torch.is_autocast_enabled(hidden.device.type):
+    """Logits [M, V] of hidden states [M, H] by the output embedding. Without gradients by the C kernels' product, which
+    takes two thirds of PyTorch's time."""
+    if torch.is_grad_enabled() or torch.is_autocast_enabled(hidden.device.type):
         return cast(Tensor, head(hidden))
-    operators = backbone.kernels.operators(hidden, backbone.packed_weights)
+    operators = kernels_of(model).operators(hidden)
     return operators.linear(head, _padded(operators, hidden))[: len(hidden)]
 
 
@@ -203,7 +189,7 @@ def _forward(
 def _pass(backbone: Any, x: Tensor, positions: Tensor) -> "_Pass":
     cosines, sines = backbone.rotary_emb(x[None], positions[None])
     kernels = backbone.kernels if x.dtype == backbone.norm.weight.dtype else Kernels.TORCH
-    return _Pass(backbone, kernels.operators(x, backbone.packed_weights), cosines[0], sines[0])
+    return _Pass(backbone, kernels.operators(x), cosines[0], sines[0])
 
 
 @dataclass(frozen=True)

@@ -80,13 +80,13 @@ class Revisits:
         self._pools = ByEpoch[dict[Place, Rate]]({})  # each in the order of learnability
 
     def observe(self, epoch: int, groups: Sequence[Group], trained: int, envs: Container[int]) -> None:
-        """Notes the success rates of an epoch's rollout, by a policy that had been `trained` for so many.
+        """Records the success rates of a rollout's instances.
 
         Args:
             epoch: of the rollout.
-            groups: of it.
-            trained: epochs of its policy.
-            envs: that the next epoch trains on. Instances of others would keep the places of those that can be drawn.
+            groups: of the rollout.
+            trained: epochs of updates that its policy had seen.
+            envs: that the next epoch trains on; instances of others are forgotten, since none can be drawn.
         """
         sampled = {(g.env, g.instance): [t.succeeded for t in g.trajectories if _is_plain(t.origin)] for g in groups}
         rates = {place: Rate(fmean(own), epoch) for place, own in sampled.items() if len(own) > 1}

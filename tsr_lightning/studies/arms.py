@@ -123,7 +123,7 @@ def refuse_changed(
 
 
 def refuse_to_lose(todo: Sequence[Run], checked: Mapping[str, CheckedArm], folder: StudyFolder) -> None:
-    """Refuses to begin a stopped run anew that has checkpoints of other settings."""
+    """Refuses to restart a stopped run whose checkpoint has other settings."""
     for run in todo:
         begun = folder.begun(run)
         if folder.last_checkpoint(run).is_file() and begun.is_file():

@@ -172,7 +172,7 @@ class RolloutDataModule(LightningDataModule):
         self._micro_batches = trainer.accumulate_grad_batches
 
     def _forget_earlier_run(self) -> None:
-        """What a run learns of its instances and for its searches is its own, also where a process fits twice."""
+        """Clears what an earlier fit of this process has learned about instances and for its search."""
         self.instances.reset()
         for learner in self.plan.learners:
             learner.reset()

@@ -23,7 +23,6 @@ from tsr_lightning.engines.transformers.state_store import DecodeStates, Prefill
 from tsr_lightning.engines.transformers.trie import CachedSequence
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.attention import OutputPositions
-from tsr_lightning.modeling.packed_weights import PackedWeights
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.rng import uniforms
 
@@ -51,7 +50,6 @@ class TransformersEngine:
         self.kv_cache_mib = kv_cache_mib
         self.max_num_seqs = max_num_seqs
         self.state_cache_mib = state_cache_mib
-        self._packed = PackedWeights()
         self._costs = Costs()
         self._version: object = None
         self._cache: PrefixCache | None = None
@@ -66,8 +64,7 @@ class TransformersEngine:
         """Nothing to do: the weights are read in place, and a change of them empties the cache."""
 
     def release(self) -> None:
-        """Frees the cache and the copies of weights. A CPU keeps a small cache: touching new memory would cost more."""
-        self._packed.clear()
+        """Frees the cache. A CPU keeps a small one: touching new memory would cost more."""
         if self._cache is not None and (self._cache.device.type != "cpu" or self._cache.used_bytes > _KEPT_BYTES):
             device, self._cache = self._cache.device, None
             if device.type == "cuda":
@@ -75,7 +72,6 @@ class TransformersEngine:
 
     def close(self) -> None:
         self._cache = None
-        self._packed.clear()
 
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[list[Response]]:
         groups: dict[tuple[int, ...], SequenceGroup] = {}
@@ -113,7 +109,6 @@ class TransformersEngine:
             precision, version = autocast_dtype(self.model.causal_lm.device), weights_version(self.model)
             if version != self._version:
                 torch.clear_autocast_cache()  # casts of the weights before, where one context spans an update
-                self._packed.clear()
             if self._cache is None or self._cache.precision != precision:
                 self._cache = PrefixCache(
                     self.model, self.kv_cache_mib, self.context_tokens, self._stream, self.state_cache_mib
@@ -122,8 +117,7 @@ class TransformersEngine:
                 self._cache.clear()
             self._version = version
             try:
-                with packed_forward.reading(self.model.causal_lm, self._packed):
-                    yield self._cache
+                yield self._cache
             except BaseException:  # slots were assigned to tokens that may not have been computed
                 self._version = None
                 raise

@@ -1,7 +1,7 @@
 """Sampling by inverse CDF, with uniform draws that come from seeds. Pure functions.
 
-A draw is looked for twice: among the sums of blocks of the vocabulary, then within its block. So only a block for each
-sample, and not the whole vocabulary for each prefix, has its probabilities added up one after the other.
+The vocabulary is in blocks: a draw selects a block by the cumulative sums of the blocks, then a token by those within
+it. So float64 sums run over one block per sample, and not over the vocabulary per prefix.
 """
 
 import math
@@ -48,8 +48,8 @@ def sample(
     else:
         heights = torch.from_numpy(uniforms).to(logits.device)
         tokens = _drawn(blocks, sums, row, heights, removed).clamp_(max=logits.shape[1] - 1)
-    shares = (logits[row, tokens] - highest[row, 0]).double() - sums.sum(dim=-1).log()[row]
-    return tokens.tolist(), shares.float().tolist()
+    logprobs = (logits[row, tokens] - highest[row, 0]).double() - sums.sum(dim=-1).log()[row]
+    return tokens.tolist(), logprobs.float().tolist()
 
 
 def removed_parts(ids: Sequence[int], excluded: Sequence[Response]) -> dict[int, float]:
@@ -107,7 +107,7 @@ class _Kept(NamedTuple):
 
 
 def _kept(blocks: Tensor, sums: Tensor, row: Tensor, removed: Sequence[Mapping[int, float]]) -> _Kept:
-    """The blocks that something is removed from. Of a sample of which too little would be left nothing is removed."""
+    """The blocks that something is removed from. Nothing is removed from a sample if too little would be left."""
     size = blocks.shape[-1]
     entries = [(i, *divmod(token, size), part) for i, parts in enumerate(removed) for token, part in parts.items()]
     pairs = {pair: place for place, pair in enumerate(dict.fromkeys((i, block) for i, block, _, _ in entries))}
@@ -123,8 +123,8 @@ def _kept(blocks: Tensor, sums: Tensor, row: Tensor, removed: Sequence[Mapping[i
 
 
 def _place(running: Tensor, heights: Tensor) -> Tensor:
-    """The first place [N] whose running sum [N, B] is above a height [N]; by rounding none may be: then the last whose
-    own share is not zero."""
+    """The first place [N] whose running sum [N, B] is above a height [N]. Where rounding leaves none, the last place
+    that adds to the sum."""
     found = torch.searchsorted(running, heights[:, None], right=True)
     last = torch.searchsorted(running, running[:, -1:].contiguous())  # the first that has the whole sum
     return torch.minimum(found, last)[:, 0].clamp_(max=running.shape[1] - 1)  # beyond it where sums are not finite

@@ -18,7 +18,6 @@ from torch.profiler import record_function
 from tsr_lightning.modeling.linear_parts import Adapter, LinearParts, parts_of
 from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.building import load
-from tsr_lightning.modeling.packed_weights import PackedWeights
 
 _STEP = 16  # the least step between numbers of rows, and the steps from one power of two to the next
 
@@ -34,14 +33,7 @@ def padded_rows(count: int) -> int:
 
 
 class NativeOperators:
-    """The operators, with gradients if they are enabled.
-
-    Args:
-        packed: copies of weights that products without gradients read, or None for the weights themselves.
-    """
-
-    def __init__(self, packed: PackedWeights | None = None) -> None:
-        self._packed = packed
+    """The operators, with gradients if they are enabled."""
 
     @staticmethod
     def supports(x: Tensor) -> bool:
@@ -61,7 +53,7 @@ class NativeOperators:
             return self._adapted(x, parts, parts.adapter, None)
         if torch.is_grad_enabled():
             return _Linear.apply(x, parts.weight, parts.bias)
-        return _product(x, self._read(parts.weight), parts.bias)
+        return _product(x, parts.weight, parts.bias)
 
     def linear_add(self, layer: nn.Module, x: Tensor, other: Tensor) -> Tensor:
         parts = parts_of(layer)
@@ -69,7 +61,7 @@ class NativeOperators:
             return self._adapted(x, parts, parts.adapter, other)
         if parts is None or torch.is_grad_enabled():
             return other + self.linear(layer, x)
-        return _product_add(x, self._read(parts.weight), parts.bias, other)
+        return _product_add(x, parts.weight, parts.bias, other)
 
     def gated(self, gate: nn.Module, up: nn.Module, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():
@@ -77,8 +69,8 @@ class NativeOperators:
         of_gate, of_up = parts_of(gate), parts_of(up)
         if of_gate is None or of_up is None or of_gate.adapter is not None or of_up.adapter is not None:
             return _gated(self.linear(gate, x), self.linear(up, x))
-        activated = _product(x, self._read(of_gate.weight), of_gate.bias, "swish")
-        return torch.ops.mkldnn._linear_pointwise.binary(x, activated, self._read(of_up.weight), of_up.bias, "mul")
+        activated = _product(x, of_gate.weight, of_gate.bias, "swish")
+        return torch.ops.mkldnn._linear_pointwise.binary(x, activated, of_up.weight, of_up.bias, "mul")
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         if torch.is_grad_enabled():
@@ -92,16 +84,13 @@ class NativeOperators:
         x = x[: len(cosines)].contiguous()
         return _rotate(x, x, cosines, sines, inverse=False)
 
-    def _read(self, weight: Tensor) -> Tensor:
-        return weight if self._packed is None else self._packed.of(weight)
-
     def _adapted(self, x: Tensor, parts: LinearParts, adapter: Adapter, other: Tensor | None) -> Tensor:
         """x weight^T + scaling x down^T up^T (+ other): [N, I] -> [N, O]. The scaling is folded into `down`, so that
         the wide output is written by one product, which adds the adapter's part."""
         if torch.is_grad_enabled():
             return _AdaptedLinear.apply(x, parts.weight, parts.bias, adapter.down, adapter.up, adapter.scaling, other)
         low = x @ _scaled(adapter.down, adapter.scaling, x).t()
-        return _product_add(x, self._read(parts.weight), parts.bias, _raised(low, adapter.up.to(x.dtype), other))
+        return _product_add(x, parts.weight, parts.bias, _raised(low, adapter.up.to(x.dtype), other))
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none") -> Tensor:
