@@ -96,7 +96,9 @@ def test_a_task_without_legal_actions_is_branchable() -> None:
 
 
 def test_without_legal_actions_the_checker_needs_responses() -> None:
-    with pytest.raises(BranchabilityError, match=r"contract: it has no legal_actions: .* give check_branchable"):
+    with pytest.raises(
+        BranchabilityError, match=r"responses: nothing to play without legal_actions; give check-env --response"
+    ):
         check_branchable(Guess)
 
 

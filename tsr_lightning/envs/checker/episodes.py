@@ -42,7 +42,10 @@ def check_episode(recorder: Recorder, seed: int) -> tuple[list[str], list[StepRe
     start = begun.after
     if not start.legal and not recorder.responses:
         if not isinstance(env, HasLegalActions):
-            fail("contract", "it has no legal_actions: add them, or give check_branchable the `responses` to play")
+            fail(
+                "responses",
+                "nothing to play without legal_actions; give check-env --response, check_branchable `responses`",
+            )
         fail("contract", "legal_actions() is empty in the initial state")
     if start.remaining <= 0:
         fail("budget", f"remaining() is {start.remaining} in the initial state")
