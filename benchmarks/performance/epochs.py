@@ -1,9 +1,9 @@
 """Whole epochs under two settings in turn: `python -m benchmarks.performance.epochs`.
 
 `staleness` compares rollouts before the updates with rollouts beside them, where environments wait; `logprobs` epochs
-with and without the pass for old log-probabilities; `bits` base weights in float32 and in bfloat16 under an adapter, of
-the model in `--model` where one is given. Lap after lap each setting trains for a few epochs in turn, of which the
-first is not counted.
+with and without the pass for old log-probabilities; `bits` base weights in float32 and in bfloat16 under an adapter;
+`kernels` PyTorch's kernels and our C kernels, in both. The last two take the model in `--model` where one is given. Lap
+after lap each setting trains for a few epochs in turn, of which the first is not counted.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import torch
 from benchmarks.performance.growth import BASE
 from benchmarks.performance.iteration import Stopwatch, agent_of, data_of, trainer_of
 from benchmarks.performance.report import machine
-from benchmarks.performance.workload import LADDER, Workload, make_model
+from benchmarks.performance.workload import DTYPES, LADDER, Workload, make_model
 from tsr_lightning.policy.spec import LoRA
 
 WAITS = ((0.0, 0), (0.01, 0), (0.01, 4), (0.05, 0), (0.05, 4))  # seconds of a step, and workers
@@ -40,6 +40,7 @@ class Setting:
     reuse_logprobs: bool = False
     dtype: str = "float32"
     adapter: LoRA | None = None
+    kernels: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,18 @@ class Point:
 
 STALENESS = (Setting("rollout before the updates"), Setting("rollout beside the updates", staleness=1))
 LOGPROBS = (Setting("with the pass"), Setting("without the pass", reuse_logprobs=True))
-BITS = tuple(Setting(dtype, dtype=dtype, adapter=LoRA(rank=16)) for dtype in ("float32", "bfloat16"))
+BITS = tuple(Setting(dtype, dtype=dtype, adapter=LoRA(rank=16)) for dtype in DTYPES)
+KERNELS = [
+    [Setting(f"{dtype}, {name}", dtype=dtype, adapter=LoRA(rank=16), kernels=name) for name in ("torch", "native")]
+    for dtype in DTYPES
+]
 WORK = replace(BASE.sampled(), shape=LADDER[0])
+SHORT_PROMPTS = replace(WORK, groups=4, members=4, past_turns=0, response_tokens=12)
 KINDS = {
     "staleness": [(replace(WORK, wait=wait, env_workers=count), STALENESS) for wait, count in WAITS],
     "logprobs": [(replace(WORK, groups=8, members=8), LOGPROBS)],  # of fewer, most are computed to be compared
-    "bits": [(replace(WORK, groups=4, members=4, past_turns=0, response_tokens=12), BITS)],
+    "bits": [(SHORT_PROMPTS, BITS)],
+    "kernels": [(SHORT_PROMPTS, settings) for settings in KERNELS],
 }
 
 
@@ -86,7 +93,7 @@ def epochs_of(work: Workload, folder: Path, setting: Setting, count: int) -> lis
         return len(figures) <= count
 
     data = data_of(work, staleness=setting.staleness, reuse_logprobs=setting.reuse_logprobs)
-    agent = agent_of(replace(work, dtype=setting.dtype), folder, setting.adapter)
+    agent = agent_of(replace(work, dtype=setting.dtype, kernels=setting.kernels), folder, setting.adapter)
     trainer_of(Stopwatch(ended)).fit(agent, datamodule=data)
     return figures[1:]
 

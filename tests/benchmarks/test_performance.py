@@ -7,6 +7,7 @@ import multiprocessing
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
@@ -32,6 +33,7 @@ from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.rng import Key
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.trajectory import to_messages
 
 TINY = Workload(
@@ -360,6 +362,20 @@ def test_base_weights_of_two_types_are_compared() -> None:
     assert 0 <= narrow.kl[0] < 1e-2
     assert min(wide.tokens_per_second + narrow.tokens_per_second) > 0
     assert narrow.updates_cpu[0] > 0
+
+
+def test_kernels_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, make = [], epochs.agent_of
+
+    def recorded(work: Workload, *rest: Any) -> Agent:
+        asked.append((work.dtype, work.kernels))
+        return make(work, *rest)
+
+    monkeypatch.setattr(epochs, "agent_of", recorded)
+    for settings in epochs.KERNELS:
+        before, after = epochs.compare(replace(TINY.sampled(), past_turns=0), settings, laps=1, epochs=1)
+        assert len(before.seconds) == len(after.seconds) == 1
+    assert asked == [("float32", "torch"), ("float32", "native"), ("bfloat16", "torch"), ("bfloat16", "native")]
 
 
 @pytest.mark.exhaustive
