@@ -2,7 +2,8 @@
 
 import torch
 
-from benchmarks.interruptions import Case, Result, _faults_of_an_end, _repeated_evaluations, cases, equal, table
+from benchmarks.interruptions.cases import Case, Result, cases, table
+from benchmarks.interruptions.end import equal, faults_of_an_end, repeated_evaluations
 
 SENTENCE = "tsr: stopped by SIGTERM: saved is run/checkpoints/last.ckpt; go on with tsr fit"
 
@@ -30,18 +31,18 @@ def test_states_are_equal_to_the_bit_alone():
 
 
 def test_a_wrong_status_a_missing_sentence_and_a_traceback_are_faults():
-    assert _faults_of_an_end("SIGTERM", 143, SENTENCE, "update") == []
-    assert _faults_of_an_end("kill", -9, "", "update") == []
-    assert len(_faults_of_an_end("SIGTERM", 0, "", "update")) == 2
-    assert len(_faults_of_an_end("Ctrl-C", 130, f"Traceback (most ...\n{SENTENCE}", "update")) == 2
-    assert _faults_of_an_end("SIGTERM", 0, "the run is in run", "update") == []  # it had come to its end
+    assert faults_of_an_end("SIGTERM", 143, SENTENCE, "update") == []
+    assert faults_of_an_end("kill", -9, "", "update") == []
+    assert len(faults_of_an_end("SIGTERM", 0, "", "update")) == 2
+    assert len(faults_of_an_end("Ctrl-C", 130, f"Traceback (most ...\n{SENTENCE}", "update")) == 2
+    assert faults_of_an_end("SIGTERM", 0, "the run is in run", "update") == []  # it had come to its end
 
 
 def test_an_evaluation_of_the_policy_that_was_loaded_is_a_fault():
     begun = "evaluation after 0 epochs: success\nepoch 0: rollout of 4\nevaluation after 2 epochs: success\n"
     went_on = "epoch 2: rollout of 4\nevaluation after 4 epochs: success\n"
-    assert _repeated_evaluations(begun) == _repeated_evaluations(went_on) == []
-    again = _repeated_evaluations(f"evaluation after 2 epochs: success\n{went_on}")
+    assert repeated_evaluations(begun) == repeated_evaluations(went_on) == []
+    again = repeated_evaluations(f"evaluation after 2 epochs: success\n{went_on}")
     assert again == ["the policy after 2 epochs was evaluated again"]
 
 
