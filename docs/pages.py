@@ -68,7 +68,7 @@ def make() -> Made:
     """Deletes docs/reference/ and writes all of its pages."""
     shutil.rmtree(ROOT / MADE, ignore_errors=True)
     made = Made()
-    for part in (studies, searches, presets, tasks, callback_pages, policies, api):
+    for part in (studies, measurements, searches, presets, tasks, callback_pages, policies, api):
         part(made)
     return made
 
@@ -78,6 +78,13 @@ def studies(made: Made) -> None:
     named = {"README", "comparisons", "tuning"}
     found = sorted(path.stem for path in (ROOT / "docs" / "results").glob("*.md"))
     made.below["docs/results/README"] = [f"docs/results/{name}" for name in found if name not in named]
+
+
+def measurements(made: Made) -> None:
+    """Pages on cost, below the one that lists them."""
+    made.below["docs/performance"] = sorted(
+        f"docs/performance/{path.stem}" for path in (ROOT / "docs/performance").glob("*.md")
+    )
 
 
 def searches(made: Made) -> None:

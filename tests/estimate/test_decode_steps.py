@@ -44,7 +44,7 @@ def test_operators_of_a_step_within_3_percent(kind: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("kernels", "prompts", "siblings", "milliseconds"),  # docs/performance.md, "On a GPU": 1,024 prompt tokens
+    ("kernels", "prompts", "siblings", "milliseconds"),  # docs/performance/gpu.md: 1,024 prompt tokens
     [
         *[("auto", 1, 1, 4.4), ("auto", 16, 4, 5.5), ("auto", 64, 8, 13.8)],
         *[("torch", 1, 1, 21.4), ("torch", 16, 4, 23.2), ("torch", 64, 8, 29.1)],
