@@ -28,7 +28,14 @@ extensions = [
 ]
 root_doc = "README"
 include_patterns = ["README.md", "docs/**", "tsr_lightning/policy/embedded/**"]
-exclude_patterns = [".*", "build", "models", "runs", pages.PRESETS, "docs/results/*/*"]  # the last: what tsr report writes
+exclude_patterns = [
+    ".*",
+    "build",
+    "models",
+    "runs",
+    pages.PRESETS,
+    "docs/results/*/*",
+]  # the last: what tsr report writes
 
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]

@@ -136,13 +136,16 @@ def _started(one: Participant, folder: Path, threads: int, log: Path) -> Iterato
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """The same threads for all, no hub, and vLLM's own settings: a cache that holds every workload, cores bound."""
+    """The same threads for all, no hub, and vLLM's own settings: a cache that holds every workload, and threads bound
+    to cores that this process may use."""
+    is_linux = sys.platform == "linux"
+    cores = sorted(os.sched_getaffinity(0)) if is_linux else list(range(os.cpu_count() or 1))
     return {
         "VLLM_CPU_KVCACHE_SPACE": "6",  # GiB
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": str(threads),
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}" if threads > 1 else "0",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores[:threads])),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TRL_EXPERIMENTAL_SILENCE": "1",

@@ -70,13 +70,13 @@ class Point:
 STALENESS = (Setting("rollout before the updates"), Setting("rollout beside the updates", staleness=1))
 LOGPROBS = (Setting("with the pass"), Setting("without the pass", reuse_logprobs=True))
 BITS = tuple(Setting(dtype, dtype=dtype, adapter=LoRA(rank=16)) for dtype in DTYPES)
-KERNELS = [
-    [Setting(f"{dtype}, {name}", dtype=dtype, adapter=LoRA(rank=16), kernels=name) for name in ("torch", "native")]
+KERNELS = tuple(
+    tuple(Setting(f"{dtype}, {name}", dtype=dtype, adapter=LoRA(rank=16), kernels=name) for name in ("torch", "native"))
     for dtype in DTYPES
-]
+)
 WORK = replace(BASE.sampled(), shape=LADDER[0])
 SHORT_PROMPTS = replace(WORK, groups=4, members=4, past_turns=0, response_tokens=12)
-KINDS = {
+KINDS: dict[str, list[tuple[Workload, tuple[Setting, ...]]]] = {
     "staleness": [(replace(WORK, wait=wait, env_workers=count), STALENESS) for wait, count in WAITS],
     "logprobs": [(replace(WORK, groups=8, members=8), LOGPROBS)],  # of fewer, most are computed to be compared
     "bits": [(SHORT_PROMPTS, BITS)],

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import multiprocessing
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from matplotlib.pyplot import imread
 
+from benchmarks.performance import alternate as alternating
 from benchmarks.performance import comparisons, epochs, floor, growth, long_run, profiling, ranks
 from benchmarks.performance.alternate import Participant, Record, alternate
 from benchmarks.performance.comparisons import Comparison, Invited, Rules
@@ -421,3 +423,14 @@ def test_two_ranks_shares_are_measured(tmp_path: Path, capsys: pytest.CaptureFix
     for start in ("rollout, rank 1: ", "estimates, every n-th, rank 1: ", "estimates, by tokens, rank 1: "):
         assert sum(line.startswith(start) for line in lines) == 1, lines
     assert sum(line.startswith("gathering estimates, ") for line in lines) == 4, lines
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which cores a process may use")
+def test_rivals_are_bound_to_cores_that_the_benchmark_may_use() -> None:
+    """Under `taskset -c 1` a rival on core 0 would compete with what runs there, and ours would not."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {max(allowed)})
+        assert alternating._environment(threads=1)["VLLM_CPU_OMP_THREADS_BIND"] == str(max(allowed))
+    finally:
+        os.sched_setaffinity(0, allowed)
