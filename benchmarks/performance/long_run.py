@@ -29,7 +29,7 @@ RECIPES = {
     "supervised": ["--config=warm_start/sokoban.yaml"],
     "smollm2": [  # two epochs of demonstrations, then the beam
         *("--config=quickstart_llm.yaml", "--model.policy.dtype=bfloat16", "--data.plan.init_args.epochs=[2]"),
-        *("--data.instances=8", "--data.updates.micro_batch_tokens=2048", "--data.engine.init_args.kv_cache_mib=512"),
+        *("--data.instances=4", "--data.updates.micro_batch_tokens=2048", "--data.engine.init_args.kv_cache_mib=512"),
     ],
 }
 SETTLED = 5  # epochs after which a run should hold what it will ever hold

@@ -4,10 +4,11 @@ PyTorch uses oneDNN for bfloat16 and for compiled graphs, and MKL otherwise, whi
 processors that are not Intel's. Gates and additions are fused with the product before them.
 
 oneDNN compiles a product for every number of rows, and keeps a thousand of them, of up to some MiB each. So a pass pads
-its rows to one of few numbers, by at most a sixteenth where it has more than 256.
+its rows to one of few numbers, by at most a sixteenth where it has more than 256, and the last 300 are kept.
 """
 
 import ctypes
+import os
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from tsr_lightning.modeling.linear_parts import Adapter, LinearParts, parts_of
 from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.building import load
 
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "300")  # read at the first product
 _STEP = 16  # the least step between numbers of rows, and the steps from one power of two to the next
 
 
