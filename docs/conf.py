@@ -34,8 +34,8 @@ exclude_patterns = [
     "models",
     "runs",
     pages.PRESETS,
-    "docs/results/*/*",
-]  # the last: what tsr report writes
+    "docs/results/*/*",  # written by tsr report
+]
 
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]

@@ -39,7 +39,7 @@ class Case:
 
 @dataclass
 class Result:
-    """What became of a case."""
+    """The moments at which a case was interrupted, and the faults that were found."""
 
     case: Case
     moments: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what is wrong with an end."""
+"""Reads the state, evaluations and files of an ended run, and finds faults in its status and output."""
 
 import json
 import re

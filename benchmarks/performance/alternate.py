@@ -136,8 +136,7 @@ def _started(one: Participant, folder: Path, threads: int, log: Path) -> Iterato
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """The same threads for all, no hub, and vLLM's own settings: a cache that holds every workload, and threads bound
-    to cores that this process may use."""
+    """Equal threads for all and no hub; for vLLM a cache that holds every workload, and the cores of this process."""
     is_linux = sys.platform == "linux"
     cores = sorted(os.sched_getaffinity(0)) if is_linux else list(range(os.cpu_count() or 1))
     return {

@@ -2,8 +2,8 @@
 
 `staleness` compares rollouts before the updates with rollouts beside them, where environments wait; `logprobs` epochs
 with and without the pass for old log-probabilities; `bits` base weights in float32 and in bfloat16 under an adapter;
-`kernels` PyTorch's kernels and our C kernels, in both. The last two take the model in `--model` where one is given. Lap
-after lap each setting trains for a few epochs in turn, of which the first is not counted.
+`kernels` PyTorch's kernels and our C kernels, in both. `--model` names a pretrained model for any of them. Lap after
+lap each setting trains for a few epochs in turn, of which the first is not counted.
 """
 
 import argparse
@@ -33,7 +33,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compared: keys of the data module, and a name for the table."""
+    """What is compared: keys of the data module and of the policy, and a name for the table."""
 
     name: str
     staleness: int = 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import test_attention
 import torch
+from commands import python_output
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -312,6 +313,25 @@ def test_products_have_few_numbers_of_rows(capfd: pytest.CaptureFixture[str]) ->
     assert rows == {128, 144, 160, 272, 288, 304, 320}
 
 
+@native
+def test_of_the_compiled_products_the_last_300_are_kept() -> None:
+    """In a process of its own, since oneDNN reads how many to keep at its first product."""
+    code = """
+import torch
+from commands import python_output
+from torch import nn
+from torch.backends import mkldnn
+from tsr_lightning.modeling.native.native_operators import NativeOperators
+
+operators, layer = NativeOperators(), nn.Linear(8, 8)
+with torch.no_grad(), mkldnn.verbose(mkldnn.VERBOSE_ON_CREATION):
+    for rows in (*range(1, 351), 1, 350):
+        operators.linear(layer, torch.zeros(rows, 8))
+"""
+    found = re.findall(r"create:cache_(hit|miss),cpu,inner_product", python_output(code, hash_seed="0"))
+    assert found == ["miss"] * 350 + ["miss", "hit"]
+
+
 @given(count=st.integers(0, 2**20))
 def test_padding_adds_few_rows(count: int) -> None:
     assert count <= padded_rows(count) == padded_rows(padded_rows(count))
@@ -367,7 +387,7 @@ def apply(use: Operators, name: str, x: Tensor, layers: nn.ModuleDict, angles: T
     biased=st.booleans(),
 )
 def test_native_operators_equal_pytorchs(name: str, seed: int, rows: int, half: int, outer: int, biased: bool) -> None:
-    """With gradients and without, against float64; bfloat16 within its rounding."""
+    """Outputs and gradients equal float64's to rounding; outputs in bfloat16 too."""
     draw = torch.Generator().manual_seed(seed)
     width = 2 * half
     layers = nn.ModuleDict(

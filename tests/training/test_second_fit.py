@@ -32,7 +32,7 @@ class Rollouts(Callback):
 
 
 def data_module() -> RolloutDataModule:
-    """With sampling for learnability and a learned process score."""
+    """A data module that revisits instances and trains a process score."""
     plan = Mixed([PlanEntry(Sample(), 4), PlanEntry(Beam(1, 2, ProcessScore()), 1)])
     return RolloutDataModule(
         "parity:Parity-v0",

@@ -69,7 +69,7 @@ def _resident_bytes() -> int:
     return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-TRIM_INTERVAL = 20.0
+TRIM_INTERVAL = 20.0  # seconds
 
 
 class HeapTrimmer:

@@ -45,10 +45,10 @@ class TextFrozenLake(TextEnv[LakeState]):
     Args:
         size: cells a side of a random lake.
         frozen: probability that one of its cells is no hole.
-        min_solution: fewest moves from its start to its goal, without slips.
         success_rate: probability of moving as intended; both perpendicular moves share the rest equally. 1: no slip.
         observation: the state as a symbol "grid", as "coordinates", or as "both".
         desc: a fixed lake in gymnasium's letters (S, F, H, G); `size`, `frozen` and `min_solution` then have no effect.
+        min_solution: fewest moves from a random lake's start to its goal, without slips.
         options: of `TextEnv`, by default the paper's: five turns of two actions, and its prompt.
     """
 
@@ -56,10 +56,10 @@ class TextFrozenLake(TextEnv[LakeState]):
         self,
         size: int = 4,
         frozen: float = 0.9,
-        min_solution: int = 1,
         success_rate: float = 0.8,
         observation: ObservationName = "both",
         desc: list[str] | None = None,
+        min_solution: int = 1,
         **options: Unpack[TextEnvOptions],
     ) -> None:
         paper = TextEnvOptions(max_turns=5, actions_per_turn=2, max_actions=10, prompt_style="paper")

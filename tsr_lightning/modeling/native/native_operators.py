@@ -3,8 +3,8 @@
 PyTorch uses oneDNN for bfloat16 and for compiled graphs, and MKL otherwise, which in float32 is a seventh slower on
 processors that are not Intel's. Gates and additions are fused with the product before them.
 
-oneDNN compiles a product for every number of rows, and keeps a thousand of them, of up to some MiB each. So a pass pads
-its rows to one of few numbers, by at most a sixteenth where it has more than 256, and the last 300 are kept.
+oneDNN compiles a product for every number of rows, of up to some MiB each, and by default keeps a thousand. So a pass
+pads its rows to one of few numbers, by at most a sixteenth where it has more than 256, and the last 300 are kept.
 """
 
 import ctypes
