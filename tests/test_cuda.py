@@ -14,6 +14,8 @@ from commands import QUICK, tsr_process
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
+from tests.hybrid_models import HYBRIDS, save_random
+from tests.hybrid_models import TOKENIZER as HYBRID_TOKENIZER
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.engines.transformers.cuda_graphs import CudaGraphs, Direct
@@ -309,6 +311,48 @@ def test_nf4_with_lora_rolls_out_and_updates(folder: str) -> None:
         optimizer.step()
     changed = {name for name, tensor in policy.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == set(policy.trainable_state())
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_hybrid_is_sampled_and_trained_as_each_sequence_alone(name: str, tmp_path: Path) -> None:
+    """States are forked at branch points, and taken up where a prompt goes on."""
+    save_random(HYBRIDS[name](), tmp_path)
+    policy = policy_of(str(tmp_path), adapter=LoRA(rank=4)).train()
+    change_adapter(policy, seed=0)
+    engine = Transformers(64, state_cache_mib=64).build(policy, NO_END, 240)
+    draw = np.random.default_rng(0)
+    contexts = [tuple(draw.integers(0, len(HYBRID_TOKENIZER), length).tolist()) for length in (3, 70, 41)]
+    prompts = [Prompt(ids, (1, 2, 3), 12) for ids in contexts]
+    sampled = engine.generate(prompts, 1.0)
+    further = [
+        Prompt(prompt.ids + response.ids + contexts[0], (4, 5), 6)
+        for prompt, own in zip(prompts, sampled, strict=True)
+        for response in own
+    ]
+    pairs = [
+        (prompt, response)
+        for prompt, own in zip(prompts + further, sampled + engine.generate(further, 1.0), strict=True)
+        for response in own
+    ]
+    rows = [(np.array(p.ids + r.ids), np.arange(len(p.ids) + len(r.ids)) >= len(p.ids)) for p, r in pairs]
+    packed = policy.outputs(pack(rows).to(DEVICE), 1.0).logprobs
+    alone = torch.cat([logprobs_alone(policy, ids, mask) for ids, mask in rows])
+    by_engine = torch.tensor([logprob for _, response in pairs for logprob in response.logprobs])
+    torch.testing.assert_close(by_engine, alone.detach().cpu(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(packed, alone, atol=1e-3, rtol=0)
+    trained = [weight for weight in policy.parameters() if weight.requires_grad]
+    gradients = [
+        torch.autograd.grad(of.mean(), trained, allow_unused=True, materialize_grads=True) for of in (packed, alone)
+    ]
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3 * max(1.0, float(expected.abs().max())), rtol=0)
+
+
+def logprobs_alone(policy: Policy, ids: np.ndarray, mask: np.ndarray) -> Tensor:
+    """Of the sampled tokens of one sequence, by the model's own forward pass."""
+    whole = torch.from_numpy(ids).to(DEVICE)
+    logprobs = policy.causal_lm(input_ids=whole[None], use_cache=False).logits[0].float().log_softmax(-1)
+    return logprobs[:-1].gather(1, whole[1:, None])[:, 0][torch.from_numpy(mask[1:]).to(DEVICE)]
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`python -m benchmarks.gpu`: the default engine on a GPU beside vLLM, TRL and `generate`, and beside the roofline.
 
-For the shape of Qwen2.5-0.5B with random weights, which are made here: nothing is downloaded. `--tiny` runs it to its
+For the shape of Qwen2.5-0.5B with random weights, which are made here: nothing is downloaded. `--model FOLDER` takes a
+model's own weights, or random ones of its shape if there is `config.json` alone; hybrids too. `--tiny` runs it to its
 end with sizes of seconds, on any device; without a GPU it is chosen. Rivals take part where they are installed:
 
     python -m venv vllm && vllm/bin/pip install vllm==0.32.0 gymnasium
@@ -26,10 +27,11 @@ import torch
 
 from benchmarks.gpu.contest import Entry, Outcome, play
 from benchmarks.gpu.decode import Decoded, Steps, bandwidth, measure
+from benchmarks.gpu.models import Model, of_folder, of_shape
 from benchmarks.gpu.report import contest_table, decode_table
 from benchmarks.performance.comparisons import GENERATE, OURS, OURS_WHOLE, TRL, VLLM
 from benchmarks.performance.report import machine, settings_list
-from benchmarks.performance.workload import ModelShape, Workload, make_model
+from benchmarks.performance.workload import ModelShape, Workload
 
 QWEN = ModelShape(hidden=896, layers=24, heads=14, key_heads=2, intermediate=4864, vocabulary=151_936)  # 2.5, 0.5B
 SMALL = ModelShape(hidden=64, layers=2, heads=4, key_heads=2, intermediate=96, vocabulary=1200)
@@ -92,10 +94,15 @@ class Results:
         return "\n".join(part for part in parts if part)
 
 
-def full(device: str) -> Plan:
+def full(device: str, shape: ModelShape) -> Plan:
     memory = torch.cuda.get_device_properties(0).total_memory // 2**20 if device == "cuda" else 16_384
     base = Workload(
-        shape=QWEN, dtype="bfloat16", device=device, kv_cache_mib=min(16_384, memory // 3), response_tokens=32
+        shape=shape,
+        dtype="bfloat16",
+        device=device,
+        kv_cache_mib=min(16_384, memory // 3),
+        state_cache_mib=memory // 4,
+        response_tokens=32,
     )
     rollouts = tuple(replace(base, response_tokens=tokens) for tokens in (32, 128))
     sizes = [(1, 1), (16, 4), (64, 8)]
@@ -109,9 +116,9 @@ def full(device: str) -> Plan:
     )
 
 
-def tiny(device: str) -> Plan:
+def tiny(device: str, shape: ModelShape) -> Plan:
     base = Workload(
-        shape=SMALL,
+        shape=shape,
         device=device,
         turns=2,
         groups=2,
@@ -143,6 +150,12 @@ def entries(plan: Plan, vllm: str | None, trl: str | None) -> list[Entry]:
     return [*ours, *whole, *beside, *theirs]
 
 
+def measured_model(folder: Path | None, is_tiny: bool) -> Model:
+    if folder is not None:
+        return of_folder(folder)
+    return of_shape("small", SMALL) if is_tiny else of_shape("Qwen2.5-0.5B's shape", QWEN)
+
+
 def decode_title(steps: Steps, kernels: str) -> str:
     return f"decode ({kernels}): {steps.prompts} × {steps.siblings}, {steps.response_tokens} tokens"
 
@@ -169,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--model", type=Path, default=None, metavar="FOLDER", help="a model to measure")
     parser.add_argument("--tiny", action="store_true", help="sizes of seconds, on any device")
     parser.add_argument("--vllm", default=None, metavar="PYTHON", help="interpreter of an environment with vLLM")
     parser.add_argument("--trl", default=None, metavar="PYTHON", help="interpreter of an environment with TRL")
@@ -179,11 +193,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         print("there is no CUDA device: sizes are tiny, on the CPU, and no figure means anything", flush=True)
-    plan = tiny(device) if args.tiny or device == "cpu" else full(device)
+    is_tiny = args.tiny or device == "cpu"
+    model = measured_model(args.model, is_tiny)
+    plan = tiny(device, model.shape) if is_tiny else full(device, model.shape)
     plan = replace(plan, laps=args.laps or plan.laps)
     rivals = {name: interpreter(name, given) for name, given in (("vllm", args.vllm), ("trl", args.trl))}
     absent = [f"{name} is absent: give --{name} PYTHON" for name, python in rivals.items() if python is None]
-    results = Results(facts(device, rate := bandwidth(device, plan.copy_mib)), absent)
+    rate = bandwidth(device, plan.copy_mib)
+    results = Results({"model": model.name, **facts(device, rate)}, absent)
 
     def is_wanted(title: str) -> bool:
         return any(text in title for text in args.only)
@@ -203,13 +220,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shape = plan.rollouts[0].shape
-        print(f"making a model of {shape.parameters / 1e6:,.0f}M parameters", flush=True)
-        make_model(shape, folder, plan.longest)
+        print(f"writing {model.name}: a step reads {model.reads.weights / 1e6:,.0f}M weights", flush=True)
+        model.write(folder, plan.longest)
         for steps, kernels in decodes:
             work = replace(plan.rollouts[0], kernels=kernels, response_tokens=steps.response_tokens)
             progress(decode_title(steps, kernels))
-            results.decoded.append(measure(steps, work, folder, rate, plan.laps))
+            results.decoded.append(measure(steps, work, model.reads, folder, rate, plan.laps))
             write(results, args.out)
         for entry in contests:
             progress(entry.title)

@@ -98,10 +98,14 @@ def _here(entry: Entry, folder: Path, laps: int) -> Outcome:
 
 
 def ratio(other: Outcome, mine: Outcome) -> float | None:
-    """The other's seconds over ours."""
+    """The other's seconds over ours, a generated token: a model of one's own may end a response before its limit."""
     if other.record is None or mine.record is None:
         return None
-    return other.record.seconds / mine.record.seconds
+    return _token_seconds(other.record) / _token_seconds(mine.record)
+
+
+def _token_seconds(record: Record) -> float:
+    return record.seconds / record.median_of("costs", "tokens_generated")
 
 
 def of_same_work(outcomes: Sequence[Outcome], other: Outcome) -> Outcome | None:

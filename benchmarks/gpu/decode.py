@@ -1,8 +1,8 @@
 """Decode steps of our engine beside the roofline: what a step must read, over the rate at which the card copies.
 
-A step reads every weight once, each group's prompt once and each branch's own tokens: siblings share their prompt. The
-bandwidth is measured by copying, not taken from a table. Sampling, the prefix trie and Python are in the measured
-seconds, and not in the roofline's.
+A step reads every weight once, each group's prompt once and each branch's own tokens: siblings share their prompt. A
+branch's recurrent state, where the model has any, it reads and writes. The bandwidth is measured by copying, not taken
+from a table. Sampling, the prefix trie and Python are in the measured seconds, and not in the roofline's.
 """
 
 import time
@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.models import Reads
 from benchmarks.performance.ours import sit_down
-from benchmarks.performance.workload import DTYPES, ModelShape, Workload, peak_mib
+from benchmarks.performance.workload import DTYPES, Workload, peak_mib
 from tsr_lightning.engines.base import Engine, Prompt
 
 
@@ -31,14 +32,13 @@ class Steps:
     def branches(self) -> int:
         return self.prompts * self.siblings
 
-    def read_bytes(self, shape: ModelShape, dtype: str) -> int:
-        """Bytes of weights, keys and values that all steps read at least; the first token needs no step."""
-        size = DTYPES[dtype].itemsize
-        token = 2 * shape.layers * shape.key_heads * (shape.hidden // shape.heads)  # numbers of keys and values
+    def read_bytes(self, reads: Reads, dtype: str) -> int:
+        """Bytes of weights, keys, values and states that all steps read at least; the first token needs no step."""
         steps = self.response_tokens - 1
         prompts = steps * self.prompts * self.prompt_tokens
         responses = self.branches * steps * (steps + 1) // 2
-        return size * (steps * shape.parameters + token * (prompts + responses))
+        states = self.branches * steps
+        return reads.bytes(DTYPES[dtype].itemsize, passes=steps, seen=prompts + responses, states=states)
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,13 @@ def bandwidth(device: str, mib: int, laps: int = 20) -> float:
     return 2 * source.nbytes / best
 
 
-def measure(steps: Steps, work: Workload, folder: Path, rate: float, laps: int) -> Decoded:
+def measure(steps: Steps, work: Workload, reads: Reads, folder: Path, rate: float, laps: int) -> Decoded:
     """The best of several laps, each with prompts of its own.
 
     Args:
         steps: what is measured.
-        work: the model's shape, its type, device and kernels.
+        work: the model's type, device and kernels.
+        reads: of the model.
         folder: the model.
         rate: bytes per second that the device reads.
         laps: after one that warms up.
@@ -93,7 +94,7 @@ def measure(steps: Steps, work: Workload, folder: Path, rate: float, laps: int) 
     seat.engine.close()
     # The best of each, then their difference: a slow prefill taken off a fast lap would leave too few seconds.
     seconds = max(min(wholes[1:]) - min(firsts[1:]), 1e-9)
-    roofline = steps.read_bytes(work.shape, work.dtype) / rate
+    roofline = steps.read_bytes(reads, work.dtype) / rate
     return Decoded(steps, work.dtype, work.kernels, seconds, roofline, peak_mib(work.device))
 
 

@@ -100,7 +100,7 @@ def data_of(work: Workload, *, staleness: int = 0, reuse_logprobs: bool = False)
         context_tokens=work.longest,
         updates=Updates(epochs=1, minibatches=MINIBATCHES, reuse_logprobs=reuse_logprobs),
         staleness=staleness,
-        engine=Transformers(work.kv_cache_mib, work.rows),
+        engine=Transformers(work.kv_cache_mib, work.rows, work.state_cache_mib),
         concurrency=work.trajectories,
         env_workers=work.env_workers,
     )

@@ -8,7 +8,6 @@ from benchmarks.performance.line import Line
 from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import Workload
 from tsr_lightning.engines.transformers.spec import Transformers
-from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
@@ -19,12 +18,12 @@ def spec_of(work: Workload, folder: Path) -> PolicySpec:
 
 
 def sit_down(work: Workload, folder: Path) -> Seat:
-    """The engine with memory for the whole wave."""
+    """The engine with memory for the whole wave. No token ends a response, as with the others."""
     policy_spec = spec_of(work, folder)
     tokenizer = load_tokenizer(policy_spec, ())
     policy = Policy(policy_spec, tokenizer, critic=False, device=work.device)
-    spec = Transformers(kv_cache_mib=work.kv_cache_mib, max_num_seqs=work.rows)
-    engine = spec.build(policy, Chat(tokenizer, work.context).end_ids, work.longest)
+    spec = Transformers(work.kv_cache_mib, work.rows, work.state_cache_mib)
+    engine = spec.build(policy, frozenset(), work.longest)
 
     @torch.no_grad()
     def renew() -> None:

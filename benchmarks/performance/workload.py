@@ -17,6 +17,7 @@ from benchmarks.performance.trie import Trie, grown
 from benchmarks.performance.world import Pages, texts
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Sampling
+from tsr_lightning.engines.transformers.cache import STATE_CACHE_MIB
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
@@ -83,6 +84,7 @@ class Workload:
     response_tokens: int = 32
     past_turns: int | None = None  # that a prompt shows; null for all
     kv_cache_mib: int = 4096  # our engine's memory for prefixes
+    state_cache_mib: int = STATE_CACHE_MIB  # and for recurrent states, where the model has any
     wait: float = 0.0  # seconds that a step of the environment waits
     env_workers: int = 0  # environments that step beside generation
     device: str = "cpu"  # or cuda
