@@ -28,10 +28,12 @@ from tsr_lightning.objectives import (
 )
 from tsr_lightning.objectives.backups import Backup
 from tsr_lightning.search import (
+    AdaptiveTree,
     Beam,
     BestOfN,
     ContrastBeam,
     EntropyExpansion,
+    EntropyRise,
     FirstImprovement,
     Lookahead,
     Sample,
@@ -39,6 +41,7 @@ from tsr_lightning.search import (
     SuffixRestarts,
     Vine,
 )
+from tsr_lightning.search.scorers import EnvironmentScore
 
 TASKS = {"no noise": Rules(goal=4, turns=3), "slip": Rules(goal=3, turns=2, slip=0.25)}
 PLAIN = 4  # trajectories of a group without trees
@@ -51,6 +54,8 @@ SEARCHES: Mapping[str, Strategy] = {
     "lookahead": Lookahead(candidates=2, depth=1, width=1),
     "best of 3": BestOfN(3),
     "entropy expansion": EntropyExpansion(samples=1, rounds=1, points=3),
+    "entropy rise": EntropyRise(samples=2, total=4),
+    "adaptive tree": AdaptiveTree(samples=2, every=1, expanded=1, margin=0.25, scorer=EnvironmentScore()),
     "first improvement": FirstImprovement(candidates=2, without_replacement=False),
 }
 BESIDE_GREEDY = "a plain sample beside greedy play"
@@ -168,6 +173,9 @@ CASES = [
     _tree(MEAN, "beam, suffix restarts", "the return, half guessed by the score"),
     _tree(MAX, "beam, suffix restarts", "the best return that was found"),
     _tree(MEAN, "entropy expansion", "the return, in the states of which the policy is unsure"),
+    _tree(MEAN, "entropy rise", "the return, in the states that come as a surprise"),
+    _tree(MEAN, "adaptive tree", "the return, half guessed by the score"),
+    _tree(MAX, "adaptive tree", "the best return that was found"),
     _tree(MEAN, "lookahead", "the return, half guessed by the score"),
     _tree(MAX, "lookahead", "the best return that was found"),
     _tree(MEAN, "best of 3", PART),

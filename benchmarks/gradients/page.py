@@ -47,7 +47,8 @@ turns; with slip it is the third in two, and a move goes one step further with p
   lookahead and first improvement have two candidates (beam width 2, lookahead one turn deep), a vine two in every
   state. A contrast beam keeps the best and the worst prefix and plays all that it prunes out; suffix restarts are two
   plain samples from the last state of a success. An entropy expansion is one plain sample and three trajectories from
-  the states of which the policy is least sure.
+  the states of which the policy is least sure; by entropy rise two plain samples fork, four trajectories in all. An
+  adaptive tree has two prefixes, of which after each turn the better branches and one that lies back is given up.
 - The gradient is that of a step of many groups with importance ratios of 1, without an entropy bonus; steps of few are
   [below](#in-a-step). Tree and graph credit have leave-one-out baselines and `size_power` 0 unless the row says
   otherwise; the targets `ImprovedPolicy` and `ExponentialWeights` have a `scale` of 1 and baselines of the mean.
@@ -89,7 +90,8 @@ visits s. Comparing n responses drawn in s, leave-one-out, gives g(s) in expecta
    `size_power: 0` weighs by d(s); a state that several vines or candidates reached is compared once and weighs as often
    as it was expanded. `size_power: 1` divides by the expansions of an instance, so short episodes count more, like
    `SequenceMean` over trajectories. A beam's states are those that the search liked, an
-   entropy expansion's those of which the policy is unsure. Best-of-N expands only the first.
+   entropy expansion's those of which the policy is unsure. Best-of-N expands only the first. An adaptive tree weighs
+   states by its score too, and has little noise a turn, since what it draws is compared at every turn.
 3. **Centring** shrinks by (n − 1) / n without leave-one-out. That is a step size where n is constant, and a bias where
    equal states were merged. Dividing by the deviation weighs states, and outcomes within one, anew.
 
