@@ -390,7 +390,7 @@ def test_a_cpu_gives_a_large_cache_back_and_keeps_a_small_one(policy: Policy, mo
     assert engine._cache.used_bytes >= 36 * engine._cache._slot_bytes
     engine.release()
     assert engine._cache is not None
-    monkeypatch.setattr(transformers_engine, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(transformers_engine, "KEPT_BYTES", 1)
     engine.release()
     assert engine._cache is None
     assert engine.generate([prompt], 1.0) == [[first]]

@@ -18,6 +18,7 @@ from tsr_lightning.cli.estimate import setup_of
 from tsr_lightning.cli.memory_check import too_large
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.estimate.card_memory import GIB, memory
+from tsr_lightning.estimate.cards import CARDS
 from tsr_lightning.estimate.here import card_here
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.free_memory import _left_in_container
@@ -55,6 +56,15 @@ def test_a_notice_where_a_phase_may_not_fit(setup: Setup):
     assert said.startswith(f"memory: up to {room:.1f} GiB may be needed in the {needed.peak_phase}, and ")
     assert "data.engine.init_args.kv_cache_mib" in said  # which the rollout takes most of
     assert " fits" in said
+
+
+@pytest.mark.parametrize(("cache_mib", "kept_mib"), [(64, 64), (4096, 1024)])
+def test_updates_on_a_cpu_run_beside_what_the_engine_keeps(setup: Setup, cache_mib: int, kept_mib: int):
+    given = replace(setup, engine=replace(setup.engine, kv_cache_mib=cache_mib))
+    here, elsewhere = (memory(given, 1, mib) for mib in (card_here(CPU).kept_cache_mib, CARDS["a100"].kept_cache_mib))
+    for phase, more in (("rollout", 0), ("backward pass", kept_mib), ("optimizer step", kept_mib)):
+        sizes = [sum(part.bytes for part in one.phases[phase]) for one in (here, elsewhere)]
+        assert sizes[0] - sizes[1] == more * 2**20
 
 
 def test_a_refusal_where_the_model_alone_does_not(setup: Setup):

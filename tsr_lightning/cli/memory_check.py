@@ -52,7 +52,7 @@ def check_memory(
     if 4 * shape.parameters < _SMALL * card.memory_gib * GIB:
         return
     setup = known_setup(agent, data, trainer)
-    if setup is None or memory(setup, ranks).fits(card):
+    if setup is None or memory(setup, ranks, card.kept_cache_mib).fits(card):
         return
     sentence = too_large(setup, card, ranks)
     if isinstance(sentence, ConfigError):
@@ -62,7 +62,7 @@ def check_memory(
 
 def too_large(setup: Setup, card: Card, ranks: int) -> ConfigError | str:
     """An error where not even the model with its optimizer fits on a card, and a notice where a phase may not."""
-    needed, changes = memory(setup, ranks), remedies(setup, card, ranks)
+    needed, changes = memory(setup, ranks, card.kept_cache_mib), remedies(setup, card, ranks)
     free = f"{card.memory_gib:.1f} GiB of memory are free on {card.name}"
     if needed.always > (card.memory_gib - card.context_gib) * GIB:
         helpful = [f"{one.change} saves {one.saves_always / GIB:.1f} GiB" for one in changes if one.saves_always > 0]

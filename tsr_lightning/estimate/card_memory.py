@@ -2,8 +2,8 @@
 
 A card holds the model, its gradients and AdamW's states all the time: Lightning leaves gradients in place until the
 next backward pass. Beside these come, one after the other, the rollout, the backward pass and the optimizer's step;
-the engine gives its cache back before the updates. Under FSDP2 shards are held, and whole weights during the rollout
-alone (`estimate.sharded`).
+the engine gives its cache back before the updates, but for a small one on a CPU. Under FSDP2 shards are held, and whole
+weights during the rollout alone (`estimate.sharded`).
 """
 
 from collections.abc import Iterable
@@ -28,6 +28,7 @@ from tsr_lightning.modeling.buckets import MASK_ELEMENTS
 from tsr_lightning.modeling.state_rows import ROW_PADDING
 
 GIB = 2**30
+_KEPT = "keys and values of the rollout before"
 _SAMPLING_BYTES = 16  # per logit: as the model gives them, in float32, by temperature, and their probabilities
 
 
@@ -74,11 +75,18 @@ class CardMemory:
         return self.total(card) <= card.memory_gib * GIB
 
 
-def memory(setup: Setup, ranks: int = 1) -> CardMemory:
-    """The memory of each of `ranks` cards. Under DDP only the micro-batches differ from one card's."""
+def memory(setup: Setup, ranks: int = 1, kept_cache_mib: int = 0) -> CardMemory:
+    """The memory of each of `ranks` cards. Under DDP only the micro-batches differ from one card's.
+
+    Args:
+        setup: what is run.
+        ranks: cards.
+        kept_cache_mib: the card's.
+    """
     if setup.is_sharded:
         return _sharded(setup, Shards(setup.units, ranks))
-    return CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks), _step(setup))
+    kept = _parts((_KEPT, min(setup.engine.cache_mib, kept_cache_mib) * 2**20))
+    return CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks) + kept, _step(setup) + kept)
 
 
 def _sharded(setup: Setup, shards: Shards) -> CardMemory:
@@ -95,7 +103,7 @@ def _sharded(setup: Setup, shards: Shards) -> CardMemory:
 
 def largest_cache_mib(setup: Setup, card: Card, ranks: int = 1) -> int:
     """The largest `kv_cache_mib` that fits on the card; below 1 where nothing fits."""
-    of_card = memory(setup, ranks)
+    of_card = memory(setup, ranks, card.kept_cache_mib)
     room = (card.memory_gib - card.context_gib) * GIB / (1 + card.fragmentation)
     others = _sum(of_card.resident) + _sum(of_card.rollout) - setup.engine.cache_mib * 2**20
     return int((room - others) / 2**20)

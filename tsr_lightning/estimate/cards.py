@@ -28,6 +28,7 @@ class Card:
         is_gpu: decoding steps may be captured as CUDA graphs.
         context_gib: of the CUDA context and the libraries' workspaces.
         fragmentation: memory that the caching allocator holds and cannot use, as a share of what is used.
+        kept_cache_mib: what an engine keeps of `kv_cache_mib` during the updates at most.
         interconnect_share: of the interconnect, what all-gathers and reduce-scatters reach.
     """
 
@@ -45,6 +46,7 @@ class Card:
     is_gpu: bool = True
     context_gib: float = 0.8
     fragmentation: float = 0.08
+    kept_cache_mib: int = 0
     interconnect_share: float = 0.7
 
 

@@ -25,7 +25,7 @@ def _with_micro_batches(setup: Setup, card: Card, ranks: int) -> Setup:
     found = setup
     for tokens in _MICRO_BATCHES:
         found = replace(setup, updates=replace(setup.updates, micro_batch_tokens=tokens))
-        needed = memory(found, ranks)
+        needed = memory(found, ranks, card.kept_cache_mib)
         is_more_than_any = tokens > 2 * pass_size(found, ranks).tokens
         if not is_more_than_any and _fits(needed.always + sum(part.bytes for part in needed.backward), card):
             break
@@ -38,7 +38,7 @@ def _with_cache(setup: Setup, card: Card, ranks: int) -> Setup:
     wanted, found = wanted_cache_mib(setup, ranks), setup
     for size in _CACHES:
         found = replace(setup, engine=replace(setup.engine, kv_cache_mib=size))
-        needed = memory(found, ranks)
+        needed = memory(found, ranks, card.kept_cache_mib)
         if size < 2 * wanted and _fits(needed.always + sum(part.bytes for part in needed.rollout), card):
             break
     return found

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from tsr_lightning.engines.transformers.engine import KEPT_BYTES
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.free_memory import free_bytes, total_bytes
 
@@ -37,6 +38,7 @@ def card_here(device: torch.device, ranks: int = 1) -> Card:
         *(_UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN),
         context_gib=_CPU_CONTEXT_GIB,
         fragmentation=_CPU_FRAGMENTATION,
+        kept_cache_mib=KEPT_BYTES // 2**20,
         response_seconds=_CPU_RESPONSE_SECONDS,
         is_gpu=False,
     )

@@ -43,8 +43,12 @@ def _model(setup: Setup) -> str:
     return f"{setup.spec.model}: {shape.parameters:,} parameters{trained}{count}"
 
 
+def _memory(setup: Setup, machine: Machine) -> CardMemory:
+    return memory(setup, machine.count, machine.card.kept_cache_mib)
+
+
 def _memory_table(setup: Setup, machines: Sequence[Machine]) -> str:
-    columns = [memory(setup, machine.count) for machine in machines]
+    columns = [_memory(setup, machine) for machine in machines]
     rows: list[Sequence[str]] = []
 
     def add(title: str, parts: Sequence[Sequence[Part]]) -> None:
@@ -72,7 +76,7 @@ def _verdicts(setup: Setup, machines: Sequence[Machine]) -> list[str]:
     """Says for each machine, in one sentence, that it fits and for how many hours, or which keys to change."""
     lines = []
     for machine in machines:
-        of_card = memory(setup, machine.count)
+        of_card = _memory(setup, machine)
         missing = of_card.total(machine.card) - machine.card.memory_gib * GIB
         if missing <= 0:
             expected, worst = (hours(setup, case, machine).total for case in setup.cases)
@@ -117,7 +121,7 @@ def _remarks(setup: Setup, machines: Sequence[Machine]) -> list[str]:
 
 def _replicated(setup: Setup, machine: Machine) -> str:
     """Says what a card would need if the weights were not sharded."""
-    of_card = memory(replace(setup, is_sharded=False), machine.count)
+    of_card = _memory(replace(setup, is_sharded=False), machine)
     where = "fits" if of_card.fits(machine.card) else "does not fit"
     return (
         f"{machine.name} without shards (trainer.strategy {'auto' if machine.count == 1 else 'ddp'}): "

@@ -22,11 +22,11 @@ class Remedy:
 
 def remedies(setup: Setup, card: Card, ranks: int) -> list[Remedy]:
     """Returns the changes that save memory, the largest saving first."""
-    before = memory(setup, ranks)
+    before = memory(setup, ranks, card.kept_cache_mib)
     total = before.total(card)
     found = []
     for change, changed in _changes(setup, ranks):
-        after = memory(changed, ranks)
+        after = memory(changed, ranks, card.kept_cache_mib)
         saves = total - after.total(card)
         if saves > 0:
             found.append(Remedy(change, saves, before.always - after.always, after.fits(card)))

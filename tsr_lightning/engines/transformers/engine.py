@@ -28,7 +28,7 @@ from tsr_lightning.rng import uniforms
 
 PREFILL_TOKENS = 4096  # of one forward pass: enough to fill two cores, few enough for activations to stay in caches
 SAMPLED_LOGITS = 2**24  # at once: 64 MiB in float32
-_KEPT_BYTES = 2**30  # of a CPU's cache: a larger one is half of what the updates of a pretrained model need
+KEPT_BYTES = 2**30  # of a CPU's cache: a larger one is half of what the updates of a pretrained model need
 _SHRINK_AT = 0.75  # finished groups leave the decode buffer once at most this part of its groups is unfinished
 
 
@@ -65,7 +65,7 @@ class TransformersEngine:
 
     def release(self) -> None:
         """Frees the cache. A CPU keeps a small one: touching new memory would cost more."""
-        if self._cache is not None and (self._cache.device.type != "cpu" or self._cache.used_bytes > _KEPT_BYTES):
+        if self._cache is not None and (self._cache.device.type != "cpu" or self._cache.used_bytes > KEPT_BYTES):
             device, self._cache = self._cache.device, None
             if device.type == "cuda":
                 torch.cuda.empty_cache()  # memory of CUDA graphs serves nothing else until then
