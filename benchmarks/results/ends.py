@@ -6,7 +6,9 @@ from statistics import fmean
 from benchmarks.results.figures import rate, rates, table, thousands
 from benchmarks.results.finished import PROTOCOLS, best_of, finished, last_rates, starts_of
 from benchmarks.results.recipes import Block
-from tsr_lightning.studies.report.load import StudyResults
+from tsr_lightning.studies.report.load import ArmResults, StudyResults
+
+_EIGHT = "eight"  # the protocol of pass@8: eight samples of every instance
 
 
 def ends_table(study: StudyResults, blocks: Sequence[Block]) -> str:
@@ -14,22 +16,41 @@ def ends_table(study: StudyResults, blocks: Sequence[Block]) -> str:
     from the solver.
 
     Args:
-        study: its results.
-        blocks: with more than one, each names its instances.
+        study: its results. Where it was evaluated by eight samples of an instance, a column has pass@8.
+        blocks: with more than one, each names its instances; one without a finished run is left out.
     """
-    header = ("recipe", "seeds", *PROTOCOLS, "tokens", "seconds", "arm")
+    header = ("recipe", "seeds", *PROTOCOLS, *(["pass@8"] if _has_eight(study) else []), "tokens", "seconds", "arm")
     if len(blocks) == 1:
         return table(header, _rows(study, blocks[0]))
     rows: list[Sequence[str]] = []
     for block in blocks:
-        first = (block.name, "start " + ", ".join(map(rate, starts_of(study, block.recipes[0].arm, block.environment))))
-        rows += [(first[i] if i < len(first) else "", *row) for i, row in enumerate(_rows(study, block))]
+        for place, row in enumerate(_rows(study, block)):
+            first = (block.name, _start(study, block))
+            rows.append((first[place] if place < len(first) else "", *row))
     return table(("levels", *header), rows)
+
+
+def _start(study: StudyResults, block: Block) -> str:
+    """Returns the success at the start, by protocol."""
+    known = {arm.arm: arm for arm in study.arms}
+    arm = next(known[recipe.arm] for recipe in block.recipes if recipe.arm in known)
+    start = "start " + ", ".join(map(rate, starts_of(study, arm.arm, block.environment)))
+    return start + f"; pass@8 {rate(_solved_of_eight(arm, 0))}" if _EIGHT in arm.protocols else start
+
+
+def _has_eight(study: StudyResults) -> bool:
+    return any(_EIGHT in arm.protocols for arm in study.arms)
+
+
+def _solved_of_eight(arm: ArmResults, evaluation: int) -> float:
+    """Returns the mean share of the instances that eight samples solve at least once."""
+    return fmean(float((one.rates[evaluation] > 0).mean()) for one in arm.curves(_EIGHT))
 
 
 def _rows(study: StudyResults, block: Block) -> Iterator[Sequence[str]]:
     """Yields a row for each recipe that has a finished run."""
     found = finished(study, block)
+    known = {arm.arm: arm for arm in study.arms} if _has_eight(study) else {}
     best = [best_of([one for one in found if one.recipe.kind != "solver"], place) for place in range(len(PROTOCOLS))]
     for one in found:
         runs = one.curves[0]
@@ -40,6 +61,7 @@ def _rows(study: StudyResults, block: Block) -> Iterator[Sequence[str]]:
             str(len(runs)),
             sampled + rates(last_rates(runs)),
             greedy,
+            *([rate(_solved_of_eight(known[one.recipe.arm], -1))] if known else []),
             thousands(tokens),
             f"{seconds:.0f}" + ("" if one.recipe.alike else "*"),
             f"`{one.recipe.arm}`",

@@ -33,12 +33,12 @@ def pupil_table(studies: Mapping[str, StudyResults], blocks: Sequence[tuple[str,
 def _rows(study: StudyResults, block: Block) -> list[Sequence[str]]:
     found = finished(study, block)
     pupils = _of_kind(found, "solver")
-    rows = []
+    rows: list[Sequence[str]] = []
     for place, protocol in enumerate(PROTOCOLS):
-        start = starts_of(study, found[0].recipe.arm, block.environment)[place]
         plain, searched = (best_of(_of_kind(found, kind), place) for kind in ("plain", "searched"))
         if not pupils or plain is None or searched is None:
             continue
+        start = starts_of(study, found[0].recipe.arm, block.environment)[place]
         pupil, own = pupils[0].means[place], [plain.means[place], searched.means[place]]
         shares = ", ".join(f"{(mean - start) / (pupil - start):.0%}" for mean in own)
         seeds = str(len(pupils[0].curves[0]))

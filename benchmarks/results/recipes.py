@@ -71,6 +71,26 @@ def _sokoban_block(levels: str, name: str, environment: str = "", unlike: Collec
 _FASTER = ("grpo", "ppo", "ppo-imitate", "tree")
 
 
+_REAL_MODEL_RECIPES = {
+    "raft": "RAFT: successes of plain samples",
+    "grpo": "GRPO on plain samples, groups of 8",
+    "ppo": "PPO on plain samples, groups of 8",
+    "imitate": "GRPO, successes of a beam 2 of 4 whose candidates differ",
+    "tree": "GRPO, tree credit on such a beam without that",
+    "paper": "the paper's: GRPO on groups of four beams 2 of 4, as if they were samples",
+}
+
+
+def _real_model_block(lakes: str, name: str) -> Block:
+    return Block(
+        name,
+        [
+            Recipe(f"{lakes}-{recipe}", words, "plain" if recipe in ("raft", "grpo", "ppo") else "searched")
+            for recipe, words in _REAL_MODEL_RECIPES.items()
+        ],
+    )
+
+
 ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and its blocks
     "sokoban": (
         "sokoban_search",
@@ -139,6 +159,14 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                     Recipe("crowded-expert", "supervised by the solver, 160 x 1", "solver", alike=False),
                 ],
             )
+        ],
+    ),
+    "real_model": (
+        "real_model",
+        [
+            _real_model_block("far", "lakes of 4 × 4, five moves and more"),
+            _real_model_block("sure", "lakes of 3 × 3"),
+            _real_model_block("slippery", "the same, one move in five slips"),
         ],
     ),
 }

@@ -70,6 +70,8 @@ def _resident_bytes() -> int:
 
 
 TRIM_INTERVAL = 20.0  # seconds
+GROWN_INTERVAL = 4.0  # seconds, where the process holds so many bytes more than after the last return:
+GROWN = 256 * 2**20
 
 
 class HeapTrimmer:
@@ -77,14 +79,17 @@ class HeapTrimmer:
     allocator it does nothing.
 
     Memory that went back costs some 0.8 s a GiB when it is used again, which would be a tenth of a small model's epoch.
-    So it goes back once in `TRIM_INTERVAL` seconds at most.
+    So it goes back once in `TRIM_INTERVAL` seconds, or in `GROWN_INTERVAL` where much was added since.
     """
 
     def __init__(self) -> None:
         self._trimmed = time.monotonic()
+        self._resident = _resident_bytes()
 
     def trim(self) -> None:
         """Call it where a phase ends."""
-        if time.monotonic() - self._trimmed >= TRIM_INTERVAL and platform.libc_ver()[0] == "glibc":
+        waited, grown = time.monotonic() - self._trimmed, _resident_bytes() - self._resident
+        is_due = waited >= TRIM_INTERVAL or (waited >= GROWN_INTERVAL and grown >= GROWN)
+        if is_due and platform.libc_ver()[0] == "glibc":
             ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
-            self._trimmed = time.monotonic()
+            self._trimmed, self._resident = time.monotonic(), _resident_bytes()
