@@ -63,7 +63,8 @@ def epoch_ended(epochs: int, limit: int | None, success: Mapping[str, float], se
     each = sum(seconds) / len(seconds)
     left = "" if limit is None or epochs >= limit else f", about {duration(each * (limit - epochs))} left"
     done = f"{epochs} epochs" if limit is None else f"{epochs} of {limit} epochs"
-    return f"{done}: success {rates or 'unknown'}; {duration(each)} an epoch{left}"
+    success_of = f": success {rates}" if rates else ""  # demonstrations tell nothing of the policy
+    return f"{done}{success_of}; {duration(each)} an epoch{left}"
 
 
 def evaluation_ended(epochs: int, rates: Mapping[str, Rate]) -> str:

@@ -49,8 +49,8 @@ def test_without_a_terminal_an_epoch_says_what_is_left_and_an_evaluation_its_suc
     ]
     epochs = [re.sub(r"\d+\.\d s", "T", line) for line in lines if " of 2 epochs" in line]
     assert epochs == [
-        "1 of 2 epochs: success unknown; T an epoch, about T left",
-        "2 of 2 epochs: success unknown; T an epoch",
+        "1 of 2 epochs; T an epoch, about T left",
+        "2 of 2 epochs; T an epoch",
     ]
 
 
@@ -68,7 +68,7 @@ def test_an_epoch_without_a_rollout_is_not_told_with_the_success_of_an_earlier_o
     lines = [line for line in capsys.readouterr().err.splitlines() if " of 2 epochs" in line]
     assert [line.partition(";")[0] for line in lines] == [
         "1 of 2 epochs: success sampled 0.500",
-        "2 of 2 epochs: success unknown",
+        "2 of 2 epochs",
     ]
 
 
@@ -91,7 +91,7 @@ def test_what_takes_long_is_told_every_30_seconds(tmp_path, capsys):
 def test_the_time_left_is_that_of_the_epochs_so_far():
     line = epoch_ended(12, 32, {"sampled": 0.25, "searched": 0.5}, [50.0, 70.0])
     assert line == "12 of 32 epochs: success sampled 0.250, searched 0.500; 1 min 0 s an epoch, about 20 min 0 s left"
-    assert epoch_ended(12, None, {}, [2.0]) == "12 epochs: success unknown; 2.0 s an epoch"
+    assert epoch_ended(12, None, {}, [2.0]) == "12 epochs; 2.0 s an epoch"
 
 
 def test_on_a_terminal_the_line_is_redrawn(tmp_path, monkeypatch):
