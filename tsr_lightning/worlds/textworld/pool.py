@@ -162,4 +162,5 @@ def _ask(process: "subprocess.Popen[str]", order: Order) -> str:
 @cache
 def maker_pool() -> MakerPool:
     """The pool of this program."""
-    return MakerPool(min(MOST_PROCESSES, len(os.sched_getaffinity(0))))
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1  # macOS has no affinity
+    return MakerPool(min(MOST_PROCESSES, cores))
