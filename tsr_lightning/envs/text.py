@@ -2,7 +2,7 @@
 
 `PAPER` is RAGEN's prompt (github.com/mll-lab-nu/RAGEN, ctx_manager.py), which the paper uses; `BRIEF` says the same in
 a fraction of the tokens, and `BARE` leaves the rules out too, for the embedded policies. `INSTRUCT` is for pretrained
-instruct models: plain words, no tags, and an example of an answer.
+instruct models: plain words, no tags, and an example of an answer; `STATIC_FIRST` says it in another order.
 """
 
 import re
@@ -23,7 +23,7 @@ CHARSET = frozenset(string.printable + "√")
 class PromptStyle:
     """Templates of rules, turns and answers. Fields in braces are filled in."""
 
-    system: str  # {rules} {symbols} {actions} {limit} {example}, an answer
+    system: str  # {rules} {symbols} {actions} {limit} {example}, an answer, {asked}
     turn: str  # {reward} {warning} {turn}, from 1, {state} {left}, the actions, {asked}, how to answer
     reward: str  # {reward}: of the last turn; "" leaves it out
     marks: tuple[re.Pattern[str], ...]  # the tags around an answer; none where the whole response is one
@@ -33,6 +33,7 @@ class PromptStyle:
     says_form: bool = True  # the prompt says what an answer looks like; False: only who was trained on it knows
     reader: Reader = STRICT  # unless the environment is given another
     separator: str = f" {SEPARATOR} "  # between the actions of a reply
+    static_first: bool = False  # a state names what stays the same of it before what changes
 
 
 PAPER = PromptStyle(
@@ -76,7 +77,18 @@ INSTRUCT = PromptStyle(
     separator=", ",
 )
 
-PROMPT_STYLES: dict[str, PromptStyle] = {"paper": PAPER, "instruct": INSTRUCT, "brief": BRIEF, "bare": BARE}
+# In the order in which prompts of a single turn share the most: what changes from turn to turn comes last.
+STATIC_FIRST = replace(
+    INSTRUCT, system="{rules} {asked}\n{symbols}", turn="{state}\n{warning}{left} actions left.", static_first=True
+)
+
+PROMPT_STYLES: dict[str, PromptStyle] = {
+    "paper": PAPER,
+    "instruct": INSTRUCT,
+    "static_first": STATIC_FIRST,
+    "brief": BRIEF,
+    "bare": BARE,
+}
 
 
 def parse_answer(text: str, prompt_style: PromptStyle, actions: Sequence[str], limit: int) -> Answer:
@@ -100,6 +112,7 @@ def format_rules(
     actions: Sequence[str],
     limit: int,
     example: Sequence[str],
+    asked: str,
 ) -> str:
     """The system message.
 
@@ -109,6 +122,7 @@ def format_rules(
         actions: all that there are, or their forms.
         limit: the most actions of an episode.
         example: the actions of an answer that is shown.
+        asked: how to answer.
     """
     return prompt_style.system.format(
         rules=rules,
@@ -116,6 +130,7 @@ def format_rules(
         actions=", ".join(actions),
         limit=limit,
         example=format_answer(prompt_style, example),
+        asked=asked,
     ).rstrip()
 
 
