@@ -95,7 +95,7 @@ def _room(game: Game, state: State) -> str:
 def conversation(game: Game, settings: Mapping[str, Any]) -> list[Message]:
     """A walkthrough in the prompts of an environment with these arguments."""
     style = COMMAND_PROMPT_STYLES[settings["prompt_style"]]
-    messages = [{"role": "system", "content": instructions(style, game.objective, (), settings["max_turns"], "", "")}]
+    messages = [{"role": "system", "content": instructions(style, game.objective, (), settings["max_turns"], "")}]
     for answer, command in zip(answers(game), game.walkthrough, strict=True):
         messages.append({"role": "user", "content": style.turn.format(state=answer)})
         messages.append({"role": "assistant", "content": command})

@@ -236,7 +236,7 @@ def test_static_first_says_what_instruct_says_with_what_changes_last(id: str) ->
         shared[style] = [length_shared(*pair) / len(pair[0]) for pair in pairwise(observations)]
         words[style] = [Counter((env.instructions + "\n" + said).split()) for said in observations]
     assert max(shared["instruct"]) < 0.1  # the actions left stand first
-    assert min(shared["static_first"]) > 0.4
+    assert min(shared["static_first"]) > 0.25
     assert words["instruct"] == words["static_first"]
 
 

@@ -23,7 +23,7 @@ CHARSET = frozenset(string.printable + "√")
 class PromptStyle:
     """Templates of rules, turns and answers. Fields in braces are filled in."""
 
-    system: str  # {rules} {symbols} {actions} {limit} {example}, an answer, {asked}
+    system: str  # {rules} {symbols} {actions} {limit} {example}, an answer
     turn: str  # {reward} {warning} {turn}, from 1, {state} {left}, the actions, {asked}, how to answer
     reward: str  # {reward}: of the last turn; "" leaves it out
     marks: tuple[re.Pattern[str], ...]  # the tags around an answer; none where the whole response is one
@@ -78,9 +78,7 @@ INSTRUCT = PromptStyle(
 )
 
 # In the order in which prompts of a single turn share the most: what changes from turn to turn comes last.
-STATIC_FIRST = replace(
-    INSTRUCT, system="{rules} {asked}\n{symbols}", turn="{state}\n{warning}{left} actions left.", static_first=True
-)
+STATIC_FIRST = replace(INSTRUCT, turn="{state}\n{warning}{left} actions left.\n{asked}", static_first=True)
 
 PROMPT_STYLES: dict[str, PromptStyle] = {
     "paper": PAPER,
@@ -112,7 +110,6 @@ def format_rules(
     actions: Sequence[str],
     limit: int,
     example: Sequence[str],
-    asked: str,
 ) -> str:
     """The system message.
 
@@ -122,7 +119,6 @@ def format_rules(
         actions: all that there are, or their forms.
         limit: the most actions of an episode.
         example: the actions of an answer that is shown.
-        asked: how to answer.
     """
     return prompt_style.system.format(
         rules=rules,
@@ -130,7 +126,6 @@ def format_rules(
         actions=", ".join(actions),
         limit=limit,
         example=format_answer(prompt_style, example),
-        asked=asked,
     ).rstrip()
 
 

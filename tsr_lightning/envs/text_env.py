@@ -67,8 +67,8 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         actions_per_turn: actions that a turn plays; further ones in the response are ignored.
         max_actions: actions before the episode is truncated; None for all that the turns allow.
         prompt_style: "paper" (RAGEN's prompt), "instruct" (plain words and an example, for pretrained instruct models),
-            "static_first" (the same in an order that makes single turns several times cheaper: what stays the same,
-            then what changes), "brief" (few tokens) or "bare" (brief without the rules); see `text.py`.
+            "static_first" (the same in an order that makes single turns cheaper: what stays the same, then what
+            changes), "brief" (few tokens) or "bare" (brief without the rules); see `text.py`.
         reader: "strict" (RAGEN's rule) or "lenient" (what instruct models say, where it names one answer); None: the
             prompt style's own, which is lenient for "instruct" and "static_first" alone; see `reading.py`.
         format_penalty: reward of a turn whose response cannot be read, at most 0.
@@ -79,7 +79,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = PROMPT_STYLES
     instructions: str  # the system message, see `text.format_rules`
     repeated_turns: int = 0  # past turns that an observation repeats
-    asked: str = "Answer with your action alone."  # ends a turn of "instruct"; in the rules of "static_first"
+    asked: str = "Answer with your action alone."  # how to answer: ends a turn of "instruct"
 
     def __init__(
         self,

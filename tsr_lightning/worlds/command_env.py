@@ -137,7 +137,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         begun = super().reset(seed=seed, options=options)
         goal = self.goal(self.state.game)
-        self.instructions = instructions(self.prompt_style, goal, self.verbs, self.max_turns, self.example, self.asked)
+        self.instructions = instructions(self.prompt_style, goal, self.verbs, self.max_turns, self.example)
         return begun
 
     def initial_state(self, seed: int) -> CommandState[GameT]:

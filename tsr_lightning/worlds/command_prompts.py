@@ -49,9 +49,7 @@ class Exchange(NamedTuple):
     command: str
 
 
-def instructions(
-    prompt_style: PromptStyle, goal: str, verbs: Sequence[str], turns: int, example: str, asked: str
-) -> str:
+def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], turns: int, example: str) -> str:
     """The system message of an instance.
 
     Args:
@@ -59,16 +57,13 @@ def instructions(
         verbs: forms of the game's commands, such as "open <thing>".
         turns: the most that an episode has.
         example: a command.
-        asked: how to answer.
     """
     if prompt_style is GUIDE:
         return GUIDE.system.format(goal=goal)
     rules = f"You play a text game, one command a turn. Your goal: {goal}"
     if not prompt_style.marks:
         rules += f"\nCommands look like this: {', '.join(verbs)}."
-    return format_rules(
-        prompt_style, rules=rules, symbols="", actions=verbs, limit=turns, example=[example], asked=asked
-    )
+    return format_rules(prompt_style, rules=rules, symbols="", actions=verbs, limit=turns, example=[example])
 
 
 def show_turn(goal: str, history: Sequence[Exchange], answer: str, commands: Sequence[str]) -> str:

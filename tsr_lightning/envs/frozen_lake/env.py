@@ -74,7 +74,6 @@ class TextFrozenLake(TextEnv[LakeState]):
         self._observed: ObservationName = observation
         self._fixed = None if desc is None else given_lake(desc)
         self.initial_state(0)  # a lake that hardly ever has a path is refused now, not in the middle of a rollout
-        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
         self.instructions = format_rules(
             self.prompt_style,
             rules=rules(observation, self.prompt_style, self.actions_per_turn, slippery=success_rate != 1),
@@ -82,8 +81,8 @@ class TextFrozenLake(TextEnv[LakeState]):
             actions=ACTIONS,
             limit=self.max_actions,
             example=("Right", "Down")[: self.actions_per_turn],
-            asked=self.asked,
         )
+        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
 
     def initial_state(self, seed: int) -> LakeState:
         """The lake that a seed names, with the player on its start."""

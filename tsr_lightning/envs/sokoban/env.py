@@ -69,7 +69,6 @@ class SokobanEnv(TextEnv[Board]):
             )
             self.initial_state(0)  # a difficulty that no room can hold is refused now, not in the middle of a rollout
         self._observed: ObservationName = observation
-        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
         self.instructions = format_rules(
             self.prompt_style,
             rules=rules(observation, self.prompt_style, self.actions_per_turn),
@@ -77,8 +76,8 @@ class SokobanEnv(TextEnv[Board]):
             actions=ACTIONS,
             limit=self.max_actions,
             example=("Right", "Up")[: self.actions_per_turn],
-            asked=self.asked,
         )
+        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
 
     def initial_state(self, seed: int) -> Board:
         """The level that a seed names."""

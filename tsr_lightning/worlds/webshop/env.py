@@ -128,7 +128,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         self._nouns = tagger(nouns)
         self._paid = _REWARDS[reward]
         self._observed: ObservationName = observation
-        self.instructions = instructions(self.prompt_style, self.max_turns, self.asked)
+        self.instructions = instructions(self.prompt_style, self.max_turns)
 
     @property
     def task(self) -> ShoppingTask:

@@ -50,15 +50,10 @@ _END_OF_RESULTS = [f"{CLICK}[{button.lower()}]" for button in (BACK, PREV, NEXT)
 _QUOTED = 40  # characters of a response in a warning
 
 
-def instructions(prompt_style: PromptStyle, turns: int, asked: str) -> str:
+def instructions(prompt_style: PromptStyle, turns: int) -> str:
     """The system message. Rules and hints follow RAGEN's in content (github.com/mll-lab-nu/RAGEN).
 
     RAGEN repeats the hints in every turn; here they stand once.
-
-    Args:
-        prompt_style: of the prompt.
-        turns: the most that an episode has.
-        asked: how to answer.
     """
     if prompt_style.terse:
         rules = (
@@ -80,9 +75,7 @@ def instructions(prompt_style: PromptStyle, turns: int, asked: str) -> str:
         "Where the options asked for are to be had, choose them one at a time before you buy.\n"
         "With fewer than 3 actions left, buy the first article in sight."
     )
-    return format_rules(
-        prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns, example=[_EXAMPLE], asked=asked
-    )
+    return format_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns, example=[_EXAMPLE])
 
 
 def show(shop: Shop, page: Page, instruction: str, reward: float, observation: ObservationName) -> str:
