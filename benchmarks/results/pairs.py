@@ -110,6 +110,15 @@ TASKS = [
         ],
     ),
     VerdictTask(
+        "real_model",
+        "SmolLM2, far lakes",
+        0.12,
+        [
+            PairRow("far-imitate", "far-raft", "GRPO", "RAFT", headline=True),
+            PairRow("far-tree", "far-raft", "GRPO, tree credit", "RAFT"),
+        ],
+    ),
+    VerdictTask(
         "webshop_search",
         "WebShop, crowded",
         0.15,
