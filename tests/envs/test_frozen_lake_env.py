@@ -210,7 +210,7 @@ def _key(env: TextFrozenLake, seed: int) -> Any:
         ({"actions_per_turn": 2.0}, r"actions_per_turn is 2\.0"),
         ({"max_actions": True}, "max_actions is True"),
         ({"observation": "map"}, "observation is 'map': take one of grid, coordinates, both"),
-        ({"prompt_style": "long"}, "prompt_style is 'long': take one of paper, instruct, static_first, brief"),
+        ({"prompt_style": "long"}, "prompt_style is 'long': take one of paper, instruct, brief"),
         ({"format_penalty": 0.1}, r"format_penalty is 0\.1: .* give 0 or less"),
         ({"render_mode": "human"}, "render_mode is 'human'"),
     ],

@@ -214,14 +214,13 @@ def test_long_responses_are_read_in_linear_time(piece: str):
 
 
 @pytest.mark.parametrize("task", ["FrozenLake", "Sokoban", "WebShop", "ALFWorld"])
-@pytest.mark.parametrize(
-    ("style", "reader"), [("brief", "strict"), ("instruct", "lenient"), ("static_first", "lenient")]
-)
-def test_each_tasks_own_responses_are_read(task: str, style: str, reader: str):
+@pytest.mark.parametrize("reader", ["strict", "lenient"])
+def test_each_tasks_own_responses_are_read(task: str, reader: str):
+    style = "instruct" if reader == "lenient" else "brief"
     env = make_env(f"tsr/{task}-v0", prompt_style=style, reader=reader)
     observation, _ = env.reset(seed=1)
     assert isinstance(observation, str)
-    assert ("Answer with" in observation.splitlines()[-1]) is (style != "brief")
+    assert style != "instruct" or "Answer with" in observation.splitlines()[-1]
     assert isinstance(env, HasOracle)
     assert isinstance(env, HasLegalActions)
     state = env.get_state()

@@ -306,7 +306,7 @@ def test_the_paper_prompt_tells_the_actions_that_can_be_played() -> None:
         ({"size": ("6", 6)}, "size is '6': give a whole number of at least 3."),
         ({"boxes": 0}, "boxes is 0"),
         ({"observation": "image"}, "observation is 'image': take one of grid, coordinates, both."),
-        ({"prompt_style": "long"}, "prompt_style is 'long': take one of paper, instruct, static_first, brief, bare."),
+        ({"prompt_style": "long"}, "prompt_style is 'long': take one of paper, instruct, brief, bare."),
         ({"render_mode": "human"}, "render_mode is 'human': take one of ansi."),
         ({"format_penalty": 0.1}, "format_penalty is 0.1: it is a reward, so give 0 or less"),
         ({"min_solution": 11, "max_solution": 20}, "no level could be solved within the 10 actions"),

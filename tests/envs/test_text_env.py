@@ -1,7 +1,5 @@
 """`TextEnv` with a small task of a user's own, as in docs/extend.md."""
 
-from collections import Counter
-from itertools import pairwise, takewhile
 from typing import Any, get_type_hints
 
 import pytest
@@ -10,7 +8,6 @@ from gymnasium.utils.env_checker import check_env
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
-from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.envs.text import Answer
 from tsr_lightning.envs.text_env import AnyText, TextEnv, TextEnvOptions
@@ -189,10 +186,7 @@ def test_rendering() -> None:
         ({"max_turns": 0}, "Guess.max_turns is 0: give a whole number of at least 1."),
         ({"actions_per_turn": 1.5}, "Guess.actions_per_turn is 1.5: give a whole number"),
         ({"max_actions": True}, "Guess.max_actions is True: give a whole number"),
-        (
-            {"prompt_style": "loud"},
-            "Guess.prompt_style is 'loud': take one of paper, instruct, static_first, brief",
-        ),
+        ({"prompt_style": "loud"}, "Guess.prompt_style is 'loud': take one of paper, instruct, brief, bare."),
         ({"render_mode": "human"}, "Guess.render_mode is 'human': take one of ansi."),
         ({"format_penalty": 0.1}, "Guess.format_penalty is 0.1: it is a reward, so give 0 or less"),
         ({"format_penalty": float("nan")}, "Guess.format_penalty is nan"),
@@ -223,23 +217,3 @@ def test_sample_texts_of_a_task_without_oracle_and_legal_actions_are_observation
     assert any("no digit from 1 to 9" in text for text in texts)
     assert texts == list(sample_texts(Guess()))
     assert "roll" in list(sample_texts(Dice()))
-
-
-@pytest.mark.parametrize("id", ["tsr/FrozenLake-v0", "tsr/Sokoban-v0"])
-def test_static_first_says_what_instruct_says_with_what_changes_last(id: str) -> None:
-    shared, words = {}, {}
-    for style in ("instruct", "static_first"):
-        env = make_env(id, prompt_style=style, observation="coordinates", actions_per_turn=1)
-        assert isinstance(env, TextEnv)
-        observations = [env.reset(seed=1)[0]]
-        observations += [env.step(env.oracle())[0] for _ in range(2)]
-        shared[style] = [length_shared(*pair) / len(pair[0]) for pair in pairwise(observations)]
-        words[style] = [Counter((env.instructions + "\n" + said).split()) for said in observations]
-    assert max(shared["instruct"]) < 0.1  # the actions left stand first
-    assert min(shared["static_first"]) > 0.25
-    assert words["instruct"] == words["static_first"]
-
-
-def length_shared(one: str, other: str) -> int:
-    """The characters with which both begin."""
-    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False)))

@@ -18,11 +18,11 @@ from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.trajectory import Origin
 
 STYLES = {
-    "tsr/FrozenLake-v0": ("paper", "instruct", "static_first", "brief", "bare"),
-    "tsr/Sokoban-v0": ("paper", "instruct", "static_first", "brief", "bare"),
-    "tsr/WebShop-v0": ("paper", "instruct", "static_first", "brief", "bare", "original"),
-    "tsr/ALFWorld-v0": ("paper", "instruct", "static_first", "brief", "bare", "guide", "game"),
-    "tsr/TextWorld-v0": ("paper", "instruct", "static_first", "brief", "bare", "guide", "game"),
+    "tsr/FrozenLake-v0": ("paper", "instruct", "brief", "bare"),
+    "tsr/Sokoban-v0": ("paper", "instruct", "brief", "bare"),
+    "tsr/WebShop-v0": ("paper", "instruct", "brief", "bare", "original"),
+    "tsr/ALFWorld-v0": ("paper", "instruct", "brief", "bare", "guide", "game"),
+    "tsr/TextWorld-v0": ("paper", "instruct", "brief", "bare", "guide", "game"),
 }
 SLOW = ("tsr/ALFWorld-v0", "tsr/TextWorld-v0")
 

@@ -336,7 +336,7 @@ def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
         ({"observation": "html"}, "WebShopEnv.observation is 'html': take one of text, actions, compact."),
         (
             {"prompt_style": "loud"},
-            "WebShopEnv.prompt_style is 'loud': take one of paper, instruct, static_first, brief, bare, original.",
+            "WebShopEnv.prompt_style is 'loud': take one of paper, instruct, brief, bare, original.",
         ),
         ({"nouns": "all"}, "WebShopEnv.nouns is 'all': take one of rule, alphabetic, spacy, auto."),
         ({"format_penalty": 0.1}, "WebShopEnv.format_penalty is 0.1: it is a reward, so give 0 or less, such as -0.1."),

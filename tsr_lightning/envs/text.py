@@ -2,7 +2,7 @@
 
 `PAPER` is RAGEN's prompt (github.com/mll-lab-nu/RAGEN, ctx_manager.py), which the paper uses; `BRIEF` says the same in
 a fraction of the tokens, and `BARE` leaves the rules out too, for the embedded policies. `INSTRUCT` is for pretrained
-instruct models: plain words, no tags, and an example of an answer; `STATIC_FIRST` says it in another order.
+instruct models: plain words, no tags, and an example of an answer.
 """
 
 import re
@@ -33,7 +33,6 @@ class PromptStyle:
     says_form: bool = True  # the prompt says what an answer looks like; False: only who was trained on it knows
     reader: Reader = STRICT  # unless the environment is given another
     separator: str = f" {SEPARATOR} "  # between the actions of a reply
-    static_first: bool = False  # a state names what stays the same of it before what changes
 
 
 PAPER = PromptStyle(
@@ -77,16 +76,7 @@ INSTRUCT = PromptStyle(
     separator=", ",
 )
 
-# In the order in which prompts of a single turn share the most: what changes from turn to turn comes last.
-STATIC_FIRST = replace(INSTRUCT, turn="{state}\n{warning}{left} actions left.\n{asked}", static_first=True)
-
-PROMPT_STYLES: dict[str, PromptStyle] = {
-    "paper": PAPER,
-    "instruct": INSTRUCT,
-    "static_first": STATIC_FIRST,
-    "brief": BRIEF,
-    "bare": BARE,
-}
+PROMPT_STYLES: dict[str, PromptStyle] = {"paper": PAPER, "instruct": INSTRUCT, "brief": BRIEF, "bare": BARE}
 
 
 def parse_answer(text: str, prompt_style: PromptStyle, actions: Sequence[str], limit: int) -> Answer:

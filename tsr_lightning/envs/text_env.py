@@ -67,10 +67,9 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         actions_per_turn: actions that a turn plays; further ones in the response are ignored.
         max_actions: actions before the episode is truncated; None for all that the turns allow.
         prompt_style: "paper" (RAGEN's prompt), "instruct" (plain words and an example, for pretrained instruct models),
-            "static_first" (the same in an order that makes single turns cheaper: what stays the same, then what
-            changes), "brief" (few tokens) or "bare" (brief without the rules); see `text.py`.
+            "brief" (few tokens) or "bare" (brief without the rules); see `text.py`.
         reader: "strict" (RAGEN's rule) or "lenient" (what instruct models say, where it names one answer); None: the
-            prompt style's own, which is lenient for "instruct" and "static_first" alone; see `reading.py`.
+            prompt style's own, which is lenient for "instruct" alone; see `reading.py`.
         format_penalty: reward of a turn whose response cannot be read, at most 0.
         render_mode: "ansi" for the state as text, or None.
     """
@@ -79,7 +78,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = PROMPT_STYLES
     instructions: str  # the system message, see `text.format_rules`
     repeated_turns: int = 0  # past turns that an observation repeats
-    asked: str = "Answer with your action alone."  # how to answer: ends a turn of "instruct"
+    asked: str = "Answer with your action alone."  # how to answer, with which the prompt style "instruct" ends a turn
 
     def __init__(
         self,

@@ -7,7 +7,6 @@ from tsr_lightning.errors import RunError
 from tsr_lightning.trajectory import Ended, Group, Origin
 
 FEW_VALID = 0.05  # of the responses: a policy that knows the answer format is far above it, however well it plays
-_SAY_THE_FORM = ("instruct", "static_first")  # prompt styles for models that know no task
 _EXCERPT = 400  # characters of a response
 
 
@@ -75,9 +74,9 @@ def _remedy(cut: Sequence[bool], max_response_tokens: int, asked: AnswerForm) ->
     style = asked.prompt_style
     if style is None:
         taught = "begin with configs/warm_start/form.yaml"
-    elif style in _SAY_THE_FORM:
+    elif style == "instruct":
         taught = (
-            f"its data.env_kwargs.prompt_style is {style}, which says the form, so the model has to learn to keep to "
+            "its data.env_kwargs.prompt_style is instruct, which says the form, so the model has to learn to keep to "
             "it: begin with configs/warm_start/form.yaml"
         )
     else:

@@ -36,7 +36,7 @@ def show(rows: Rows, cell: int, observation: ObservationName, prompt_style: Prom
     """The state as text."""
     if observation == "grid":
         return grid(rows, cell)
-    coordinates = _brief_coordinates(rows, cell) if prompt_style.terse else _coordinates(rows, cell, prompt_style)
+    coordinates = _brief_coordinates(rows, cell) if prompt_style.terse else _coordinates(rows, cell)
     if observation == "coordinates":
         return coordinates
     if prompt_style.terse:
@@ -48,11 +48,10 @@ def _cells(rows: Rows, letter: str) -> list[tuple[int, int]]:
     return [(r, c) for r, row in enumerate(rows) for c, found in enumerate(row) if found == letter]
 
 
-def _coordinates(rows: Rows, cell: int, prompt_style: PromptStyle) -> str:
+def _coordinates(rows: Rows, cell: int) -> str:
     holes = ", ".join(map(str, _cells(rows, HOLE))) or "none"
     goals = ", ".join(map(str, _cells(rows, GOAL)))
-    player, lake = f"Player: {divmod(cell, len(rows[0]))}", f"Goal: {goals}\nHoles: {holes}"
-    return f"{lake}\n{player}" if prompt_style.static_first else f"{player}\n{lake}"
+    return f"Player: {divmod(cell, len(rows[0]))}\nGoal: {goals}\nHoles: {holes}"
 
 
 def _brief_coordinates(rows: Rows, cell: int) -> str:
