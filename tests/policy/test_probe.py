@@ -7,6 +7,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+import transformers
 from transformers import (
     AutoModelForCausalLM,
     BambaConfig,
@@ -134,6 +135,22 @@ def test_rounding_to_bfloat16_is_no_leak(name: str, tmp_path: Path):
 def test_known_types_are_refused_before_they_load(name: str, tmp_path: Path):
     policy_of(REFUSED[name], tmp_path)
     with pytest.raises(ConfigError, match=f"of type {name}, its layers carry a state .*model_types.md has"):
+        check(PolicySpec(str(tmp_path)))
+
+
+@pytest.mark.parametrize("name", [*ATTENTION, *CARRIED])
+def test_states_are_refused_under_an_older_transformers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 5.21 and before some types end in an error, and some compute something else."""
+    policy_of({**ATTENTION, **CARRIED}[name], tmp_path)
+    monkeypatch.setattr(transformers, "__version__", "5.22.0")
+    check(PolicySpec(str(tmp_path)))
+    monkeypatch.setattr(transformers, "__version__", "5.21.4")
+    if name in ATTENTION:
+        check(PolicySpec(str(tmp_path)))
+        return
+    with pytest.raises(ConfigError, match=r"takes transformers 5\.22 or newer, and 5\.21\.4 is installed: pip install"):
         check(PolicySpec(str(tmp_path)))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser
+from tsr_lightning.errors import ConfigError
 
 
 def make_parser() -> PlainParser:
@@ -20,7 +21,10 @@ def import_gguf(args: Sequence[str]) -> int:
         args: the command line after `tsr import-gguf`.
     """
     given = make_parser().parse_args(args)
-    from tsr_lightning.policy import gguf  # after --help, since it imports torch and transformers
+    try:
+        from tsr_lightning.policy import gguf  # which imports torch and transformers
+    except ImportError as error:  # 5.17 has no table of pre-tokenisers, 5.23 has
+        raise ConfigError(f"{error}: pip install --upgrade 'transformers>=5.23,<6'") from error
 
     gguf.import_gguf(given.file, given.folder)
     print(f"{given.folder}: use it as --model.policy.model {given.folder}")

@@ -20,6 +20,7 @@ from transformers import Cache, PreTrainedModel
 from tsr_lightning.modeling.segments import Segment
 from tsr_lightning.modeling.state_rows import RowPlan, plan_rows
 
+LEAST_TRANSFORMERS = (5, 22)  # whose mixers ask a cache for what `MixerState` answers
 _NO_LIMITS = (0.0, math.inf)
 _CACHES = {"cache_params", "past_key_values"}  # transformers' names of a mixer's second argument
 

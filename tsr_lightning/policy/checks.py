@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerFast
@@ -14,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.modeling import attention
 from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.recurrence import LEAST_TRANSFORMERS, mixers
 from tsr_lightning.policy.model_files import config_file, load_config, location
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 
@@ -63,8 +65,22 @@ def check(spec: PolicySpec) -> None:
     remedy = f"of type {config.model_type}, its layers carry a state that leaks between packed sequences; {KNOWN}"
     require(config.model_type not in _RECURRENT, "model.policy.model", spec.model, remedy)
     layers = _layers(config)
+    if mixers(layers[""]):
+        _check_transformers(spec.model)
     if spec.adapter and spec.adapter.target_modules != "all-linear":
         _check_target_modules(spec.adapter.target_modules, layers, config.model_type)
+
+
+def _check_transformers(model: str) -> None:
+    """Refuses a model with recurrent layers where transformers is older than what their packed passes were written
+    for: some types then end in an error, and some compute something else."""
+    least = ".".join(map(str, LEAST_TRANSFORMERS))
+    remedy = (
+        f"its layers carry a state, which takes transformers {least} or newer, and {transformers.__version__} is "
+        f"installed: pip install --upgrade 'transformers>={least},<6'"
+    )
+    installed = tuple(map(int, transformers.__version__.split(".")[:2]))
+    require(installed >= LEAST_TRANSFORMERS, "model.policy.model", model, remedy)
 
 
 def check_tokenizer(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> None:
