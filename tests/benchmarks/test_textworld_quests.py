@@ -19,7 +19,7 @@ FIRST_SEED = 1_000_000
 
 @pytest.mark.exhaustive  # the generator is a process of its own, and TextWorld compiles the same games beside it
 def test_conversations_are_those_of_the_compiled_games(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
-    config = ROOT / "configs" / "warm_start" / "textworld.yaml"
+    config = ROOT / "configs" / "textworld.yaml"
     file = tmp_path / "quests.jsonl"
     subprocess.run(
         [
