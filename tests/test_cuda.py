@@ -315,7 +315,7 @@ def test_nf4_with_lora_rolls_out_and_updates(folder: str) -> None:
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_a_hybrid_is_sampled_and_trained_as_each_sequence_alone(name: str, tmp_path: Path) -> None:
-    """States are forked at branch points, and taken up where a prompt goes on."""
+    """Recurrent states fork at branch points, and longer prompts continue from them."""
     save_random(HYBRIDS[name](), tmp_path)
     policy = policy_of(str(tmp_path), adapter=LoRA(rank=4)).train()
     change_adapter(policy, seed=0)
@@ -349,7 +349,7 @@ def test_a_hybrid_is_sampled_and_trained_as_each_sequence_alone(name: str, tmp_p
 
 
 def logprobs_alone(policy: Policy, ids: np.ndarray, mask: np.ndarray) -> Tensor:
-    """Of the sampled tokens of one sequence, by the model's own forward pass."""
+    """Log-probabilities of the sampled tokens, by a plain forward pass over one sequence."""
     whole = torch.from_numpy(ids).to(DEVICE)
     logprobs = policy.causal_lm(input_ids=whole[None], use_cache=False).logits[0].float().log_softmax(-1)
     return logprobs[:-1].gather(1, whole[1:, None])[:, 0][torch.from_numpy(mask[1:]).to(DEVICE)]

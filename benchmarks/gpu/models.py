@@ -16,13 +16,13 @@ WEIGHTS = ("*.safetensors", "*.bin")
 
 @dataclass(frozen=True)
 class Reads:
-    """What a decode step reads at least, in numbers of the model's type.
+    """Elements that a decode step has to read.
 
     Args:
-        weights: of all layers and the output embedding.
-        token: keys and values of a token, over all layers that attend.
-        convolutions: of a response's states.
-        recurrences: the same in float32.
+        weights: parameters of all layers and the output embedding.
+        token: keys and values of one token in all attention layers.
+        convolutions: convolution states of one response, in the model's dtype.
+        recurrences: recurrent states of one response, in float32.
     """
 
     weights: int
@@ -31,9 +31,9 @@ class Reads:
     recurrences: int = 0
 
     def bytes(self, itemsize: int, *, passes: int, seen: int, states: int) -> int:
-        """Bytes of so many passes over the weights, tokens that attention sees, and states that change."""
-        written = 2 * states * (itemsize * self.convolutions + FLOAT32_BYTES * self.recurrences)  # and read
-        return itemsize * (passes * self.weights + seen * self.token) + written
+        """Bytes of `passes` over the weights, `seen` cached tokens, and `states` that are read and written."""
+        changed = 2 * states * (itemsize * self.convolutions + FLOAT32_BYTES * self.recurrences)
+        return itemsize * (passes * self.weights + seen * self.token) + changed
 
 
 @dataclass(frozen=True)

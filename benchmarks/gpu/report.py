@@ -12,7 +12,7 @@ DECODE_HEAD = (
 )
 CONTEST_HEAD = (
     "| who | kernels | work | seconds | of rollout | of update | tokens/s of the rollout | peak MiB "
-    "| its seconds over ours |\n|---|---|---|---|---|---|---|---|---|\n"
+    "| its seconds a token over ours |\n|---|---|---|---|---|---|---|---|---|\n"
 )
 
 

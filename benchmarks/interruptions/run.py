@@ -91,7 +91,7 @@ class Process:
         return time.monotonic() - self.started
 
     def wait_for_a_checkpoint(self, seconds: float) -> None:
-        """Waits so many seconds, and then until a checkpoint is being written or the process ends."""
+        """Sleeps for `seconds`, then waits until a checkpoint is being written or the process ends."""
         time.sleep(seconds)
         while not _unfinished(self.folder) and self.process.poll() is None:
             time.sleep(0.0005)

@@ -33,7 +33,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compared: keys of the data module and of the policy, and a name for the table."""
+    """One side of a comparison: its name in the table, and keys of the data module and the policy."""
 
     name: str
     staleness: int = 0

@@ -10,13 +10,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from benchmarks.performance.line import Line
-from benchmarks.performance.ours import spec_of
+from benchmarks.performance.ours import engine_of, spec_of
 from benchmarks.performance.workload import CLIP_NORM, LEARNING_RATE, MINIBATCHES, Workload
 from benchmarks.performance.world import ID
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Sampling
-from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.objectives.surrogates import Clipped
 from tsr_lightning.policy.spec import LoRA
@@ -100,7 +99,7 @@ def data_of(work: Workload, *, staleness: int = 0, reuse_logprobs: bool = False)
         context_tokens=work.longest,
         updates=Updates(epochs=1, minibatches=MINIBATCHES, reuse_logprobs=reuse_logprobs),
         staleness=staleness,
-        engine=Transformers(work.kv_cache_mib, work.rows, work.state_cache_mib),
+        engine=engine_of(work),
         concurrency=work.trajectories,
         env_workers=work.env_workers,
     )

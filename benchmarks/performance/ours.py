@@ -17,12 +17,17 @@ def spec_of(work: Workload, folder: Path) -> PolicySpec:
     return PolicySpec(str(folder), dtype=work.dtype, kernels=work.kernels)
 
 
+def engine_of(work: Workload) -> Transformers:
+    """The engine, with memory for the whole wave."""
+    return Transformers(work.kv_cache_mib, work.rows, work.state_cache_mib)
+
+
 def sit_down(work: Workload, folder: Path) -> Seat:
-    """The engine with memory for the whole wave. No token ends a response, as with the others."""
+    """The engine, for which no token ends a response, as for the rivals."""
     policy_spec = spec_of(work, folder)
     tokenizer = load_tokenizer(policy_spec, ())
     policy = Policy(policy_spec, tokenizer, critic=False, device=work.device)
-    spec = Transformers(work.kv_cache_mib, work.rows, work.state_cache_mib)
+    spec = engine_of(work)
     engine = spec.build(policy, frozenset(), work.longest)
 
     @torch.no_grad()

@@ -50,7 +50,7 @@ def _solved_of_eight(arm: ArmResults, evaluation: int) -> float:
 def _rows(study: StudyResults, block: Block) -> Iterator[Sequence[str]]:
     """Yields a row for each recipe that has a finished run."""
     found = finished(study, block)
-    known = {arm.arm: arm for arm in study.arms} if _has_eight(study) else {}
+    arms = {arm.arm: arm for arm in study.arms}
     best = [best_of([one for one in found if one.recipe.kind != "solver"], place) for place in range(len(PROTOCOLS))]
     for one in found:
         runs = one.curves[0]
@@ -61,7 +61,7 @@ def _rows(study: StudyResults, block: Block) -> Iterator[Sequence[str]]:
             str(len(runs)),
             sampled + rates(last_rates(runs)),
             greedy,
-            *([rate(_solved_of_eight(known[one.recipe.arm], -1))] if known else []),
+            *([rate(_solved_of_eight(arms[one.recipe.arm], -1))] if _has_eight(study) else []),
             thousands(tokens),
             f"{seconds:.0f}" + ("" if one.recipe.alike else "*"),
             f"`{one.recipe.arm}`",

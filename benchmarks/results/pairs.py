@@ -114,8 +114,8 @@ TASKS = [
         "SmolLM2, far lakes",
         0.12,
         [
-            PairRow("far-imitate", "far-raft", "GRPO", "RAFT", headline=True),
-            PairRow("far-tree", "far-raft", "GRPO, tree credit", "RAFT"),
+            PairRow("far-imitate", "far-raft", "GRPO", "RAFT", alike=False, headline=True),
+            PairRow("far-tree", "far-raft", "GRPO, tree credit", "RAFT", alike=False),
         ],
     ),
     VerdictTask(

@@ -76,7 +76,7 @@ _REAL_MODEL_RECIPES = {
     "grpo": "GRPO on plain samples, groups of 8",
     "ppo": "PPO on plain samples, groups of 8",
     "imitate": "GRPO, successes of a beam 2 of 4 whose candidates differ",
-    "tree": "GRPO, tree credit on such a beam without that",
+    "tree": "GRPO, tree credit on a beam 2 of 4",
     "paper": "the paper's: GRPO on groups of four beams 2 of 4, as if they were samples",
 }
 
@@ -85,7 +85,12 @@ def _real_model_block(lakes: str, name: str) -> Block:
     return Block(
         name,
         [
-            Recipe(f"{lakes}-{recipe}", words, "plain" if recipe in ("raft", "grpo", "ppo") else "searched")
+            Recipe(
+                f"{lakes}-{recipe}",
+                words,
+                "plain" if recipe in ("raft", "grpo", "ppo") else "searched",
+                alike=(lakes, recipe) != ("far", "raft"),  # its first seed had something else on its core
+            )
             for recipe, words in _REAL_MODEL_RECIPES.items()
         ],
     )

@@ -315,7 +315,7 @@ def test_products_have_few_numbers_of_rows(capfd: pytest.CaptureFixture[str]) ->
 
 @native
 def test_of_the_compiled_products_the_last_300_are_kept() -> None:
-    """In a process of its own, since oneDNN reads how many to keep at its first product."""
+    """In a new process: oneDNN reads the capacity of its cache at the first product."""
     code = """
 import torch
 from commands import python_output

@@ -142,7 +142,7 @@ def test_known_types_are_refused_before_they_load(name: str, tmp_path: Path):
 def test_states_are_refused_under_an_older_transformers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 5.21 and before some types end in an error, and some compute something else."""
+    """Before 5.22 hybrid models crash or compute wrong log-probabilities."""
     policy_of({**ATTENTION, **CARRIED}[name], tmp_path)
     monkeypatch.setattr(transformers, "__version__", "5.22.0")
     check(PolicySpec(str(tmp_path)))

@@ -58,46 +58,37 @@ def test_sampling_ends_with_an_object_that_is_never_stopped() -> None:
     assert not sampler.is_alive()
 
 
+def goes_back(interval: float, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether free memory goes back when so many seconds have passed; before, it does not."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    heap = HeapTrimmer()
+    gc.collect()
+    now += memory_module.TRIM_INTERVAL
+    heap.trim()  # of earlier tests
+    before = resident()
+    kept = scattered()
+    now += interval - 1
+    heap.trim()
+    assert resident() - before > 150 * MIB
+    now += 1
+    heap.trim()
+    assert len(kept) == 21
+    return resident() - before < 50 * MIB
+
+
 @glibc
 def test_free_memory_goes_back_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    heap = HeapTrimmer()
-    gc.collect()
-    now += memory_module.TRIM_INTERVAL
-    heap.trim()  # of earlier tests
-    before = resident()
-    kept = scattered()
-    now += memory_module.TRIM_INTERVAL - 1
-    heap.trim()
-    assert resident() - before > 150 * MIB
-    now += 1
-    heap.trim()
-    assert resident() - before < 50 * MIB
-    assert len(kept) == 21
+    assert goes_back(memory_module.TRIM_INTERVAL, monkeypatch)
 
 
 @glibc
-@pytest.mark.parametrize(("least_mib", "goes_back"), [(100, True), (1000, False)])
+@pytest.mark.parametrize(("least_mib", "is_due"), [(100, True), (1000, False)])
 def test_where_much_was_added_free_memory_goes_back_sooner(
-    least_mib: int, goes_back: bool, monkeypatch: pytest.MonkeyPatch
+    least_mib: int, is_due: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(memory_module, "GROWN", least_mib * MIB)
-    heap = HeapTrimmer()
-    gc.collect()
-    now += memory_module.TRIM_INTERVAL
-    heap.trim()  # of earlier tests
-    before = resident()
-    kept = scattered()
-    now += memory_module.GROWN_INTERVAL - 1
-    heap.trim()
-    assert resident() - before > 150 * MIB
-    now += 1
-    heap.trim()
-    assert (resident() - before < 50 * MIB) is goes_back
-    assert len(kept) == 21
+    assert goes_back(memory_module.GROWN_INTERVAL, monkeypatch) is is_due
 
 
 def test_an_empty_trie_of_many_slots_takes_no_memory() -> None:

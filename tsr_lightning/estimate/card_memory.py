@@ -7,7 +7,7 @@ weights during the rollout alone (`estimate.sharded`).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from tsr_lightning.engines.transformers.engine import PREFILL_TOKENS, SAMPLED_LOGITS
@@ -80,13 +80,15 @@ def memory(setup: Setup, ranks: int = 1, kept_cache_mib: int = 0) -> CardMemory:
 
     Args:
         setup: what is run.
-        ranks: cards.
-        kept_cache_mib: the card's.
+        ranks: cards that train together.
+        kept_cache_mib: as of `Card`.
     """
     if setup.is_sharded:
-        return _sharded(setup, Shards(setup.units, ranks))
+        found = _sharded(setup, Shards(setup.units, ranks))
+    else:
+        found = CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks), _step(setup))
     kept = _parts((_KEPT, min(setup.engine.cache_mib, kept_cache_mib) * 2**20))
-    return CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks) + kept, _step(setup) + kept)
+    return replace(found, backward=found.backward + kept, step=found.step + kept)
 
 
 def _sharded(setup: Setup, shards: Shards) -> CardMemory:

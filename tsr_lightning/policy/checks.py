@@ -72,8 +72,7 @@ def check(spec: PolicySpec) -> None:
 
 
 def _check_transformers(model: str) -> None:
-    """Refuses a model with recurrent layers where transformers is older than what their packed passes were written
-    for: some types then end in an error, and some compute something else."""
+    """Refuses hybrid models under older versions of transformers, where packed passes crash or are wrong."""
     least = ".".join(map(str, LEAST_TRANSFORMERS))
     remedy = (
         f"its layers carry a state, which takes transformers {least} or newer, and {transformers.__version__} is "
