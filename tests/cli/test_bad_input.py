@@ -113,6 +113,15 @@ CASES = {
         r"GraphCredit has a MaxBackup, and equal actions in one state of tsr/FrozenLake-v0 had two outcomes, of which "
         r"the best is luck: use MeanBackup \(--config credit/graph\.yaml\)",
     ),
+    "the best of what cannot be looked through for chance": Case(
+        (
+            *("--data.env", "its_env:Silent-v0", "--data.env_kwargs", "null"),
+            *(*GRAPH, "--model.objective.init_args.searched.init_args.backup", "MaxBackup"),
+        ),
+        r"GraphCredit has a MaxBackup, which takes luck for skill where there is chance, and Silent-v0 has no "
+        r"legal_actions to look for it with: add that method, or use MeanBackup",
+        SILENT,
+    ),
     "credit by a state key that says too little": Case(
         (*GRAPH, "--data.env", "coarse_env:Coarse-v0", "--data.env_kwargs", "null"),
         r"GraphCredit takes states with equal keys for one, and Coarse-v0 breaks the contract: state_key: it is equal "
@@ -219,7 +228,7 @@ CASES = {
     ),
     "observations as targets where none follows a response": Case(
         ("--model.objective.init_args.observations", '{"coefficient": 0.1}'),
-        r"data\.context is 'SingleTurn': prompts show no earlier turn, so in none an observation follows a response",
+        r"data\.context is 'SingleTurn': prompts leave earlier turns out, so that hardly an observation follows a ",
     ),
     "learnable levels without plain samples": Case(
         ("--config", "search/beam.yaml", "--config", "credit/imitate.yaml", "--data.learnability", "{}"),

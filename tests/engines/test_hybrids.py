@@ -18,6 +18,7 @@ from tests.fakes import tasks
 from tests.hybrid_models import HYBRIDS, SIZE, TOKENIZER, hybrid_policy
 from tsr_lightning.batching.packing import pack
 from tsr_lightning.engines.base import Prompt, Sampling
+from tsr_lightning.engines.transformers import engine as transformers_engine
 from tsr_lightning.engines.transformers import state_store
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
@@ -144,6 +145,27 @@ def test_weights_that_change_empty_the_states(tmp_path: Path) -> None:
     changed.generate([prompt], 1.0)
     assert_all_sampled(policy, changed, 1.0, ENDS)
     assert changed.responses != recording.responses
+
+
+def test_states_count_as_what_a_cpu_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where keys and values alone would stay within the limit, the cache is given back."""
+    policy = hybrid_policy(FAST[0], tmp_path)
+    engine = small_engine(policy, slots=256, states=8)
+    engine.generate([Prompt(tuple(range(1, 33)), (1,), 4)], 1.0)
+    cache = engine._cache
+    assert cache is not None
+    assert cache.states is not None
+    of_one = sum(tensor[0].nbytes for state in cache.states._memory.values() for tensor in state.tensors())
+    states = len(cache.states._places) * of_one
+    keys = cache.trie.used * cache._slot_bytes
+    assert states > 0
+    assert cache.used_bytes == keys + states
+    monkeypatch.setattr(transformers_engine, "KEPT_BYTES", keys + states)
+    engine.release()
+    assert engine._cache is cache
+    monkeypatch.setattr(transformers_engine, "KEPT_BYTES", keys + states - 1)
+    engine.release()
+    assert engine._cache is None
 
 
 def test_a_copy_of_a_policy_runs_its_own_layers(tmp_path: Path) -> None:

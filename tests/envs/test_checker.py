@@ -1,6 +1,7 @@
 """`check_branchable` passes every registered environment and rejects mutants, each with the right diagnosis."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tsr_lightning.envs.frozen_lake.env import LakeState
 from tsr_lightning.envs.frozen_lake.maps import ENDS
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sokoban import SokobanEnv
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.rng import Key
 
 OURS = sorted(id for id in registry if id.startswith("tsr/"))
@@ -512,6 +514,14 @@ class WithTheBudget(SokobanEnv):
         return (*super().state_key(), self.remaining())
 
 
+class ClosesLater(Lake):
+    """Its goal pays less the later it is reached, and its state key does not say when that is."""
+
+    def play(self, state: LakeState, actions: tuple[str, ...], noise: Draws) -> TurnResult[LakeState]:
+        result = super().play(state, actions, noise)
+        return replace(result, reward=result.reward - 0.01 * self.episode.turns)
+
+
 class WithTheNoise(Lake):
     def state_key(self) -> Hashable:
         return super().state_key(), self.episode.key.value
@@ -532,6 +542,7 @@ class WithTheNoise(Lake):
         (StateWithALiveObject, "state: it cannot be copied .*cannot pickle 'generator' object"),
         (WithoutTheCell, "state_key: it is equal after .* add to it what makes them differ"),
         (WithoutTheBoxes, "state_key: it is equal after .* add to it what makes them differ"),
+        (ClosesLater, "state_key: it is equal after .* the reward is .* add to it what makes them differ"),
         (WithTheTurn, r"state_key: it went from .* which info calls not effective: leave the turn and the budget out"),
         (WithTheBudget, r"state_key: it went from .* which info calls not effective: leave the turn and the budget"),
         (WithTheNoise, "state_key: reseed changes it, so it holds the noise"),

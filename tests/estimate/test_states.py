@@ -98,6 +98,13 @@ def test_the_budget_is_a_part_of_the_rollout_alone(qwen: Setup, plain: Setup):
     assert rollout - less == 1024 * MIB
 
 
+def test_updates_on_a_cpu_run_beside_states_too(qwen: Setup):
+    given = replace(qwen, engine=replace(qwen.engine, kv_cache_mib=256, state_cache_mib=512))
+    for limit, kept in ((1024, 768), (600, 600)):
+        backward, without = (sum(part.bytes for part in memory(given, 1, mib).backward) for mib in (limit, 0))
+        assert backward - without == kept * MIB
+
+
 def test_a_smaller_budget_is_a_remedy_as_long_as_the_engine_takes_it(qwen: Setup):
     card = replace(A100, memory_gib=16)
     assert "data.engine.init_args.state_cache_mib 1024" in [one.change for one in remedies(qwen, card, 1)]

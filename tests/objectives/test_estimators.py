@@ -5,7 +5,7 @@ token, of reward 0 and without tokens, truncated trajectories, searched ones who
 equal returns, of successes alone and of failures alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
@@ -15,7 +15,9 @@ import torch
 from ragged import trajectory_of, zero_estimates
 from torch import Tensor
 
-from tsr_lightning.batching.tensors import columns
+from tsr_lightning.batching.schedule import Updates, schedule
+from tsr_lightning.batching.sequences import ToEstimate
+from tsr_lightning.batching.tensors import Estimates, columns
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import (
     GRPO,
@@ -26,7 +28,6 @@ from tsr_lightning.objectives import (
     Constant,
     Credit,
     DrGRPO,
-    Estimates,
     GiGPO,
     GroupInGroup,
     ImitateSuccesses,
@@ -48,6 +49,9 @@ from tsr_lightning.objectives import (
     Unchanged,
 )
 from tsr_lightning.objectives.advantages import bilevel_gae, token_gae
+from tsr_lightning.rng import Key
+from tsr_lightning.training.credit import credited_sequences
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 SEEDS = range(6)
@@ -418,6 +422,21 @@ def test_the_optimal_baseline_weighs_returns_by_tokens():
         )
         credits = objective.credit([group], [[zero_estimates(each) for each in group.trajectories]])
         assert [credit.advantages.unique().tolist() for credit in credits[0]] == [[value] for value in expected]
+
+
+def test_rounding_of_a_baseline_takes_no_step():
+    """Equal returns of 5 to 8 tokens leave 6e-17, for which AdamW would take a full step of the entropy bonus."""
+    objective = GRPO(advantage=OptimalBaseline())
+    group = Group(0, tuple(trajectory_of([(count, -0.3)]) for count in (5, 6, 7, 8)))
+    [credits] = objective.credit([group], [[zero_estimates(each) for each in group.trajectories]])
+    assert 0 < max(float(credit.advantages.abs().max()) for credit in credits) < 1e-15
+
+    def estimate(asked: Sequence[ToEstimate]) -> list[Estimates]:
+        return [Estimates(*torch.zeros(3, one.piece.trained_tokens), 0.0) for one in asked]
+
+    credited = credited_sequences([objective.comparisons(group)], objective, estimate, ProcessGroup())
+    assert credited.sequences
+    assert schedule(credited.sequences, Updates(minibatches=1), Key(0)) == []
 
 
 def test_bilevel_gae_by_hand():

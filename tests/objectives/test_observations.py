@@ -103,11 +103,12 @@ def test_observations_teach_where_all_fail_alike():
 
 
 def test_where_no_observation_follows_a_response_the_term_is_refused():
-    for context in (Full(), LastK(1)):
-        check_observations(GRPO(observations=ObservationLoss()), context)
+    check_observations(GRPO(observations=ObservationLoss()), Full())
     check_observations(GRPO(), SingleTurn())
-    with pytest.raises(ConfigError, match=r"data\.context is 'SingleTurn': prompts show no earlier turn.*use Full"):
-        check_observations(GRPO(observations=ObservationLoss()), SingleTurn())
+    for context in (SingleTurn(), LastK(1), LastK(5)):
+        name = type(context).__name__
+        with pytest.raises(ConfigError, match=rf"data\.context is '{name}': prompts leave earlier turns out.*use Full"):
+            check_observations(GRPO(observations=ObservationLoss()), context)
     with pytest.raises(ConfigError, match="under TreeCredit a response is trained in its state, and no observation"):
         GRPO(searched=TreeCredit(), observations=ObservationLoss())
     with pytest.raises(ConfigError, match=r"ObservationLoss\.coefficient is -1"):

@@ -5,7 +5,15 @@ import torch
 from trees import candidate_of, searched
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO, DrGRPO, ExponentialWeights, ImprovedPolicy, MaxBackup, TreeCredit
+from tsr_lightning.objectives import (
+    GRPO,
+    DrGRPO,
+    ExponentialWeights,
+    ImprovedPolicy,
+    LeaveOneOut,
+    MaxBackup,
+    TreeCredit,
+)
 from tsr_lightning.objectives.rehearsal import rehearse
 from tsr_lightning.objectives.targets import CandidateTarget, completed, improved
 from tsr_lightning.trajectory import Comparison, Group, State, TreePath
@@ -19,7 +27,7 @@ def test_the_improved_policy_is_that_of_mctx() -> None:
     """mctx 0.0.71: `qtransform_completed_by_mix_value(rescale_values=False)` and `softmax(logits + .)` of a root with
     these prior logits, q values and visits 3, 1, 2 and 0, whose raw value is the mean of q weighted by the prior. Its
     scale is (50 + 3) * 0.1."""
-    q = completed(VALUES, FOLLOWED, LOGITS.softmax(-1))
+    q = completed(VALUES, FOLLOWED, LOGITS)
     scaled = [1.0600000619888306, 3.7100000381469727, -2.120000123977661, -0.6485772132873535]
     policy = [0.22893008589744568, 0.7230052947998047, 0.017346948385238647, 0.03071770817041397]
     torch.testing.assert_close(5.3 * q, torch.tensor(scaled, dtype=torch.float64), atol=1e-6, rtol=0)
@@ -27,9 +35,15 @@ def test_the_improved_policy_is_that_of_mctx() -> None:
 
 
 def test_values_stay_where_nothing_or_everything_was_followed() -> None:
-    policy = LOGITS.softmax(-1)
     for followed in (torch.zeros(4, dtype=torch.bool), torch.ones(4, dtype=torch.bool)):
-        assert torch.equal(completed(VALUES, followed, policy), VALUES)
+        assert torch.equal(completed(VALUES, followed, LOGITS), VALUES)
+
+
+def test_what_was_followed_may_be_ever_so_unlikely() -> None:
+    """Its probability beside the others is 0 in float64."""
+    logits, followed = torch.tensor([-800.0, -10.0], dtype=torch.float64), torch.tensor([True, False])
+    q = completed(torch.tensor([0.7, 0.2], dtype=torch.float64), followed, logits)
+    assert q.tolist() == [0.7, 0.7]
 
 
 def members(*drawn: tuple[str, float]) -> tuple[TreePath, ...]:
@@ -80,7 +94,14 @@ def test_tree_credit_compares_by_a_target() -> None:
 
 @pytest.mark.parametrize("target", [ImprovedPolicy(), ExponentialWeights()], ids=repr)
 def test_a_target_passes_the_rehearsal(target: CandidateTarget) -> None:
-    rehearse(GRPO(searched=TreeCredit(target=target)))
+    rehearse(DrGRPO(searched=TreeCredit(target=target)))
+
+
+def test_a_division_by_the_deviation_is_refused_beside_a_target() -> None:
+    with pytest.raises(ConfigError, match=r"GRPO\.advantage is 'GroupNormalised': TreeCredit\.target .* use DrGRPO"):
+        GRPO(searched=TreeCredit(target=ImprovedPolicy()))
+    GRPO(searched=TreeCredit())
+    GRPO(searched=TreeCredit(target=ImprovedPolicy()), advantage=LeaveOneOut())
 
 
 @pytest.mark.parametrize("target", [ImprovedPolicy, ExponentialWeights])

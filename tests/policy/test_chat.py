@@ -11,9 +11,11 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.objectives import GRPO, ObservationLoss
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
 from tsr_lightning.policy.template import DEFAULT_TEMPLATE, ChatTemplate
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
+from tsr_lightning.training.setting_checks import check_template
 from tsr_lightning.trajectory import Message, Turn, to_messages
 
 LLAMA = (
@@ -167,6 +169,17 @@ def test_the_prompt_is_the_rendered_template(name: str, conversation: str, syste
         for text in texts[skipped:]:
             expected = expected.replace(f"] {text}", f"]{text}")
     assert tokenizer.decode(chat.prompt(turns, to_messages(present))) == expected
+
+
+def test_observations_are_no_targets_under_a_rewriting_template():
+    watching = GRPO(observations=ObservationLoss())
+    for name, tokenizer in TOKENIZERS.items():
+        check_template(GRPO(), ChatTemplate(tokenizer))
+        if name not in REWRITING:
+            check_template(watching, ChatTemplate(tokenizer))
+            continue
+        with pytest.raises(ConfigError, match=r"observations is 'ObservationLoss': the chat template .* anew"):
+            check_template(watching, ChatTemplate(tokenizer))
 
 
 def test_earlier_turns_are_rendered_again_under_a_rewriting_template():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BloomConfig, WhisperConfig
+from transformers import BertConfig, BloomConfig, Llama4TextConfig, WhisperConfig
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
@@ -178,6 +178,15 @@ def test_a_model_whose_attention_cannot_be_replaced_is_refused(folder):
     BloomConfig(n_layer=1, hidden_size=16, n_head=2).save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"bloom model, whose attention cannot be replaced: .* such as Qwen"):
         check(PolicySpec(str(folder), LoRA(target_modules=["dense"])))
+
+
+def test_a_model_without_a_base_model_is_refused(folder):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    Llama4TextConfig(**sizes, intermediate_size_mlp=16, num_key_value_heads=2, num_local_experts=2).save_pretrained(
+        folder
+    )
+    with pytest.raises(ConfigError, match=r"llama4_text model, which cannot be run without its output layer"):
+        check(PolicySpec(str(folder)))
 
 
 def test_native_kernels_that_cannot_be_built_are_refused(monkeypatch):

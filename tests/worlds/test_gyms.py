@@ -1,11 +1,15 @@
 """Data sets of reasoning-gym and games of TextArena, where those packages are installed."""
 
 import random
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import ROOT, tsr
 
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.make import make_env
@@ -59,3 +63,21 @@ def test_all_ten_train_for_an_epoch_with_beam_search(layer: str, tmp_path: Path)
     command += ["--config", "search/beam.yaml", "--config", "credit/imitate.yaml", "--trainer.max_epochs", "1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("layer", ["reasoning_gym", "textarena"])
+def test_the_layer_of_a_pretrained_model_goes_over_it(
+    layer: str, tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The second command of the file, with another model and for no epoch."""
+    pytest.importorskip(layer, reason=f"{layer} is not installed")
+    header = (ROOT / "configs" / f"{layer}.yaml").read_text(encoding="utf-8")
+    _, line, *_ = re.findall(r"^# {3}tsr (.*)$", header, re.MULTILINE)
+    assert "model/smollm2.yaml" in line
+    monkeypatch.chdir(tmp_path)
+    cli = tsr(
+        *(word.removeprefix("configs/") for word in shlex.split(line)),
+        *("--model.policy.model", tiny_model("sokoban"), "--trainer.accelerator", "cpu"),
+        *("--trainer.max_epochs", "0", "--trainer.num_sanity_val_steps", "0"),
+    )
+    assert cli.model.policy.spec.adapter is not None

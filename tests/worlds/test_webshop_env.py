@@ -15,6 +15,7 @@ from tests.webshop_fakes import GOAL, MUGS, PRODUCTS, SHIRT, SingleTask, shop_of
 from tests.webshop_files import publish
 from tsr_lightning.envs.base import Branchable, HasOracle, fingerprint
 from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.turns import Draws
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.webshop.env import AS_ORIGINAL, WebShopEnv
@@ -252,6 +253,15 @@ def test_random_listings_are_drawn_from_the_branchs_key() -> None:
     assert all(
         name in env.legal_actions() for name in (answer(f"click[{m.asin.lower()}]") for m in MUGS if m.asin in first)
     )
+
+
+def test_a_random_listing_counts_as_chance() -> None:
+    """So that random play does not take the first listing that it met for the only one."""
+    env = brief()
+    for action, chance in (("search[<r>]", True), ("search[shirt]", False)):
+        noise = Draws(Key(1))
+        env.play(env.state, (action,), noise)
+        assert (noise.count > 0) == chance
 
 
 def test_the_state_key_leaves_out_the_budget() -> None:

@@ -20,6 +20,8 @@ from tsr_lightning.batching.packing import model_inputs
 from tsr_lightning.batching.tensors import Credit, Estimates, Targets
 from tsr_lightning.trajectory import Piece
 
+_ROUNDING = 1e-8  # advantages up to this are what rounding leaves of equal returns
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingSequence:
@@ -112,7 +114,7 @@ def with_credit(
 
     def credited(sequence: TrainingSequence, own: Targets, normalizers: Tensor) -> TrainingSequence:
         has_signal = bool(own.supervised_weights.any()) or (
-            teaches and bool(((own.weights != 0) & (own.advantages != 0)).any())
+            teaches and bool(((own.weights != 0) & (own.advantages.abs() > _ROUNDING)).any())
         )
         with_own = replace(
             sequence,

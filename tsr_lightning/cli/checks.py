@@ -10,7 +10,6 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.vllm.spec import VLLM
-from tsr_lightning.envs.checker.merging import check_merging
 from tsr_lightning.envs.first_turns import check_first_turns
 from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.envs.sample_texts import sample_observations
@@ -25,13 +24,17 @@ from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.engine_check import check_engine
 from tsr_lightning.search.rehearsal import rehearse
-from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.training import checkpoints
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
-from tsr_lightning.training.setting_checks import check_observations, check_void
+from tsr_lightning.training.setting_checks import (
+    check_environments,
+    check_observations,
+    check_template,
+    check_void,
+)
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
@@ -104,8 +107,7 @@ def _check_numbers(data: RolloutDataModule) -> None:
 
 def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:
     objective = type(agent.objective).__name__
-    strategies = [*data.plan.strategies, *(protocol.search for protocol in data.evaluations if protocol.search)]
-    for strategy in strategies:
+    for strategy in data.strategies:
         rehearse(strategy)
         remedy = f"data.engine {type(data.engine).__name__} samples each response alone; use false, or Transformers"
         excludes = data.engine.can_exclude or not strategy.traits.without_replacement
@@ -116,19 +118,12 @@ def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:
                 f"{type(strategy).__name__}.scorer is {type(scorer).__name__}, which needs a critic, and {objective} "
                 "trains none: use EnvironmentScore, or the objective PPO"
             )
-        for entry, env in zip(data.mixture, data.envs, strict=True):
-            if scorer is not None:
-                scorer.check(env)
-            if isinstance(strategy, Expert | RandomActions):
-                strategy.demonstrator.check(env, entry.env)
     for protocol in data.evaluations:
         scorer = protocol.search.traits.scored_by if protocol.search else None
         remedy = "it learns from the rollouts of data.plan, and knows nothing in an evaluation; use another scorer"
         learns = scorer is not None and bool(scorer.learners)
         require(not learns, f"data.evaluations.{protocol.name}.search.scorer", type(scorer).__name__, remedy)
-    needs = agent.objective.needs
-    for entry in data.mixture if needs.merges_states else ():
-        check_merging(entry.make, agent.objective.comparing_part, needs.best_of_tree)
+    check_environments(agent.objective, data.strategies, data.environments)
 
 
 def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
@@ -164,6 +159,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
             "instruct model whose chat_template.jinja is missing answers worse so; a base model has to learn the form"
         )
     chat = Chat.of(agent.spec, tokenizer, data.context)
+    check_template(agent.objective, chat.template)
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, TextEnv) else 0
         for turn, observed in enumerate(sample_observations(env, history, data.faults.retries)):

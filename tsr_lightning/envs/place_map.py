@@ -6,8 +6,6 @@ from typing import Generic, NamedTuple
 from tsr_lightning.envs.turns import Draws, StateT, TurnResult
 from tsr_lightning.rng import Key, Stream, draws_of
 
-MOST_PLACES = 50_000  # remembered
-
 
 class _Kind(NamedTuple, Generic[StateT]):
     """What makes places the same."""
@@ -34,20 +32,23 @@ class PlaceMap(Generic[StateT]):
     Args:
         legal: the actions that can be played in a state that has not ended, each as a turn of its own.
         play: a turn; see `TextEnv.play`.
+        most: places that are remembered; where there are more, all are forgotten.
     """
 
     def __init__(
         self,
         legal: Callable[[StateT], list[tuple[str, ...]]],
         play: Callable[[StateT, tuple[str, ...], Draws], TurnResult[StateT]],
+        most: int,
     ) -> None:
         self._legal = legal
         self._play = play
+        self._most = most
         self._places: dict[_Kind[StateT], _Place[StateT]] = {}
 
     def play(self, start: StateT, keys: Sequence[Key], horizon: int) -> list[int | None]:
         """See `HasRandomPlay`; nothing is played beyond an end of the task itself."""
-        if len(self._places) > MOST_PLACES:
+        if len(self._places) > self._most:
             self._places.clear()
         place = self._place(_Kind(start, False, False))
         return [self._walk(place, key, row) for key, row in zip(keys, draws_of(keys, horizon), strict=True)]

@@ -78,6 +78,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
     prompt_styles: ClassVar[Mapping[str, PromptStyle]] = PROMPT_STYLES
     instructions: str  # the system message, see `text.format_rules`
     repeated_turns: int = 0  # past turns that an observation repeats
+    most_places: ClassVar[int] = 50_000  # states that random play remembers; see `PlaceMap`
     asked: str = "Answer with your action alone."  # how to answer, with which the prompt style "instruct" ends a turn
 
     def __init__(
@@ -113,7 +114,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         self.observation_space = AnyText(_LONGEST_OBSERVATION, min_length=0, charset=CHARSET)
         self.action_space = spaces.Text(_LONGEST_RESPONSE, min_length=0, charset=CHARSET)
         self._episode: Episode[StateT] | None = None
-        self._map: PlaceMap[StateT] = PlaceMap(self._legal_in, self.play)
+        self._map: PlaceMap[StateT] = PlaceMap(self._legal_in, self.play, self.most_places)
 
     # What a task defines
 

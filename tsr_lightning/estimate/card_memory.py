@@ -28,7 +28,7 @@ from tsr_lightning.modeling.buckets import MASK_ELEMENTS
 from tsr_lightning.modeling.state_rows import ROW_PADDING
 
 GIB = 2**30
-_KEPT = "keys and values of the rollout before"
+_KEPT = "the engine's cache of the rollout before"
 _SAMPLING_BYTES = 16  # per logit: as the model gives them, in float32, by temperature, and their probabilities
 
 
@@ -87,7 +87,7 @@ def memory(setup: Setup, ranks: int = 1, kept_cache_mib: int = 0) -> CardMemory:
         found = _sharded(setup, Shards(setup.units, ranks))
     else:
         found = CardMemory(_resident(setup, ranks), _rollout(setup), _backward(setup, ranks), _step(setup))
-    kept = _parts((_KEPT, min(setup.engine.cache_mib, kept_cache_mib) * 2**20))
+    kept = _parts((_KEPT, min(setup.engine.cache_mib + _state_cache_mib(setup), kept_cache_mib) * 2**20))
     return replace(found, backward=found.backward + kept, step=found.step + kept)
 
 
@@ -159,13 +159,16 @@ def _autocast(setup: Setup) -> NamedBytes:
 
 
 def _rollout(setup: Setup) -> tuple[Part, ...]:
-    states = setup.engine.state_cache_mib if setup.shape.is_recurrent else 0
     sampled = min(SAMPLED_LOGITS, setup.engine.max_num_seqs * setup.shape.vocab_size)
     return _parts(
         ("keys, values and decode buffer (kv_cache_mib)", setup.engine.cache_mib * 2**20),
-        ("states of recurrent layers (state_cache_mib)", states * 2**20),
+        ("states of recurrent layers (state_cache_mib)", _state_cache_mib(setup) * 2**20),
         ("a pass over prompts, or sampling", max(_prefill(setup), _SAMPLING_BYTES * sampled)),
     )
+
+
+def _state_cache_mib(setup: Setup) -> int:
+    return setup.engine.state_cache_mib if setup.shape.is_recurrent else 0
 
 
 def _prefill(setup: Setup) -> int:

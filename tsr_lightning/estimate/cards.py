@@ -28,7 +28,7 @@ class Card:
         is_gpu: decoding steps may be captured as CUDA graphs.
         context_gib: of the CUDA context and the libraries' workspaces.
         fragmentation: memory that the caching allocator holds and cannot use, as a share of what is used.
-        kept_cache_mib: the most of `kv_cache_mib` that an engine keeps during the updates.
+        kept_cache_mib: the most of `kv_cache_mib` and `state_cache_mib` that an engine keeps during the updates.
         interconnect_share: of the interconnect, what all-gathers and reduce-scatters reach.
     """
 

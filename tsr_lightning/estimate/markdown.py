@@ -30,7 +30,7 @@ def page(setup: Setup, machines: Sequence[Machine], notes: Sequence[str]) -> str
         _token_table(setup),
         "Seconds of the first epoch, and hours of the run:",
         _hours_table(setup, machines),
-        "Assumed, and not measured:",
+        "Assumed; the host's times were measured beside an H200:",
         _bullets(_assumptions(setup, machines)),
     ]
     return "\n\n".join(sections) + "\n"
@@ -62,7 +62,7 @@ def _memory_table(setup: Setup, machines: Sequence[Machine]) -> str:
         add(phase, [column.phases[phase] for column in columns])
     rows.append(("**peak**", "always, and the largest phase", *(_gib(column.peak) for column in columns)))
     totals = [column.total(machine.card) for column, machine in zip(columns, machines, strict=True)]
-    rows.append(("**total**", "with fragmentation and the CUDA context", *map(_gib, totals)))
+    rows.append(("**total**", "with fragmentation, and the CUDA context or the process itself", *map(_gib, totals)))
     rows.append(("card", "", *(f"{machine.card.memory_gib:.1f}" for machine in machines)))
     rows.append(("", "", *(_fits(column, machine) for column, machine in zip(columns, machines, strict=True))))
     return _table(("when", "what", *(machine.name for machine in machines)), rows)
@@ -215,7 +215,8 @@ def _assumptions(setup: Setup, machines: Sequence[Machine]) -> list[str]:
         f"{NF4_LAYER_SECONDS * 1e3:.1f} ms more, and the engine's own code {first.response_seconds * 1e6:.0f} µs a "
         "response and step",
         _captures(setup, first),
-        f"{first.context_gib} GiB for the CUDA context and libraries; {first.fragmentation:.0%} more for fragmentation",
+        f"{first.context_gib} GiB for the CUDA context, or on a CPU for the process, and libraries; "
+        f"{first.fragmentation:.0%} more for fragmentation",
         "no episode ends early, no two states of a search are equal, and no two responses begin alike",
         *_shared(setup, list(cards.values())),
         "environments, checkpoints and starting up take no time",

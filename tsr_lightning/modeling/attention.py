@@ -60,6 +60,11 @@ def install(model: PreTrainedModel) -> None:
             "that follows transformers' AttentionInterface, such as Qwen, Llama, Mistral, Gemma or GPT-2"
         )
     backbone: Any = model.base_model
+    if backbone is model:  # transformers' answer where the model has no attribute of its `base_model_prefix`
+        raise ConfigError(
+            f"model.policy.model is a {model.config.model_type} model, which cannot be run without its output layer, "
+            "since transformers finds no base model in it: use another model"
+        )
     if model.config.model_type in _KEEPING:
         for layer in backbone.layers:
             layer.register_forward_pre_hook(_take, with_kwargs=True)

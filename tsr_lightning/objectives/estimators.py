@@ -69,6 +69,11 @@ class AdvantageEstimator(ABC):
         """False where it looks at success alone, so that no shaping of the rewards reaches it."""
         return True
 
+    @property
+    def divides_by_spread(self) -> bool:
+        """True if the returns of a group count by their order and proportions alone, however small they are."""
+        return False
+
     def return_of(self, member: Member, rewards: Sequence[float]) -> float:
         """The return that it compares, given the shaped rewards; groups of equal ones count as without signal."""
         return sum(rewards)
@@ -119,6 +124,10 @@ class GroupNormalised(AdvantageEstimator):
     divide_by_std: bool = True
 
     minimum_compared = 2
+
+    @property
+    def divides_by_spread(self) -> bool:
+        return self.divide_by_std
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         return outcome_advantages(groups, lambda returns: group_normalised(returns, divide_by_std=self.divide_by_std))
@@ -276,6 +285,10 @@ class RolloutScaled(AdvantageEstimator):
     @property
     def minimum_compared(self) -> int:
         return self.estimator.minimum_compared
+
+    @property
+    def divides_by_spread(self) -> bool:
+        return self.estimator.divides_by_spread
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         returns = [each.episode_return for group in groups for each in group if each.compared]

@@ -115,6 +115,12 @@ class PolicyGradient(Objective):
             f"under {credit} responses are compared in their state, and no greedy play of the instance; use LeaveOneOut"
         )
         require(not self.advantage.needs.greedy, f"{name}.advantage", estimator, remedy)
+        remedy = (
+            f"{credit}.target says how far a response lies above the policy, which a division by the deviation undoes; "
+            "use DrGRPO, or GroupNormalised with divide_by_std: false"
+        )
+        keeps_size = not (self.searched.has_target and self.advantage.divides_by_spread)
+        require(keeps_size, f"{name}.advantage", estimator, remedy)
         remedy = f"under {credit} every response is an episode that ended; use bootstrap_truncated: false"
         require(not self.advantage.needs.final_values, f"{name}.advantage", estimator, remedy)
         remedy = f"under {credit} a response is trained in its state, and no observation follows it there; use null"

@@ -48,6 +48,11 @@ class SearchedCredit(ABC):
         """
         return needs
 
+    @property
+    def has_target(self) -> bool:
+        """True if responses are compared by how far a distribution lies above the policy, whose size matters."""
+        return False
+
     def comparisons(self, group: Group, minimum_compared: int) -> list[Group | Comparison]:
         """Splits a group into what is credited: see `Objective.comparisons` and `Objective.minimum_compared`."""
         return [group]

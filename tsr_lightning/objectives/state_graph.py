@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from tsr_lightning.errors import require
 from tsr_lightning.objectives.backups import Outcome, ResponseValue
 from tsr_lightning.trajectory import Candidate, Trajectory
 
@@ -49,7 +50,14 @@ class StateGraph:
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], takes_best: bool) -> "StateGraph":
-        """Of trajectories of one instance that have `state_keys`."""
+        """Of trajectories of one instance that have `state_keys`.
+
+        Raises:
+            ConfigError: they have none.
+        """
+        remedy = "the graph needs the key of every state, so collect them with Driver(keep_state_keys=True)"
+        for each in trajectories:
+            require(len(each.state_keys) == len(each.turns), "Trajectory.state_keys", each.state_keys, remedy)
         trees = [trajectory.tree or chain(trajectory) for trajectory in trajectories]
         roots = [trajectory.state_keys[0] for trajectory in trajectories]
         keys = [

@@ -59,6 +59,10 @@ class ImprovedPolicy(CandidateTarget):
     q is not rescaled to [0, 1] in each state, which would stretch small gaps of crude scores, and the scale is constant
     where the paper's grows with the visits, (50 + the most visits of a child) / 10.
 
+    Log-probabilities are those of whole responses. Where these have many tokens they lie tens of nats apart, which no
+    scale of values outweighs: then the target is the policy and teaches nothing. `ExponentialWeights` has no such
+    limit.
+
     Args:
         scale: how far values outweigh the policy's own log-probabilities.
     """
@@ -69,9 +73,8 @@ class ImprovedPolicy(CandidateTarget):
         require_scale("ImprovedPolicy.scale", self.scale)
 
     def __call__(self, proposed: Proposed) -> tuple[Tensor, Tensor]:
-        policy = proposed.logits.softmax(-1)
-        q = completed(proposed.values, proposed.followed, policy)
-        return improved(proposed.logits, q, self.scale), policy
+        q = completed(proposed.values, proposed.followed, proposed.logits)
+        return improved(proposed.logits, q, self.scale), proposed.logits.softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,10 @@ def improved(logits: Tensor, values: Tensor, scale: float) -> Tensor:
     return (logits + scale * values).softmax(-1)
 
 
-def completed(values: Tensor, followed: Tensor, policy: Tensor) -> Tensor:
+def completed(values: Tensor, followed: Tensor, logits: Tensor) -> Tensor:
     """Values [R] in which those that were not followed are the mean of those that were, weighted by the policy: mctx's
     `_compute_mixed_value` where the state's own value is that mean too. As given where none or all were followed."""
     if not followed.any():
         return values
-    weights = policy * followed
-    return torch.where(followed, values, (weights * values).sum() / weights.sum())
+    weights = logits.masked_fill(~followed, -torch.inf).softmax(-1)  # of the followed alone, however unlikely
+    return torch.where(followed, values, (weights * values).sum())

@@ -59,6 +59,10 @@ class TreeCredit(SearchedCredit):
         takes_best, takes_scores = self.backup.takes_best, self.backup.takes_scores_for_returns
         return replace(needs, tree=True, best_of_tree=takes_best, scores_of_tree=takes_scores)
 
+    @property
+    def has_target(self) -> bool:
+        return self.target is not None
+
     def compares(self, origin: Origin) -> bool:
         return origin is Origin.SAMPLED
 

@@ -33,12 +33,14 @@ from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.retry import Retrying
+from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.notices import ResponseNotices
 from tsr_lightning.training.rollouts import Rollouts, RolloutSource
 from tsr_lightning.training.saved_rollouts import SavedRollouts
 from tsr_lightning.training.setting_checks import (
+    check_environments,
     check_fit,
     check_observations,
     check_staleness,
@@ -155,6 +157,7 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         # For use without `tsr`, which checks the settings earlier and sets the temperature
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
+        check_environments(agent.objective, self.strategies, self.environments)
         check_observations(agent.objective, self.context)
         if self.learnability is not None:
             self.learnability.check(self.plan, self.replay)
@@ -205,6 +208,11 @@ class RolloutDataModule(LightningDataModule):
         self._rollouts = self._actor = None
 
     # -- actor and environments -------------------------------------------------------------------------------------
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        """Those of the rollouts, then those of the evaluations that search."""
+        return [*self.plan.strategies, *(protocol.search for protocol in self.evaluations if protocol.search)]
 
     @cached_property
     def env_factory(self) -> EnvFactory:

@@ -7,18 +7,23 @@ from lightning.pytorch import Trainer
 
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import Sampling
+from tsr_lightning.envs.checker.merging import check_merging
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Context
+from tsr_lightning.policy.template import ChatTemplate
 from tsr_lightning.rollout.collect import DynamicSampling
 from tsr_lightning.rollout.demonstrations import Demonstrations
+from tsr_lightning.rollout.environments import Environments
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.search.rehearsal import rehearse
-from tsr_lightning.search.strategies import Strategy
+from tsr_lightning.search.strategies import Expert, RandomActions, Strategy
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.trajectory import Origin
+
+_MANY = 10**6  # turns, more than any episode has
 
 
 def check_fit(
@@ -56,14 +61,45 @@ def check_temperature(of_training: float, sampling: Sampling) -> None:
     )
 
 
+def check_environments(objective: Objective, strategies: Iterable[Strategy], environments: Environments) -> None:
+    """Refuses environments that scorers, demonstrators or a credit by states cannot work with.
+
+    Args:
+        objective: of the run.
+        strategies: of its rollouts and evaluations.
+        environments: one of each entry.
+    """
+    of_entries = list(zip(environments.factory.mixture, environments.envs, strict=True))
+    for strategy in strategies:
+        scorer = strategy.traits.scored_by
+        for entry, env in of_entries:
+            if scorer is not None:
+                scorer.check(env)
+            if isinstance(strategy, Expert | RandomActions):
+                strategy.demonstrator.check(env, entry.env)
+    needs = objective.needs
+    for _, env in of_entries if needs.merges_states else ():
+        check_merging(env, objective.comparing_part, needs.best_of_tree)
+
+
 def check_observations(objective: Objective, context: Context) -> None:
-    """Refuses a term on observations where prompts show none that follows a response."""
+    """Refuses a term on observations where prompts leave earlier turns out, so that few follow a response."""
     remedy = (
-        "prompts show no earlier turn, so in none an observation follows a response; use Full, or set "
+        "prompts leave earlier turns out, so that hardly an observation follows a response; use Full, or set "
         "model.objective.init_args.observations to null"
     )
-    shown = context.visible_turns(1) > 0
-    require(shown or not objective.needs.observations, "data.context", type(context).__name__, remedy)
+    shows_all = context.visible_turns(_MANY) == _MANY
+    require(shows_all or not objective.needs.observations, "data.context", type(context).__name__, remedy)
+
+
+def check_template(objective: Objective, template: ChatTemplate) -> None:
+    """Refuses a term on observations under a template that writes earlier turns anew."""
+    remedy = (
+        "the chat template of model.policy.model writes earlier turns anew, so that no prompt goes on from a response "
+        "and its observation; set it to null, or use another model"
+    )
+    goes_on = template.is_prefix_preserving or not objective.needs.observations
+    require(goes_on, "model.objective.init_args.observations", "ObservationLoss", remedy)
 
 
 _CONVERTING = {"bf16-true", "16-true", "transformer-engine", "transformer-engine-float16"}

@@ -80,6 +80,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     verbs: ClassVar[Sequence[str]]  # forms of the game's commands, for prompt styles that list actions
     example: ClassVar[str] = "open door"  # a command, for prompt styles that show one
     asked = "Answer with one command, such as: open door"
+    most_places = 2_000  # of some kilobytes each
 
     def __init__(
         self,

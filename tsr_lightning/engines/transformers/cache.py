@@ -94,8 +94,8 @@ class PrefixCache:
 
     @property
     def used_bytes(self) -> int:
-        """Memory of the slots that were used since the weights changed; a CPU has not touched the others."""
-        return self.trie.used * self._slot_bytes
+        """Memory of the slots and states that were used since the weights changed; a CPU has not touched the others."""
+        return self.trie.used * self._slot_bytes + (0 if self.states is None else self.states.used_bytes)
 
     def clear(self) -> None:
         """Empties the cache: other weights give other keys."""

@@ -1,8 +1,8 @@
 """Recurrent states of cached prefixes, for models with layers that carry one (`modeling.recurrence`).
 
-A state is as large as the keys of hundreds of tokens, so that not every prefix has one: it is kept where prompts and
-responses end, and where prompts of one pass part. A sequence goes on from the last of its prefixes that has one, and
-what comes after is computed again; the least recently used states are dropped.
+A state may be as large as the keys and values of a thousand tokens, so that not every prefix has one: it is kept where
+prompts and responses end, and where prompts of one pass part. A sequence goes on from the last of its prefixes that has
+one, and what comes after is computed again; the least recently used states are dropped.
 """
 
 from collections import OrderedDict
@@ -70,6 +70,12 @@ class StateStore:
         }
         self._places: OrderedDict[int, int] = OrderedDict()  # of slots, the least recently used first
         self._free = list(range(capacity))
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of the states that are kept now; a CPU has not touched the others."""
+        tensors = [tensor for state in self._memory.values() for tensor in state.tensors()]
+        return len(self._places) * sum(tensor[0].nbytes for tensor in tensors)
 
     def clear(self) -> None:
         self.forget(list(self._places))

@@ -1,6 +1,5 @@
 """Checks, before a run whose credit takes states with equal keys for one, that they go on alike."""
 
-from collections.abc import Callable
 from textwrap import shorten
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions
@@ -15,20 +14,28 @@ from tsr_lightning.errors import ConfigError
 SEEDS, DEPTHS, TURNS, KEYS = range(3), (0, 1), 6, 8
 
 
-def check_merging(make: Callable[[], Branchable], credit: str, takes_best: bool) -> None:
+def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
     """Refuses an environment whose state key says too little, or whose chance would make a maximum luck.
 
-    It plays random legal actions, so nothing is seen of an environment that lists none.
+    It plays random legal actions. Of an environment that lists none nothing is seen, so it is refused where the best
+    outcome stands for all.
 
     Args:
-        make: makes the environment.
+        env: reset and played.
         credit: that merges its states, for a message.
         takes_best: the best outcome stands for all.
+
+    Raises:
+        ConfigError: it says what to use.
     """
-    env = make()
-    if not isinstance(env, HasLegalActions):
-        return
     name = name_of(env)
+    if not isinstance(env, HasLegalActions):
+        if takes_best:
+            raise ConfigError(
+                f"{credit} has a MaxBackup, which takes luck for skill where there is chance, and {name} has no "
+                "legal_actions to look for it with: add that method, or use MeanBackup (--config credit/graph.yaml)"
+            )
+        return
     recorder = Recorder(env, EnvFactory(name, env, None, None), TURNS, ())
     noisy = False
     try:

@@ -1,8 +1,8 @@
 """Checks of `state_key`: equal for states that go on the same, and only for them. Search prunes by it.
 
-States of one episode with equal keys and budgets are compared. The same responses under the same reseed must give the
-same rewards, ends, flags of info, legal actions and keys. Observations may show the history and are not compared;
-neither are scores where the returns so far differ, which a score may count.
+States of one episode with equal keys are compared, whatever budget is left. The same responses under the same reseed
+must give the same rewards, ends, flags of info, legal actions and keys, up to a truncation. Observations may show the
+history and are not compared; neither are scores where budgets or the returns so far differ, which a score may count.
 """
 
 import math
@@ -34,13 +34,20 @@ class _Reached:
 def check_state_keys(snapshot: Snapshot) -> None:
     """Fails if a step without effect changes the key or one with effect does not, or if states with equal keys go on
     differently."""
-    by_key: dict[tuple[Hashable, int], list[_Reached]] = {}
+    by_key: dict[Hashable, list[_Reached]] = {}
+    by_key_and_budget: dict[tuple[Hashable, int], list[_Reached]] = {}
     states, steps = _reached(snapshot)
     for reached in states:
-        by_key.setdefault((reached.record.state_key, reached.record.remaining), []).append(reached)
-    for first, *others in by_key.values():
+        key, budget = reached.record.state_key, reached.record.remaining
+        by_key.setdefault(key, []).append(reached)
+        by_key_and_budget.setdefault((key, budget), []).append(reached)
+    for first, *others in by_key_and_budget.values():
         # another observation makes a difference likely
         for other in sorted(others, key=lambda reached: reached.observation == first.observation)[:PAIRS]:
+            _compare(snapshot, first, other)
+    for first, *others in by_key.values():
+        later = [other for other in others if other.record.remaining != first.record.remaining]
+        for other in later[:PAIRS]:
             _compare(snapshot, first, other)
     _check_effects(snapshot, steps)  # last, since an incomplete key looks alike
 
@@ -105,7 +112,8 @@ def _compare(snapshot: Snapshot, one: _Reached, other: _Reached) -> None:
 
     if set(one.record.legal) != set(other.record.legal):
         fail("the legal actions differ")
-    if one.record.score != other.record.score and math.isclose(one.gained, other.gained, abs_tol=1e-9):
+    is_alike = one.record.remaining == other.record.remaining and math.isclose(one.gained, other.gained, abs_tol=1e-9)
+    if one.record.score != other.record.score and is_alike:
         fail(f"the score is {one.record.score} and {other.record.score}")
     for script in range(SCRIPTS):
         snapshot.recorder.restore(one.state, snapshot.key("onward", 0))

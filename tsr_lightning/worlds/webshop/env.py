@@ -153,6 +153,8 @@ class WebShopEnv(TextEnv[WebShopState]):
         page = act(self._task(state).shop, state.page, action, draw=draw)
         if page is None:  # as in the original, this costs nothing but its turn
             return TurnResult(state, effective=False, problem=f"{action[:40]!a} is not on this page")
+        if page.draw:
+            noise.uniform()  # so that it counts as chance
         after, effective = state._replace(page=page), page != state.page
         if page.kind != DONE:
             return TurnResult(after, effective=effective)
