@@ -8,6 +8,7 @@ Other models run transformers' own forward pass, as do these under autocast or w
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from types import MethodType
 from typing import Any, cast
 
@@ -178,7 +179,7 @@ def _forward(
     tokens = len(x)
     layers = _pass(backbone, x, others["position_ids"][0])
     x = layers.pad(x)
-    for layer in backbone.layers[:-1]:
+    for layer in islice(backbone.layers, len(backbone.layers) - 1):
         x = layer.packed_layer(x, layers, packed_attention, None, tokens)
     if outputs is None:
         return BaseModelOutputWithPast(last_hidden_state=layers.last(x, packed_attention, None, tokens)[None])

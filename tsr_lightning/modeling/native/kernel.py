@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.profiler import record_function
 
 from tsr_lightning.modeling.attention import ScoreParams
 from tsr_lightning.modeling.native.blocks import Blocks
 from tsr_lightning.modeling.native.building import load
+from tsr_lightning.modeling.native.profiled import recorded
 from tsr_lightning.modeling.native.step_blocks import StepBlocks
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}  # as in numbers.h
@@ -202,7 +202,7 @@ def _inputs(
 def _call(name: str, argument: ctypes.Structure) -> None:
     library = load().library
     assert library is not None
-    with record_function(f"native::{name}"):  # so that profilers list it among PyTorch's operators
+    with recorded(name):
         failed = library[name](ctypes.byref(argument))
     if failed:
         raise MemoryError("no memory for the kernel's scratch")

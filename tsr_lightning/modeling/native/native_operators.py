@@ -9,16 +9,17 @@ pads its rows to one of few numbers, by at most a sixteenth where it has more th
 
 import ctypes
 import os
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.profiler import record_function
 
 from tsr_lightning.modeling.linear_parts import Adapter, LinearParts, parts_of
 from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.building import load
+from tsr_lightning.modeling.native.profiled import recorded
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "300")  # read at the first product
 _STEP = 16  # the least step between numbers of rows, and the steps from one power of two to the next
@@ -114,21 +115,36 @@ def _raised(low: Tensor, up: Tensor, other: Tensor | None) -> Tensor:
     return low @ up.t() if other is None else torch.addmm(other, low, up.t())
 
 
-def _call(name: str, *arguments: int | float | Tensor | None) -> None:
-    """Calls a function of layers.c, whose numbers are all int64 or float; the number of threads comes last."""
+_TENSOR, _INTEGER, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_ARGUMENTS: dict[str, list[Any]] = {  # of the functions of layers.c, without the number of threads
+    "norm": [_TENSOR] * 4 + [_INTEGER] * 2 + [_FLOAT, _INTEGER],
+    "norm_backward": [_TENSOR] * 6 + [_INTEGER] * 3,
+    "rotate": [_TENSOR] * 4 + [_INTEGER] * 5,
+    "gated": [_TENSOR] * 3 + [_INTEGER] * 2,
+    "gated_backward": [_TENSOR] * 5 + [_INTEGER] * 2,
+}
+
+
+@cache
+def _function(name: str) -> Any:
+    """A function of layers.c, looked up once: there are hundreds of calls in a decode step."""
     library = load().library
     assert library is not None
-    with record_function(f"native::{name}"):
-        library[name](*map(_as_c, (*arguments, torch.get_num_threads())))
+    function = library[name]
+    function.argtypes, function.restype = [*_ARGUMENTS[name], _INTEGER], None
+    return function
 
 
-def _as_c(argument: int | float | Tensor | None) -> Any:
-    if argument is None:
-        return ctypes.c_void_p(None)
-    if isinstance(argument, Tensor):
-        assert argument.is_contiguous()
-        return ctypes.c_void_p(argument.data_ptr())
-    return ctypes.c_int64(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+def _call(name: str, *arguments: int | float | Tensor | None) -> None:
+    """Calls a function of layers.c."""
+    given = [_address(each) if isinstance(each, Tensor) else each for each in arguments]
+    with recorded(name):
+        _function(name)(*given, torch.get_num_threads())
+
+
+def _address(tensor: Tensor) -> int:
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
 
 
 def _norm(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) -> Tensor:

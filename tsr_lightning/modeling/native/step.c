@@ -15,7 +15,7 @@
 
 #include "rows.h"
 
-#define FEW 2  /* queries of a run, at most, that are computed one by one; measured */
+#define FEW 3  /* queries of a run, at most, that are computed one by one; measured */
 
 /* Vectors of a product side by side: as many as leave registers for what they are multiplied with. */
 #ifdef __AVX512VL__
@@ -321,11 +321,38 @@ static void attend_few(const inputs *in, part *p, const scratch *s, int64_t from
 
 /* -- blocks -------------------------------------------------------------------------------------------------------- */
 
+/* Scaled queries, as lanes and as rows; those of idle lanes are zeros. */
+static void load_queries(const inputs *in, const part *p, const scratch *s) {
+    const int64_t line = p->vectors * LANES, width = in->width, whole = width / LANES * LANES;
+    const float scale = score_scale(in);
+    for (int64_t first = 0; first < line; first += LANES) {
+        int64_t at[LANES];
+        for (int i = 0; i < LANES; i++)
+            at[i] = p->token[first + i] < 0
+                        ? -1
+                        : p->head[first + i] * in->query_head + p->token[first + i] * in->query_token;
+        for (int64_t d = 0; d < whole; d += LANES) {
+            vec rows[LANES];
+            for (int i = 0; i < LANES; i++) {
+                rows[i] = broadcast(0);
+                if (at[i] >= 0) rows[i] = load_lanes(in->query, in->dtype, at[i] + d) * scale;
+                store(s->query_rows + (first + i) * width + d, rows[i]);
+            }
+            transpose(rows);
+            for (int i = 0; i < LANES; i++) store(s->query + (d + i) * line + first, rows[i]);
+        }
+        for (int64_t d = whole; d < width; d++)
+            for (int i = 0; i < LANES; i++) {
+                const float x = at[i] < 0 ? 0.0f : load_number(in->query, in->dtype, at[i] + d) * scale;
+                s->query[d * line + first + i] = s->query_rows[(first + i) * width + d] = x;
+            }
+    }
+}
+
 /* The part that begins with the block's query `first`. */
 static void load_part(const step *of, part *p, const block *b, int64_t key_head, int64_t first, const scratch *s) {
     const inputs *in = &of->in;
     const int64_t size = bytes_per_number(in->dtype), lanes = b->places * in->group - first;
-    const float scale = score_scale(in);
     p->first = first, p->lanes = lanes < LINE ? lanes : LINE;
     p->vectors = (p->lanes + LANES - 1) / LANES;
     p->keys = (const char *)in->keys + key_head * in->stored * in->width * size;
@@ -336,12 +363,8 @@ static void load_part(const step *of, part *p, const block *b, int64_t key_head,
         p->token[lane] = lane < p->lanes ? of->places[b->place + (first + lane) / in->group] : -1;
         p->head[lane] = key_head * in->group + (first + lane) % in->group;
         p->top_few[lane] = LOWEST, p->total_few[lane] = 0;
-        const int64_t at = p->head[lane] * in->query_head + p->token[lane] * in->query_token;
-        for (int64_t d = 0; d < in->width; d++) {
-            const float x = p->token[lane] < 0 ? 0.0f : load_number(in->query, in->dtype, at + d) * scale;
-            s->query[d * line + lane] = s->query_rows[lane * in->width + d] = x;
-        }
     }
+    load_queries(in, p, s);
     memset(s->out, 0, line * in->value_width * sizeof(float));
     memset(s->out_rows, 0, line * in->value_width * sizeof(float));
 }
@@ -349,16 +372,29 @@ static void load_part(const step *of, part *p, const block *b, int64_t key_head,
 /* Both sums of each query as one softmax. */
 static void write_part(const inputs *in, const part *p, const scratch *s) {
     const int64_t heads = in->key_heads * in->group, line = p->vectors * LANES, value_width = in->value_width;
-    for (int64_t lane = 0; lane < p->lanes; lane++) {
-        if (p->token[lane] < 0) continue;
-        const float many = p->top[lane / LANES][lane % LANES], few = p->top_few[lane], top = many > few ? many : few;
-        float of_many = exp2_lanes(broadcast(many - top))[0], of_few = exp2_lanes(broadcast(few - top))[0];
-        const float total = of_many * p->total[lane / LANES][lane % LANES] + of_few * p->total_few[lane];
+    const int64_t whole = value_width / LANES * LANES;
+    for (int64_t first = 0; first < line; first += LANES) {
+        const vec many = p->top[first / LANES], few = load(p->top_few + first), top = max_lanes(many, few);
+        vec of_many = exp2_lanes(many - top), of_few = exp2_lanes(few - top);
+        const vec total = of_many * p->total[first / LANES] + of_few * load(p->total_few + first);
         of_many /= total, of_few /= total;
-        const int64_t at = (p->token[lane] * heads + p->head[lane]) * value_width;
-        for (int64_t d = 0; d < value_width; d++)
-            store_number(in, at + d,
-                         of_many * s->out[d * line + lane] + of_few * s->out_rows[lane * value_width + d]);
+        int64_t at[LANES];
+        for (int i = 0; i < LANES; i++)
+            at[i] = p->token[first + i] < 0 ? -1 : (p->token[first + i] * heads + p->head[first + i]) * value_width;
+        for (int64_t d = 0; d < whole; d += LANES) {
+            vec rows[LANES];
+            for (int i = 0; i < LANES; i++) rows[i] = load(s->out + (d + i) * line + first) * of_many;
+            transpose(rows);
+            for (int i = 0; i < LANES; i++)
+                if (at[i] >= 0)
+                    store_lanes(in, at[i] + d, rows[i] + of_few[i] * load(s->out_rows + (first + i) * value_width + d));
+        }
+        for (int64_t d = whole; d < value_width; d++)
+            for (int i = 0; i < LANES; i++)
+                if (at[i] >= 0)
+                    store_number(in, at[i] + d,
+                                 of_many[i] * s->out[d * line + first + i] +
+                                     of_few[i] * s->out_rows[(first + i) * value_width + d]);
     }
 }
 
