@@ -35,7 +35,10 @@ OWN_FILES = dict(  # of a user, as a page shows them
 )
 EXAMPLES = re.findall(r"```python\n# (\w+\.py)\n(.*?)```\n\n```\ntsr (.*?)\n```", EXTEND, re.DOTALL)
 # For fewer epochs than the example has, in both of its phases.
-SHORTER = {"largest.py": ("--data.plan.init_args.epochs", "[1]", "--trainer.max_epochs", "2")}
+SHORTER = {
+    "largest.py": ("--data.plan.init_args.epochs", "[1]", "--trainer.max_epochs", "2"),
+    **dict.fromkeys(("guess.py", "clerk.py", "safe.py"), ("--trainer.max_epochs", "2")),
+}
 
 
 def command_lines() -> set[str]:

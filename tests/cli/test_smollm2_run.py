@@ -54,7 +54,8 @@ def logits(model: torch.nn.Module) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
 def test_an_export_is_the_policy_for_plain_transformers_and_peft(smollm2: Path, tmp_path: Path):
-    given = settings(smollm2, 1)
+    one = ("--data.instances", 1, "--data.held_out.instances", 1, "--model.optimizer.learning_rate", 0.006)
+    given = (*settings(smollm2, 1), *one)
     with in_folder(tmp_path):
         tsr("fit", *given)
         for name in ("adapter", "merged"):

@@ -1,6 +1,6 @@
 """A `callbacks.py` of the working folder and this project's package `callbacks`, side by side."""
 
-import subprocess
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,14 +21,6 @@ from callbacks import Evaluation
 @dataclass
 class Mine(Evaluation):
     word: "str" = "mine"
-"""
-LOOK = """
-import sys
-sys.path.insert(0, "")
-from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
-keep_callbacks_apart()
-import callbacks
-print(callbacks.History.__module__ if hasattr(callbacks, "History") else "none", callbacks.__file__)
 """
 
 
@@ -80,9 +72,11 @@ def test_without_one_the_package_is_as_ever(tmp_path: Path, monkeypatch: pytest.
             _ = imported().Mine
 
 
-@pytest.mark.slow
-def test_ours_is_found_where_theirs_would_be_imported_first(tmp_path: Path):
+def test_ours_is_found_where_theirs_would_be_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "callbacks.py").write_text("class History: ...")
-    program = f"import sys; sys.path.append({str(ROOT)!r})\n{LOOK}"
-    output = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert output.stdout.split() == ["callbacks", str(ROOT / "callbacks" / "__init__.py")]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    monkeypatch.delitem(sys.modules, "callbacks")
+    keep_callbacks_apart()
+    found = importlib.import_module("callbacks")
+    assert (found.History.__module__, found.__file__) == ("callbacks", str(ROOT / "callbacks" / "__init__.py"))

@@ -197,10 +197,10 @@ def played(
 )
 def test_every_strategy_in_every_context(embedded: Policy, strategy: Strategy, context: Context) -> None:
     spec = PolicySpec("embedded/frozen_lake")
-    recording, computed = played(embedded, spec, strategy, context, 7)
+    recording, computed = played(embedded, spec, strategy, context, 4)  # of two instances
     assert computed == recording.distinct_prefixes()
     ends = frozenset(Chat(load_tokenizer(spec, ()), context).end_ids)
-    assert assert_all_sampled(embedded, recording, 1.0, ends) >= 7
+    assert assert_all_sampled(embedded, recording, 1.0, ends) >= 4
 
 
 def test_two_cohorts_share_the_cache(embedded: Policy) -> None:

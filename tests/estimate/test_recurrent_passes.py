@@ -19,13 +19,17 @@ from tsr_lightning.policy.spec import LoRA
 
 PACKED = sequences((320, 320, 320), prefix=64)  # rows of 64 and 256 tokens, which are whole chunks
 SOME_LAYERS = "adapter of some layers"
-SOME = {"all weights, float32", "adapter, bfloat16"}
+SOME = {("all weights, float32", False), ("adapter, bfloat16", True)}
 
 every_kind = pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=() if kind in SOME else pytest.mark.exhaustive) for kind in KINDS if kind != SOME_LAYERS],
+    ("kind", "checkpointing"),
+    [
+        pytest.param(kind, checkpointing, marks=() if (kind, checkpointing) in SOME else pytest.mark.exhaustive)
+        for kind in KINDS
+        if kind != SOME_LAYERS
+        for checkpointing in (False, True)
+    ],
 )
-checkpoints = pytest.mark.parametrize("checkpointing", [False, True])
 every_type = pytest.mark.parametrize("name", TINY)
 Make = Callable[[str, str, bool], Policy]
 
@@ -41,7 +45,6 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 @every_kind
-@checkpoints
 @every_type
 class TestRecurrentActivations:
     def test_saved_bytes_within_half_a_percent(self, name: str, kind: str, checkpointing: bool, make: Make):

@@ -71,7 +71,7 @@ def random_inputs(
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
     count=st.integers(1, 14),
@@ -149,7 +149,7 @@ def visible(blocks: Blocks) -> list[set[int]]:
     return tokens
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.integers(0, 2**20), st.integers(1, 30), st.sampled_from([1, 4, 30, 150]), st.sampled_from([None, 1, 4, 70]))
 def test_each_token_sees_each_key_of_its_path_once(seed: int, count: int, longest: int, window: int | None) -> None:
     segments, _ = tree(seed, count, longest)
@@ -246,7 +246,7 @@ steps = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(steps, st.sampled_from([1, 2, 3, 7, 8]), st.sampled_from([None, None, 1, 4, 70]), st.data())
 def test_each_branch_of_a_step_sees_each_key_of_its_path_once(
     drawn: RandomStep, group_heads: int, window: int | None, data: st.DataObject
@@ -282,7 +282,7 @@ def test_prompts_are_read_once_for_all_that_share_them() -> None:
     assert blocks.scores_computed == step.scores_needed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     drawn=steps,
     heads=st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1), (28, 4)]),
@@ -371,7 +371,7 @@ def packed_tree(seed: int, count: int, longest: int) -> tuple[list[Segment], int
     return [Segment(segment.length, segment.path - 3) for segment in segments], total
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**20),
     count=st.integers(1, 14),

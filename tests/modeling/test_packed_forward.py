@@ -318,7 +318,6 @@ def test_of_the_compiled_products_the_last_300_are_kept() -> None:
     """In a new process: oneDNN reads the capacity of its cache at the first product."""
     code = """
 import torch
-from commands import python_output
 from torch import nn
 from torch.backends import mkldnn
 from tsr_lightning.modeling.native.native_operators import NativeOperators

@@ -35,6 +35,10 @@ from tsr_lightning.training.setting_checks import check_precision
 from tsr_lightning.training.trainer import Trainer
 
 
+# The parsers of subcommands, and the arguments of their methods, by the class of the CLI, of the Trainer and the name.
+_PARSERS: dict[tuple[type, type, str], tuple[LightningArgumentParser, list[str]]] = {}
+
+
 class TSRCLI(LightningCLI):
     """LightningCLI with this project's subcommands, argument links and checks."""
 
@@ -46,10 +50,16 @@ class TSRCLI(LightningCLI):
         return {"fit": lightning["fit"], "validate": lightning["validate"], **own}
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
-        """Without arguments for those that are not run, since reading them from signatures takes time."""
+        """Without arguments for those that are not run, and once in a process, since reading them from signatures takes
+        time."""
         if subcommand not in sys.argv:
             return self.init_parser(**kwargs)
-        return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        key = type(self), klass, subcommand
+        if key not in _PARSERS:
+            parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+            _PARSERS[key] = parser, self._subcommand_method_arguments[subcommand]
+        parser, self._subcommand_method_arguments[subcommand] = _PARSERS[key]
+        return parser
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Lightning's parser, with a --config whose files merge `data.env_kwargs` key by key."""
