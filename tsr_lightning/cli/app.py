@@ -34,7 +34,6 @@ from tsr_lightning.training.run_folder import task_name
 from tsr_lightning.training.setting_checks import check_precision
 from tsr_lightning.training.trainer import Trainer
 
-
 # The parsers of subcommands, and the arguments of their methods, by the class of the CLI, of the Trainer and the name.
 _PARSERS: dict[tuple[type, type, str], tuple[LightningArgumentParser, list[str]]] = {}
 
