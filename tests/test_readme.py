@@ -11,8 +11,10 @@ import tomllib
 from functools import cache
 from importlib import import_module, util
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from commands import QUICK, ROOT, in_folder, tsr
 from jsonargparse import ArgumentParser, Namespace
 
@@ -204,6 +206,27 @@ def test_the_python_example_trains(tmp_path: Path, capsys: pytest.CaptureFixture
     rates = re.findall(r"^(before|after ) sampled: success rate (\S+) \[", capsys.readouterr().out, re.MULTILINE)
     assert [when for when, _ in rates] == ["before", "after "]
     assert rates[0][1] != rates[1][1]
+
+
+def test_the_python_of_a_pretrained_model_sets_what_its_layer_sets():
+    """All but the last line, which would train it."""
+    page = (ROOT / "docs" / "real_models.md").read_text(encoding="utf-8")
+    [source] = re.findall(r"```python\n(import tsr_lightning .*?)```", page, re.DOTALL)
+    *built, trains = source.strip().splitlines()
+    assert trains.endswith(".fit(agent, data)")
+    names: dict[str, Any] = {}
+    exec(compile("\n".join(built), "real_models.md", "exec"), names)
+    layer = yaml.safe_load((ROOT / "configs" / "model" / "smollm2.yaml").read_text(encoding="utf-8"))
+    common = yaml.safe_load((ROOT / "configs" / "common" / "pretrained.yaml").read_text(encoding="utf-8"))["data"]
+    adapter, data = names["spec"].adapter, names["data"]
+    assert {"rank": adapter.rank, "alpha": adapter.alpha} == {
+        key: layer["model"]["policy"]["adapter"][key] for key in ("rank", "alpha")
+    }
+    assert names["agent"].optimizer.learning_rate == layer["model"]["optimizer"]["learning_rate"]
+    assert data.context_tokens == common["context_tokens"]
+    assert data.sampling.max_response_tokens == common["sampling"]["max_response_tokens"]
+    for key in ("minibatches", "min_trajectories", "target_kl"):
+        assert getattr(data.updates, key) == common["updates"][key]
 
 
 def test_every_file_exists_that_a_page_a_message_or_a_configuration_names():

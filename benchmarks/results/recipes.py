@@ -73,6 +73,7 @@ _FASTER = ("grpo", "ppo", "ppo-imitate", "tree")
 
 _REAL_MODEL_RECIPES = {
     "raft": "RAFT: successes of plain samples",
+    "raft-shipped": "the same at the layer's step size",
     "grpo": "GRPO on plain samples, groups of 8",
     "ppo": "PPO on plain samples, groups of 8",
     "imitate": "GRPO, successes of a beam 2 of 4 whose candidates differ",
@@ -88,7 +89,7 @@ def _real_model_block(lakes: str, name: str) -> Block:
             Recipe(
                 f"{lakes}-{recipe}",
                 words,
-                "plain" if recipe in ("raft", "grpo", "ppo") else "searched",
+                "plain" if recipe in ("raft", "raft-shipped", "grpo", "ppo") else "searched",
                 alike=(lakes, recipe) != ("far", "raft"),  # its first seed had something else on its core
             )
             for recipe, words in _REAL_MODEL_RECIPES.items()

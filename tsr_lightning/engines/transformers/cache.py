@@ -162,13 +162,18 @@ class _Probe:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: ScoreParams) -> Tensor:
         if layer in self.heads:
             raise ConfigError(
-                f"model.policy.model attends twice in layer {layer}, for which the engine has no memory: use another "
-                "model, or data.engine VLLM"
+                f"model.policy.model has two attentions in layer {layer}, for which the engine has no memory: use "
+                "another model, or data.engine VLLM"
             )
         self.heads[layer] = HeadShape.of(query, value)
         return dot_product(query[None], key[None], value[None], None, scores, causal=True)[0].transpose(0, 1)
 
     def mix(self, mixer: nn.Module, hidden: Tensor) -> Tensor:
+        if mixer in self.states:
+            raise ConfigError(
+                "model.policy.model has a recurrent layer that runs twice in a pass, for which the engine has no memory: "
+                "use another model, or data.engine VLLM"
+            )
         self.states[mixer] = MixerState()
         return run_rows(mixer, hidden[None], self.states[mixer])[0]
 

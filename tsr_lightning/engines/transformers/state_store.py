@@ -101,15 +101,14 @@ class StateStore:
         places = [self._places[slot] for slot in slots]
         return {mixer: _select(memory, places) for mixer, memory in self._memory.items()}
 
-    def write(self, slots: Sequence[int], states: Mapping[nn.Module, MixerState]) -> None:
-        """Keeps the states of slots, the last ones where there are too many."""
-        rows = {slot: row for row, slot in enumerate(slots)}
+    def write(self, rows: Mapping[int, int], states: Mapping[nn.Module, MixerState]) -> None:
+        """Keeps the states of slots, each of which has a row of `states`; the last ones where there are too many."""
         kept = list(rows)[-self.capacity :]
         for slot in kept:
             if slot not in self._places:
                 self._places[slot] = self._free.pop() if self._free else self._places.popitem(last=False)[1]
             self._places.move_to_end(slot)
-        for mixer, memory in self._memory.items():
+        for mixer, memory in self._memory.items():  # one by one, since a copy of all would be as large as they are
             for own, new in zip(memory.tensors(), states[mixer].tensors(), strict=True):
                 places = torch.tensor([self._places[slot] for slot in kept], device=own.device)
                 own.index_copy_(0, places, new[[rows[slot] for slot in kept]])
@@ -149,7 +148,7 @@ class PrefillStates:
 
     def keep(self) -> None:
         """Keeps the states after the pass."""
-        self._store.write(self._slots, self._new)
+        self._store.write({slot: row for row, slot in enumerate(self._slots)}, self._new)
 
 
 class DecodeStates:
@@ -193,8 +192,7 @@ class DecodeStates:
         """Keeps the states of those prefixes that the last step has reached, or of the ones before."""
         rows = {self._before[self._row_of[slot]]: self._row_of[slot] for slot in slots if slot in self._row_of}
         if rows:
-            chosen = {mixer: _select(state, list(rows.values())) for mixer, state in self._rows.items()}
-            self._store.write(list(rows), chosen)
+            self._store.write(rows, self._rows)
 
 
 def _select(state: MixerState, rows: Sequence[int]) -> MixerState:

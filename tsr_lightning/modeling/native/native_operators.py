@@ -155,6 +155,7 @@ def _norm(x: Tensor, weight: Tensor, epsilon: float, scales: Tensor | None) -> T
 
 
 def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    assert (gate.dtype, gate.shape) == (up.dtype, up.shape)
     out = torch.empty_like(gate)
     _call("gated", gate, up, out, gate.numel(), kernel.DTYPES[gate.dtype])
     return out
