@@ -1,4 +1,4 @@
-"""Operators of a Llama-style layer beside attention, over N rows of packed tokens."""
+"""Operators of a Llama-style layer beside attention, over N rows of packed tokens, and of sampling."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class TorchOperators:
-    """The products, norms, gates and rotations of a layer, by PyTorch on any device.
+    """The products, norms, gates and rotations of a layer, and sums over the vocabulary, by PyTorch on any device.
 
     `native.native_operators` has the same methods.
     """
@@ -36,3 +36,14 @@ class TorchOperators:
         """Rotary embedding of the first N of x [_, H, D] by angles [N, D] (arXiv 2104.09864). May overwrite x."""
         first, second = x.chunk(2, dim=-1)
         return x * cosines[:, None] + torch.cat([-second, first], dim=-1) * sines[:, None]
+
+    def block_sums(self, logits: Tensor, size: int, temperature: float) -> tuple[Tensor, Tensor]:
+        """The highest logit of each row [U], and the sums [U, B] of e^((logit - highest) / temperature) over blocks of
+        `size` of the V logits, of which the last may be shorter; both in float32."""
+        wide = logits.float()
+        highest = wide.amax(dim=-1)
+        weights = wide - highest[:, None]
+        weights = (weights if temperature == 1 else weights / temperature).exp_()
+        missing = -logits.shape[1] % size
+        blocks = functional.pad(weights, (0, missing)) if missing else weights
+        return highest, blocks.view(len(blocks), -1, size).sum(dim=-1)

@@ -171,8 +171,8 @@ class _Probe:
     def mix(self, mixer: nn.Module, hidden: Tensor) -> Tensor:
         if mixer in self.states:
             raise ConfigError(
-                "model.policy.model has a recurrent layer that runs twice in a pass, for which the engine has no memory: "
-                "use another model, or data.engine VLLM"
+                "model.policy.model has a recurrent layer that runs twice in a pass, for which the engine has no "
+                "memory: use another model, or data.engine VLLM"
             )
         self.states[mixer] = MixerState()
         return run_rows(mixer, hidden[None], self.states[mixer])[0]

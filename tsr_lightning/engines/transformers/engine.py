@@ -266,7 +266,9 @@ class TransformersEngine:
             draws = uniforms(np.array([state.data.seed for state in part], dtype=np.uint64), index)
             rows = np.array([distinct[state.slot] for state in part])
             removed = [removed_parts(state.data.ids, state.data.excluded) for state in part]
-            tokens, logprobs = sample(self.model.logits(hidden), rows, draws, temperature, removed)
+            logits = self.model.logits(hidden)
+            operators = packed_forward.kernels_of(self.model.causal_lm).operators(logits)
+            tokens, logprobs = sample(logits, rows, draws, temperature, removed, operators)
             for state, token, logprob in zip(part, tokens, logprobs, strict=True):
                 state.data.ids.append(token)
                 state.data.logprobs.append(logprob)

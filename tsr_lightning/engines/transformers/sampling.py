@@ -6,15 +6,17 @@ it. So float64 sums run over one block per sample, and not over the vocabulary p
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from tsr_lightning.engines.base import Response
+from tsr_lightning.modeling.kernels import Operators
+from tsr_lightning.modeling.torch_operators import TorchOperators
 
 _LEAST = 1e-6  # of the probability of a token's alternatives; with less, rounding would decide
 
@@ -25,6 +27,7 @@ def sample(
     uniforms: NDArray[np.float64],
     temperature: float,
     removed: Sequence[Mapping[int, float]] = (),
+    operators: Operators = TorchOperators(),  # noqa: B008  (without state)
 ) -> tuple[list[int], list[float]]:
     """Tokens and their log-probabilities.
 
@@ -35,21 +38,45 @@ def sample(
         temperature: of the softmax; 0 takes the most likely token, and removes nothing.
         removed: [N] by token, the part of its probability that is not sampled from (`removed_parts`); or nothing. The
             log-probabilities are those without it.
+        operators: sum over the vocabulary.
     """
-    logits = logits.float()
-    if temperature not in (0.0, 1.0):
-        logits = logits / temperature
+    blocks = _Blocks.of(logits, temperature or 1.0, operators)
     row = torch.from_numpy(rows).to(logits.device)
-    highest = logits.amax(dim=-1, keepdim=True)
-    blocks = _in_blocks((logits - highest).exp_())  # [U, B, K], the most likely token's is 1
-    sums = blocks.sum(dim=-1).double()  # [U, B]; a sum in float64 would copy all of them first
     if temperature == 0:
         tokens = logits.argmax(dim=-1).index_select(0, row)
     else:
         heights = torch.from_numpy(uniforms).to(logits.device)
-        tokens = _drawn(blocks, sums, row, heights, removed).clamp_(max=logits.shape[1] - 1)
-    logprobs = (logits[row, tokens] - highest[row, 0]).double() - sums.sum(dim=-1).log()[row]
+        tokens = _drawn(blocks, row, heights, removed).clamp_(max=logits.shape[1] - 1)
+    logprobs = blocks.scaled(row, tokens).double() - blocks.sums.sum(dim=-1).log()[row]
     return tokens.tolist(), logprobs.float().tolist()
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A vocabulary in B blocks of K tokens. The most likely token's weight is 1."""
+
+    logits: Tensor  # [U, V]
+    temperature: float
+    size: int  # K, a power of two near the root of V
+    highest: Tensor  # [U] logit, in float32
+    sums: Tensor  # [U, B] of the weights, in float64
+
+    @classmethod
+    def of(cls, logits: Tensor, temperature: float, operators: Operators) -> "_Blocks":
+        size = 1 << logits.shape[1].bit_length() // 2
+        highest, sums = operators.block_sums(logits, size, temperature)
+        return cls(logits, temperature, size, highest, sums.double())
+
+    def scaled(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Logits below the highest, by the temperature: rows and tokens [...] -> [...]."""
+        below = self.logits[rows, tokens].float() - self.highest[rows]
+        return below if self.temperature == 1 else below / self.temperature
+
+    def weights(self, rows: Tensor, blocks: Tensor) -> Tensor:
+        """Those of the tokens of blocks [N], in float64: [N, K], with zeros beyond the vocabulary."""
+        tokens = blocks[:, None] * self.size + torch.arange(self.size, device=blocks.device)
+        inside, last = tokens < self.logits.shape[1], self.logits.shape[1] - 1
+        return self.scaled(rows[:, None], tokens.clamp(max=last)).exp_().double() * inside
 
 
 def removed_parts(ids: Sequence[int], excluded: Sequence[Response]) -> dict[int, float]:
@@ -64,38 +91,28 @@ def removed_parts(ids: Sequence[int], excluded: Sequence[Response]) -> dict[int,
     return parts
 
 
-def _in_blocks(x: Tensor) -> Tensor:
-    """[U, V] -> [U, B, K], with zeros at the end; K is a power of two near the root of V."""
-    size = 1 << x.shape[1].bit_length() // 2
-    missing = -x.shape[1] % size
-    return (functional.pad(x, (0, missing)) if missing else x).view(len(x), -1, size)
-
-
-def _drawn(
-    blocks: Tensor, sums: Tensor, row: Tensor, heights: Tensor, removed: Sequence[Mapping[int, float]]
-) -> Tensor:
+def _drawn(blocks: _Blocks, row: Tensor, heights: Tensor, removed: Sequence[Mapping[int, float]]) -> Tensor:
     """The tokens [N] at heights [N] of their rows' cumulative probabilities.
 
     Args:
-        blocks: [U, B, K] probabilities, not normalized.
-        sums: [U, B] theirs.
+        blocks: of the vocabulary.
         row: [N] of each sample.
         heights: [N] in [0, 1).
         removed: as of `sample`.
     """
-    sums = sums.index_select(0, row)  # [N, B]
+    sums = blocks.sums.index_select(0, row)  # [N, B]
     kept = _kept(blocks, sums, row, removed) if any(removed) else None
     if kept is not None:
-        sums = sums.index_put((kept.sample, kept.block), kept.probabilities.sum(dim=-1))
+        sums = sums.index_put((kept.sample, kept.block), kept.weights.sum(dim=-1))
     below = _running_sums(sums)
     heights = heights * below[:, -1]
     block = _place(below, heights)
     heights = (heights - (below - sums).gather(1, block[:, None])[:, 0]).clamp_(min=0.0)  # rounding may leave less
-    within = blocks[row, block].double()  # [N, K]
+    within = blocks.weights(row, block)  # [N, K]
     if kept is not None:
         drawn = block[kept.sample] == kept.block
-        within[kept.sample[drawn]] = kept.probabilities[drawn]
-    return block * blocks.shape[-1] + _place(_running_sums(within), heights)
+        within[kept.sample[drawn]] = kept.weights[drawn]
+    return block * blocks.size + _place(_running_sums(within), heights)
 
 
 class _Kept(NamedTuple):
@@ -103,16 +120,16 @@ class _Kept(NamedTuple):
 
     sample: Tensor  # [P]
     block: Tensor  # [P]
-    probabilities: Tensor  # [P, K]
+    weights: Tensor  # [P, K]
 
 
-def _kept(blocks: Tensor, sums: Tensor, row: Tensor, removed: Sequence[Mapping[int, float]]) -> _Kept:
+def _kept(blocks: _Blocks, sums: Tensor, row: Tensor, removed: Sequence[Mapping[int, float]]) -> _Kept:
     """The blocks that something is removed from. Nothing is removed from a sample if too little would be left."""
-    size = blocks.shape[-1]
+    size = blocks.size
     entries = [(i, *divmod(token, size), part) for i, parts in enumerate(removed) for token, part in parts.items()]
     pairs = {pair: place for place, pair in enumerate(dict.fromkeys((i, block) for i, block, _, _ in entries))}
     sample, block = torch.tensor(list(pairs), device=row.device).unbind(dim=1)
-    whole = blocks[row[sample], block].double()
+    whole = blocks.weights(row[sample], block)
     places = [pairs[i, of_block] for i, of_block, _, _ in entries]
     tokens = [token for _, _, token, _ in entries]
     shares = torch.ones_like(whole)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tsr_lightning.modeling.native.kept_library import is_sound, make_private, seal
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c", "step.c"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("attention.c", "layers.c", "sampling.c", "step.c"))
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
 _HEADERS = tuple(Path(__file__).with_name(name) for name in ("numbers.h", "rows.h", "tile.h", "vectors.h"))
 _TIMEOUT_SECONDS = 120.0  # a build takes one

@@ -1,4 +1,5 @@
-"""A Llama-style layer beside attention, on a CPU: products by oneDNN; norms, rotations and gates by layers.c.
+"""A Llama-style layer beside attention, on a CPU: products by oneDNN; norms, rotations and gates by layers.c, and sums
+over the vocabulary by sampling.c.
 
 PyTorch uses oneDNN for bfloat16 and for compiled graphs, and MKL otherwise, which in float32 is a seventh slower on
 processors that are not Intel's. Gates and additions are fused with the product before them.
@@ -87,6 +88,13 @@ class NativeOperators:
         x = x[: len(cosines)].contiguous()
         return _rotate(x, x, cosines, sines, inverse=False)
 
+    def block_sums(self, logits: Tensor, size: int, temperature: float) -> tuple[Tensor, Tensor]:
+        logits = logits.contiguous()
+        rows, width = logits.shape
+        highest, sums = torch.empty(rows), torch.empty(rows, -(-width // size))
+        _call("block_sums", logits, highest, sums, rows, width, size, float(temperature), kernel.DTYPES[logits.dtype])
+        return highest, sums
+
     def _adapted(self, x: Tensor, parts: LinearParts, adapter: Adapter, other: Tensor | None) -> Tensor:
         """x weight^T + scaling x down^T up^T (+ other): [N, I] -> [N, O]. The scaling is folded into `down`, so that
         the wide output is written by one product, which adds the adapter's part."""
@@ -116,7 +124,8 @@ def _raised(low: Tensor, up: Tensor, other: Tensor | None) -> Tensor:
 
 
 _TENSOR, _INTEGER, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS: dict[str, list[Any]] = {  # of the functions of layers.c, without the number of threads
+_ARGUMENTS: dict[str, list[Any]] = {  # of the functions of layers.c and sampling.c, without the number of threads
+    "block_sums": [_TENSOR] * 3 + [_INTEGER] * 3 + [_FLOAT, _INTEGER],
     "norm": [_TENSOR] * 4 + [_INTEGER] * 2 + [_FLOAT, _INTEGER],
     "norm_backward": [_TENSOR] * 6 + [_INTEGER] * 3,
     "rotate": [_TENSOR] * 4 + [_INTEGER] * 5,
@@ -127,7 +136,7 @@ _ARGUMENTS: dict[str, list[Any]] = {  # of the functions of layers.c, without th
 
 @cache
 def _function(name: str) -> Any:
-    """A function of layers.c, looked up once: there are hundreds of calls in a decode step."""
+    """A function of these files, looked up once: there are hundreds of calls in a decode step."""
     library = load().library
     assert library is not None
     function = library[name]
@@ -136,7 +145,7 @@ def _function(name: str) -> Any:
 
 
 def _call(name: str, *arguments: int | float | Tensor | None) -> None:
-    """Calls a function of layers.c."""
+    """Calls a function of layers.c or sampling.c."""
     given = [_address(each) if isinstance(each, Tensor) else each for each in arguments]
     with recorded(name):
         _function(name)(*given, torch.get_num_threads())
