@@ -221,9 +221,9 @@ class _Pass:
             cosines, sines = (part.index_select(0, queries) for part in (cosines, sines))
             rows = self.pad(queries)  # padding repeats token 0
             x, query_input = (part.index_select(0, rows) for part in (x, normed))
-        query = ops.linear(attn.q_proj, query_input).unflatten(-1, (-1, attn.head_dim))
-        key = ops.linear(attn.k_proj, key_input).unflatten(-1, (-1, attn.head_dim))
-        value = ops.linear(attn.v_proj, key_input).unflatten(-1, (-1, attn.head_dim))[:keys]
+        query = _in_heads(ops.linear(attn.q_proj, query_input), attn.head_dim)
+        key = _in_heads(ops.linear(attn.k_proj, key_input), attn.head_dim)
+        value = _in_heads(ops.linear(attn.v_proj, key_input), attn.head_dim)[:keys]
         if architecture.has_head_norms:
             query, key = self._norm(attn.q_norm, query), self._norm(attn.k_norm, key)
         query = ops.rotate(query, cosines, sines)
@@ -248,8 +248,14 @@ class _Pass:
         return self.operators.norm(x, norm.weight, norm.variance_epsilon)
 
 
+def _in_heads(x: Tensor, width: int) -> Tensor:
+    """[N, heads · D] -> [N, heads, D]; `unflatten` takes five times as long."""
+    rows, numbers = x.shape
+    return x.view(rows, numbers // width, width)
+
+
 def _padded(operators: Operators, x: Tensor) -> Tensor:
-    missing = operators.padded_rows(len(x)) - len(x)
+    missing = operators.padded_rows(x.shape[0]) - x.shape[0]
     return functional.pad(x, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else x
 
 

@@ -85,7 +85,9 @@ class NativeOperators:
         """In place without gradients."""
         if torch.is_grad_enabled():
             return _Rotate.apply(x, cosines, sines)
-        x = x[: len(cosines)].contiguous()
+        if x.shape[0] != cosines.shape[0]:
+            x = x[: cosines.shape[0]]
+        x = x.contiguous()
         return _rotate(x, x, cosines, sines, inverse=False)
 
     def block_sums(self, logits: Tensor, size: int, temperature: float) -> tuple[Tensor, Tensor]:
@@ -172,7 +174,7 @@ def _gated(gate: Tensor, up: Tensor) -> Tensor:
 
 def _rotate(x: Tensor, out: Tensor, cosines: Tensor, sines: Tensor, *, inverse: bool) -> Tensor:
     """Rotates as many rows as there are angles."""
-    rows, (_, heads, width) = len(cosines), x.shape
+    rows, (_, heads, width) = cosines.shape[0], x.shape
     _call("rotate", x, out, cosines, sines, rows, heads, width, int(inverse), kernel.DTYPES[x.dtype])
     return out
 
