@@ -82,6 +82,10 @@ _REAL_MODEL_RECIPES = {
 }
 
 
+# Something else had a part of their core for some minutes
+_REAL_MODEL_DISTURBED = {("far", "raft"), ("sure", "grpo"), ("sure", "raft-shipped")}
+
+
 def _real_model_block(lakes: str, name: str) -> Block:
     return Block(
         name,
@@ -90,7 +94,7 @@ def _real_model_block(lakes: str, name: str) -> Block:
                 f"{lakes}-{recipe}",
                 words,
                 "plain" if recipe in ("raft", "raft-shipped", "grpo", "ppo") else "searched",
-                alike=(lakes, recipe) != ("far", "raft"),  # its first seed had something else on its core
+                alike=(lakes, recipe) not in _REAL_MODEL_DISTURBED,
             )
             for recipe, words in _REAL_MODEL_RECIPES.items()
         ],
