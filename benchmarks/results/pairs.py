@@ -123,7 +123,9 @@ TASKS = [
         "SmolLM2, lakes of 3 × 3",
         0.12,
         [
-            PairRow("sure-imitate", "sure-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False),
+            PairRow(
+                "sure-imitate", "sure-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False, headline=True
+            ),
             PairRow("sure-imitate", "sure-raft", "GRPO", "RAFT at the step size of its trials"),
             PairRow("sure-imitate", "sure-grpo", "GRPO", "plain GRPO", alike=False),
         ],
