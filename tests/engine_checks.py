@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response
 from tsr_lightning.engines.transformers.sampling import removed_parts, sample
+from tsr_lightning.modeling.torch_operators import TorchOperators
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.rng import Key
 
@@ -74,7 +75,7 @@ class Uncached(Engine):
         while len(ids) < prompt.max_new_tokens and not self.ends.intersection(ids):
             logits = self._after((*prompt.ids, *ids))[None]
             draw, removed = np.array([Key(seed).uniform(len(ids))]), removed_parts(ids, prompt.excluded)
-            [token], [logprob] = sample(logits, np.array([0]), draw, temperature, [removed])
+            [token], [logprob] = sample(logits, np.array([0]), draw, temperature, TorchOperators(), [removed])
             ids.append(token)
             logprobs.append(logprob)
         return Response(tuple(ids), tuple(logprobs), ids[-1] in self.ends)

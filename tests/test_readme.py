@@ -8,6 +8,7 @@ are checked as it does (exhaustive).
 import re
 import shlex
 import tomllib
+from dataclasses import asdict
 from functools import cache
 from importlib import import_module, util
 from pathlib import Path
@@ -225,8 +226,10 @@ def test_the_python_of_a_pretrained_model_sets_what_its_layer_sets():
     assert names["agent"].optimizer.learning_rate == layer["model"]["optimizer"]["learning_rate"]
     assert data.context_tokens == common["context_tokens"]
     assert data.sampling.max_response_tokens == common["sampling"]["max_response_tokens"]
-    for key in ("minibatches", "min_trajectories", "target_kl"):
-        assert getattr(data.updates, key) == common["updates"][key]
+    updates = asdict(data.updates)
+    assert {key: updates[key] for key in ("minibatches", "min_trajectories", "target_kl")} == {
+        key: common["updates"][key] for key in ("minibatches", "min_trajectories", "target_kl")
+    }
 
 
 def test_every_file_exists_that_a_page_a_message_or_a_configuration_names():

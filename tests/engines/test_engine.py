@@ -28,6 +28,7 @@ from tsr_lightning.engines.transformers.torch_backend import TorchBackend
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
 from tsr_lightning.modeling.kernels import Kernels
+from tsr_lightning.modeling.torch_operators import TorchOperators
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import make_tokenizer
@@ -264,10 +265,10 @@ def test_draw_on_a_bound_takes_the_token_above_it_and_never_an_impossible_one() 
     impossible = -math.inf
     logits = torch.tensor([impossible, 0.0, 0.0, impossible]).repeat(3, 1)
     owners = np.arange(3)
-    tokens, logprobs = sample(logits, owners, np.array([0.0, 0.5, 1 - 2.0**-53]), 1.0)
+    tokens, logprobs = sample(logits, owners, np.array([0.0, 0.5, 1 - 2.0**-53]), 1.0, TorchOperators())
     assert tokens == [1, 2, 2]
     assert logprobs == pytest.approx([math.log(0.5)] * 3)
-    tokens, _ = sample(logits, owners[[2, 0, 0, 1]], np.array([0.75, 0.0, 0.5, 0.25]), 1.0)
+    tokens, _ = sample(logits, owners[[2, 0, 0, 1]], np.array([0.75, 0.0, 0.5, 0.25]), 1.0, TorchOperators())
     assert tokens == [2, 1, 2, 1]
 
 

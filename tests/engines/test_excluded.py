@@ -12,6 +12,7 @@ from test_engine import make_engine, make_policy
 from tsr_lightning.engines.base import Prompt, Response
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.sampling import removed_parts, sample
+from tsr_lightning.modeling.torch_operators import TorchOperators
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.rng import Key
 
@@ -67,7 +68,7 @@ def test_what_is_removed_is_not_sampled_and_the_logprobs_are_those_of_the_policy
     draws = (np.arange(1000) + 0.5) / 1000
     logits = torch.from_numpy(np.log(chances))[None].float()
     removed = [{0: 0.4, 1: 1.0} if i % 2 else {} for i in range(1000)]
-    tokens, logprobs = sample(logits, np.zeros(1000, dtype=np.int64), draws, 1.0, removed)
+    tokens, logprobs = sample(logits, np.zeros(1000, dtype=np.int64), draws, 1.0, TorchOperators(), removed)
     others, own = np.array(tokens[::2]), np.array(tokens[1::2])
     assert np.bincount(others, minlength=3) / 500 == pytest.approx(chances, abs=0.003)
     assert np.bincount(own, minlength=3) / 500 == pytest.approx([0.6, 0.0, 0.4], abs=0.003)  # 0.5 · 0.6 and 0.2 of 0.5
@@ -77,8 +78,8 @@ def test_what_is_removed_is_not_sampled_and_the_logprobs_are_those_of_the_policy
 def test_with_nothing_else_left_and_at_temperature_0_nothing_is_removed() -> None:
     logits = torch.tensor([[0.0, 0.0, -50.0]])
     rows, draws = np.zeros(2, dtype=np.int64), np.array([0.25, 0.75])
-    assert sample(logits, rows, draws, 1.0, [{0: 1.0, 1: 1.0}] * 2)[0] == [0, 1]
-    assert sample(torch.tensor([[1.0, 0.0, 0.0]]), rows, draws, 0.0, [{0: 1.0}] * 2)[0] == [0, 0]
+    assert sample(logits, rows, draws, 1.0, TorchOperators(), [{0: 1.0, 1: 1.0}] * 2)[0] == [0, 1]
+    assert sample(torch.tensor([[1.0, 0.0, 0.0]]), rows, draws, 0.0, TorchOperators(), [{0: 1.0}] * 2)[0] == [0, 0]
 
 
 @pytest.fixture(scope="module")

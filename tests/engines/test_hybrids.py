@@ -20,6 +20,7 @@ from tsr_lightning.batching.packing import pack
 from tsr_lightning.engines.base import Prompt, Sampling
 from tsr_lightning.engines.transformers import engine as transformers_engine
 from tsr_lightning.engines.transformers import state_store
+from tsr_lightning.engines.transformers.cache import _Probe
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.transformers.state_store import StateStore
@@ -84,8 +85,8 @@ def gradients(policy: Policy, logprobs: Tensor) -> list[Tensor]:
 
 
 def assert_trained_alike(policy: Policy, pieces: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-    """The packed pass gives the log-probabilities and gradients of each sequence alone. Where float32 itself is farther
-    off (found: 1.6e-4, with experts), the model's own pass in float32 is the measure."""
+    """The packed pass gives the log-probabilities and gradients of each sequence alone, in float64; where the model's
+    own float32 pass is farther from that than the tolerance (found: 1.6e-4, with experts), in float32."""
     packed = policy.outputs(pack(pieces), 1.0).logprobs
     found = gradients(policy, packed)
     policy.eval()  # without checkpoints
@@ -93,11 +94,11 @@ def assert_trained_alike(policy: Policy, pieces: Sequence[tuple[np.ndarray, np.n
         alone = torch.cat([by_model(exact, *piece) for piece in pieces])
         expected = gradients(exact, alone)
     torch.testing.assert_close(packed.double(), alone, atol=TOLERANCE, rtol=0)
-    tolerance = TOLERANCE
-    if farthest(found, expected) > tolerance:
+    if farthest(found, expected) > TOLERANCE:
         own = gradients(policy, torch.cat([by_model(policy, *piece) for piece in pieces]))
-        tolerance = 1.2 * farthest(own, expected)
-    assert farthest(found, expected) <= tolerance
+        assert farthest(own, expected) > TOLERANCE
+        expected = own
+    assert farthest(found, expected) <= TOLERANCE
 
 
 def farthest(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -154,6 +155,16 @@ def test_weights_that_change_empty_the_states(tmp_path: Path) -> None:
     changed.generate([prompt], 1.0)
     assert_all_sampled(policy, changed, 1.0, ENDS)
     assert changed.responses != recording.responses
+
+
+def test_a_recurrent_layer_that_runs_twice_is_refused(tmp_path: Path) -> None:
+    policy = hybrid_policy("qwen3_5_text", tmp_path)
+    probe, mixer = _Probe(torch.float32), mixers(policy.causal_lm)[0]
+    hidden = torch.zeros(2, policy.causal_lm.config.hidden_size)
+    with torch.no_grad():
+        probe.mix(mixer, hidden)
+        with pytest.raises(ConfigError, match="a recurrent layer that runs twice in a pass"):
+            probe.mix(mixer, hidden)
 
 
 def test_states_count_as_what_a_cpu_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,23 +4,21 @@ import numpy as np
 import pytest
 import torch
 
+from tests.native_kernels import needs_compiler
 from tsr_lightning.engines.transformers.sampling import product_sums, sample
 from tsr_lightning.modeling.kernels import Operators
-from tsr_lightning.modeling.native import building
 from tsr_lightning.modeling.native.native_operators import NativeOperators
 from tsr_lightning.modeling.torch_operators import TorchOperators
 
 SIZES = (1, 2, 3, 15, 16, 17, 255, 1000, 5001)
 BORDER = 1e-6  # of a draw to the end of a token's interval; nearer, float32 decides
 
+TORCH = TorchOperators()
 by_both = pytest.mark.parametrize(
     "operators",
     [
-        TorchOperators(),
-        pytest.param(
-            NativeOperators(),
-            marks=pytest.mark.skipif(building.load().library is None, reason="the C kernels cannot be built here"),
-        ),
+        TORCH,
+        pytest.param(NativeOperators(), marks=needs_compiler),
     ],
     ids=["torch", "native"],
 )
@@ -49,7 +47,7 @@ def test_tokens_are_those_of_the_whole_cumulative_sum(
     if removes and size > 2:  # a third of the samples, of some two tokens each, the likeliest among them
         for i in range(0, 400, 3):
             removed[i] = {int(logits[rows[i]].argmax()): 0.9, int(generator.integers(0, size)): 1.0}
-    tokens, logprobs = sample(logits, rows, draws, temperature, removed, operators)
+    tokens, logprobs = sample(logits, rows, draws, temperature, operators, removed)
     compared = 0
     for row, draw, parts, token, logprob in zip(rows, draws, removed, tokens, logprobs, strict=True):
         expected = (logits[row].double() / temperature).log_softmax(dim=-1)
@@ -70,18 +68,21 @@ def test_what_cannot_be_is_never_drawn(operators: Operators) -> None:
     near = np.nextafter(np.concatenate([ends, ends]), np.repeat([0.0, 1.0], len(ends)))
     draws = np.clip(np.concatenate([[0.0], ends, near]), 0.0, 1 - 2.0**-53)
     none = np.zeros(len(draws), dtype=np.int64)
-    tokens, _ = sample(logits, none, draws, 1.0, (), operators)
+    tokens, _ = sample(logits, none, draws, 1.0, operators)
     assert set(tokens) <= {17, 130, 299}
     removed = [{17: 1.0, 299: 0.5}] * len(draws)
-    assert set(sample(logits, none, draws, 1.0, removed, operators)[0]) <= {130, 299}
+    assert set(sample(logits, none, draws, 1.0, operators, removed)[0]) <= {130, 299}
 
 
 def test_a_sample_does_not_depend_on_what_else_is_sampled() -> None:
     generator = np.random.default_rng(0)
     logits = torch.from_numpy(generator.normal(size=(40, 777))).float()
     rows, draws = generator.integers(0, 40, 90), generator.random(90)
-    together = sample(logits, rows, draws, 1.0)
-    alone = [sample(logits[[row]], np.array([0]), np.array([draw]), 1.0) for row, draw in zip(rows, draws, strict=True)]
+    together = sample(logits, rows, draws, 1.0, TORCH)
+    alone = [
+        sample(logits[[row]], np.array([0]), np.array([draw]), 1.0, TORCH)
+        for row, draw in zip(rows, draws, strict=True)
+    ]
     assert together == ([token for [token], _ in alone], [logprob for _, [logprob] in alone])
 
 
@@ -90,7 +91,7 @@ def test_a_sample_does_not_depend_on_what_else_is_sampled() -> None:
 def test_logits_that_are_not_finite_give_such_logprobs(size: int, operators: Operators) -> None:
     """The rollout stops on those and says what to do."""
     rows, draws = np.array([0, 1, 1]), np.array([0.0, 0.5, 0.9])
-    tokens, logprobs = sample(torch.full((2, size), torch.nan), rows, draws, 1.0, (), operators)
+    tokens, logprobs = sample(torch.full((2, size), torch.nan), rows, draws, 1.0, operators)
     assert all(0 <= token < size for token in tokens)
     assert np.isnan(logprobs).all()
 

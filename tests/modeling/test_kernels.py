@@ -13,13 +13,12 @@ import pytest
 import torch
 
 from tests.commands import ROOT
+from tests.native_kernels import needs_compiler
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.native import building
 
 CPU = torch.device("cpu")
-
-needs_compiler = pytest.mark.skipif(not Kernels.AUTO.uses_native(CPU, torch.float32), reason="there is no C compiler")
 
 
 def test_only_kernels_and_the_native_backend_import_native() -> None:

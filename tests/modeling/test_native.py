@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests.native_kernels import needs_compiler
 from tsr_lightning.engines.transformers.kv_store import KVShape, KVStore, LayerShape
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
 from tsr_lightning.modeling.attention import ScoreParams
-from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.native import kernel
 from tsr_lightning.modeling.native.blocks import MAX_TOKENS, Blocks, segment_blocks, trees_of
 from tsr_lightning.modeling.native.step_blocks import MAX_PLACES, StepBlocks, StepPlan
@@ -23,7 +23,7 @@ from tsr_lightning.modeling.training_attention import TrainingAttention
 
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(not Kernels.AUTO.uses_native(CPU, torch.float32), reason="there is no C compiler")
+pytestmark = needs_compiler
 
 
 def tree(seed: int, count: int, longest: int) -> tuple[list[Segment], int]:

@@ -30,6 +30,7 @@ from transformers import (
     SeedOssConfig,
 )
 
+from tests.native_kernels import needs_compiler
 from tsr_lightning.batching.packing import pack
 from tsr_lightning.engines.transformers.kv_store import DecodeBuffer, KVShape, KVStore, LayerShape
 from tsr_lightning.engines.transformers.native_backend import NativeBackend
@@ -65,7 +66,6 @@ ARCHITECTURES: dict[str, PretrainedConfig] = {
 }
 
 renamed = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft reads the old name
-native = pytest.mark.skipif(not Kernels.AUTO.uses_native(CPU, torch.float32), reason="there is no C compiler")
 
 
 def model_of(name: str, dtype: torch.dtype, kernels: Kernels | None = Kernels.AUTO) -> PreTrainedModel:
@@ -112,7 +112,9 @@ def rows_of(seed: int) -> list[TrainingSequence]:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=native)], ids=["torch", "native"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.float32, marks=needs_compiler)], ids=["torch", "native"]
+)
 def test_hidden_states_and_gradients_are_those_of_transformers(name: str, seed: int, dtype: torch.dtype) -> None:
     """With PyTorch's operators in float64, which the C kernels do not support, and with theirs in float32."""
     dense_model, packed_model = model_of(name, torch.float64, None), model_of(name, dtype)
@@ -254,7 +256,7 @@ def adapter_gradients(model: PeftModel, seed: int) -> tuple[Tensor, dict[str, Te
     return hidden.detach().float(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@native
+@needs_compiler
 @renamed
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -280,7 +282,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-@native
+@needs_compiler
 @renamed
 def test_an_adapter_that_is_off_is_not_computed() -> None:
     model, plain = adapted(torch.float32, Kernels.NATIVE), model_of("llama", torch.bfloat16, None).to(torch.float32)
@@ -293,7 +295,7 @@ def test_an_adapter_that_is_off_is_not_computed() -> None:
             assert torch.equal(packed_states(model.get_base_model(), rows_of(0)), expected)
 
 
-@native
+@needs_compiler
 def test_products_have_few_numbers_of_rows(capfd: pytest.CaptureFixture[str]) -> None:
     """oneDNN logs its products, and compiles and keeps one for every number of rows."""
     model = model_of("qwen2", torch.float32)
@@ -313,9 +315,9 @@ def test_products_have_few_numbers_of_rows(capfd: pytest.CaptureFixture[str]) ->
     assert rows == {128, 144, 160, 272, 288, 304, 320}
 
 
-@native
+@needs_compiler
 def test_of_the_compiled_products_the_last_300_are_kept() -> None:
-    """In a new process: oneDNN reads the capacity of its cache at the first product."""
+    """Runs in a new process, since oneDNN reads its cache capacity at the first product."""
     code = """
 import torch
 from torch import nn
@@ -342,7 +344,7 @@ def test_padded_numbers_of_rows_are_few() -> None:
     assert len(up_to_2_to_14) == 5 + 31 + 5 * 16  # powers of two; multiples of 16 up to 512; and each octave's
 
 
-@native
+@needs_compiler
 def test_padding_rows_change_neither_states_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apart from the last bits of sums over tokens."""
     found = []
@@ -375,7 +377,7 @@ def apply(use: Operators, name: str, x: Tensor, layers: nn.ModuleDict, angles: T
     return use.rotate(x.unflatten(-1, (2, -1)).clone(), angles.cos().to(x.dtype), angles.sin().to(x.dtype)).flatten(1)
 
 
-@native
+@needs_compiler
 @pytest.mark.parametrize("name", ["linear", "linear_add", "gated", "norm", "rotate"])
 @settings(max_examples=25)
 @given(
@@ -431,7 +433,7 @@ def test_native_operators_equal_pytorchs(name: str, seed: int, rows: int, half: 
             torch.testing.assert_close(one.grad.double(), two.grad, atol=1e-5 * scale, rtol=0)
 
 
-@native
+@needs_compiler
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     model = model_of("qwen3", torch.float32)
     threads = torch.get_num_threads()
@@ -449,7 +451,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
 
 
-@native
+@needs_compiler
 def test_gates_stay_finite_for_extreme_inputs() -> None:
     far = torch.tensor([[-1e30, -200.0, -90.0, -1e-30, 0.0, 1e-30, 90.0, 1e4]])
     layers = [nn.Linear(8, 8, bias=False) for _ in range(2)]

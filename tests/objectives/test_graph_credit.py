@@ -56,6 +56,12 @@ def values_of(state: Comparison) -> dict[str, float]:
     return {member.turns[0].text: member.value for member in state.members}
 
 
+def test_trajectories_without_state_keys_are_refused() -> None:
+    without = Group(0, (PLAYED.trajectories[0], replace(PLAYED.trajectories[1], state_keys=())))
+    with pytest.raises(ConfigError, match=r"Trajectory\.state_keys .* Driver\(keep_state_keys=True\)"):
+        RLOO(searched=GraphCredit()).comparisons(without)
+
+
 def test_values_go_around_circles() -> None:
     """b succeeds: V(B) = 1, so a is worth 0.9, and c, d, a, b succeeds after three more turns: 0.9^3."""
     objective = RLOO(searched=GraphCredit(MaxBackup(GAMMA), drop_uniform=False))

@@ -40,7 +40,7 @@ def test_values_stay_where_nothing_or_everything_was_followed() -> None:
 
 
 def test_what_was_followed_may_be_ever_so_unlikely() -> None:
-    """Its probability beside the others is 0 in float64."""
+    """The one followed response has probability 0 in float64."""
     logits, followed = torch.tensor([-800.0, -10.0], dtype=torch.float64), torch.tensor([True, False])
     q = completed(torch.tensor([0.7, 0.2], dtype=torch.float64), followed, logits)
     assert q.tolist() == [0.7, 0.7]

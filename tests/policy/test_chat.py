@@ -178,7 +178,7 @@ def test_observations_are_no_targets_under_a_rewriting_template():
         if name not in REWRITING:
             check_template(watching, ChatTemplate(tokenizer))
             continue
-        with pytest.raises(ConfigError, match=r"observations is 'ObservationLoss': the chat template .* anew"):
+        with pytest.raises(ConfigError, match=r"observations is 'ObservationLoss': the chat template .* earlier turns"):
             check_template(watching, ChatTemplate(tokenizer))
 
 

@@ -59,7 +59,7 @@ def test_sampling_ends_with_an_object_that_is_never_stopped() -> None:
 
 
 def goes_back(interval: float, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether free memory goes back when so many seconds have passed; before, it does not."""
+    """True if free memory is returned once `interval` seconds have passed; it never is before."""
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     heap = HeapTrimmer()

@@ -1,13 +1,14 @@
 """Agent, data module and Trainer built in Python, where no command line has linked or checked arguments."""
 
 from collections.abc import Callable
+from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO
+from tsr_lightning.objectives import GRPO, GraphCredit, MaxBackup, Objective
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.search.plan import Plan, Uniform
@@ -25,9 +26,11 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     monkeypatch.setattr(Policy, "__init__", build)
 
-    def run(plan: Plan, temperature: float) -> None:
-        agent = Agent(PolicySpec("embedded/sokoban"), GRPO(), temperature=temperature)
-        data = RolloutDataModule("tsr/Sokoban-v0", plan=plan, sampling=Sampling(temperature=0.7))
+    def run(plan: Plan, temperature: float, objective: Objective | None = None, **settings: Any) -> None:
+        agent = Agent(PolicySpec("embedded/sokoban"), objective or GRPO(), temperature=temperature)
+        data = RolloutDataModule(
+            **{"env": "tsr/Sokoban-v0", "plan": plan, "sampling": Sampling(temperature=0.7), **settings}
+        )
         trainer = pl.Trainer(
             accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False
         )
@@ -44,3 +47,10 @@ def test_a_temperature_other_than_that_of_sampling_is_refused(fit: Callable[...,
 def test_a_plan_that_the_objective_cannot_learn_from_is_refused(fit: Callable[..., None]):
     with pytest.raises(ConfigError, match=r"Expert are no samples of the policy"):
         fit(Uniform(Expert(), 8), temperature=0.7)
+
+
+@pytest.mark.parametrize("in_processes", [False, True])
+def test_the_best_outcome_under_chance_is_refused(fit: Callable[..., None], in_processes: bool):
+    graph = GRPO(searched=GraphCredit(MaxBackup()))
+    with pytest.raises(ConfigError, match="GraphCredit has a MaxBackup, and equal actions in one state of"):
+        fit(Uniform(Sample(), 8), 0.7, graph, env="tsr/FrozenLake-v0", env_processes=in_processes)

@@ -209,7 +209,7 @@ def marked(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def repaired_at_first(task: Task) -> float:
-    """What the untouched folder is graded."""
+    """The share of repaired tests in the untouched folder."""
     return task.grader(open_bubblewrap(os.getpid()), task.folder).repaired
 
 

@@ -1,4 +1,4 @@
-"""Operators of a Llama-style layer beside attention, over N rows of packed tokens, and of sampling."""
+"""Operators in PyTorch: those of a Llama-style layer without its attention, over N packed tokens, and of sampling."""
 
 import torch
 from torch import Tensor, nn

@@ -50,10 +50,10 @@ class StateGraph:
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], takes_best: bool) -> "StateGraph":
-        """Of trajectories of one instance that have `state_keys`.
+        """The graph of one instance's trajectories.
 
         Raises:
-            ConfigError: they have none.
+            ConfigError: a trajectory has no `state_keys`.
         """
         remedy = "the graph needs the key of every state, so collect them with Driver(keep_state_keys=True)"
         for each in trajectories:

@@ -211,7 +211,7 @@ class RolloutDataModule(LightningDataModule):
 
     @property
     def strategies(self) -> list[Strategy]:
-        """Those of the rollouts, then those of the evaluations that search."""
+        """The strategies of the rollouts, then of the evaluations that search."""
         return [*self.plan.strategies, *(protocol.search for protocol in self.evaluations if protocol.search)]
 
     @cached_property

@@ -93,13 +93,13 @@ def check_observations(objective: Objective, context: Context) -> None:
 
 
 def check_template(objective: Objective, template: ChatTemplate) -> None:
-    """Refuses a term on observations under a template that writes earlier turns anew."""
+    """Refuses a term on observations under a template that changes earlier turns."""
     remedy = (
-        "the chat template of model.policy.model writes earlier turns anew, so that no prompt goes on from a response "
-        "and its observation; set it to null, or use another model"
+        "the chat template of model.policy.model changes earlier turns, so that no prompt continues a response and its "
+        "observation; set it to null, or use another model"
     )
-    goes_on = template.is_prefix_preserving or not objective.needs.observations
-    require(goes_on, "model.objective.init_args.observations", "ObservationLoss", remedy)
+    continues = template.is_prefix_preserving or not objective.needs.observations
+    require(continues, "model.objective.init_args.observations", "ObservationLoss", remedy)
 
 
 _CONVERTING = {"bf16-true", "16-true", "transformer-engine", "transformer-engine-float16"}

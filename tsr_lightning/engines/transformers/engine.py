@@ -268,7 +268,7 @@ class TransformersEngine:
             removed = [removed_parts(state.data.ids, state.data.excluded) for state in part]
             logits = self.model.logits(hidden)
             operators = packed_forward.kernels_of(self.model.causal_lm).operators(logits)
-            tokens, logprobs = sample(logits, rows, draws, temperature, removed, operators)
+            tokens, logprobs = sample(logits, rows, draws, temperature, operators, removed)
             for state, token, logprob in zip(part, tokens, logprobs, strict=True):
                 state.data.ids.append(token)
                 state.data.logprobs.append(logprob)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from tsr_lightning.engines.base import Response
 from tsr_lightning.modeling.kernels import Operators
-from tsr_lightning.modeling.torch_operators import TorchOperators
 
 _LEAST = 1e-6  # of the probability of a token's alternatives; with less, rounding would decide
 
@@ -26,8 +25,8 @@ def sample(
     rows: NDArray[np.int64],
     uniforms: NDArray[np.float64],
     temperature: float,
+    operators: Operators,
     removed: Sequence[Mapping[int, float]] = (),
-    operators: Operators = TorchOperators(),  # noqa: B008  (without state)
 ) -> tuple[list[int], list[float]]:
     """Tokens and their log-probabilities.
 
@@ -36,9 +35,9 @@ def sample(
         rows: [N] the row of logits for each sample.
         uniforms: [N] in [0, 1).
         temperature: of the softmax; 0 takes the most likely token, and removes nothing.
+        operators: sum over the vocabulary.
         removed: [N] by token, the part of its probability that is not sampled from (`removed_parts`); or nothing. The
             log-probabilities are those without it.
-        operators: sum over the vocabulary.
     """
     blocks = _Blocks.of(logits, temperature or 1.0, operators)
     row = torch.from_numpy(rows).to(logits.device)
@@ -53,7 +52,7 @@ def sample(
 
 @dataclass(frozen=True)
 class _Blocks:
-    """A vocabulary in B blocks of K tokens. The most likely token's weight is 1."""
+    """The vocabulary in B blocks of K tokens. A weight is a probability relative to the most likely token's."""
 
     logits: Tensor  # [U, V]
     temperature: float
@@ -73,7 +72,7 @@ class _Blocks:
         return below if self.temperature == 1 else below / self.temperature
 
     def weights(self, rows: Tensor, blocks: Tensor) -> Tensor:
-        """Those of the tokens of blocks [N], in float64: [N, K], with zeros beyond the vocabulary."""
+        """The tokens' weights in blocks [N]: [N, K] float64, zero beyond the vocabulary."""
         tokens = blocks[:, None] * self.size + torch.arange(self.size, device=blocks.device)
         inside, last = tokens < self.logits.shape[1], self.logits.shape[1] - 1
         return self.scaled(rows[:, None], tokens.clamp(max=last)).exp_().double() * inside

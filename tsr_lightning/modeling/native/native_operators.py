@@ -1,5 +1,5 @@
-"""A Llama-style layer beside attention, on a CPU: products by oneDNN; norms, rotations and gates by layers.c, and sums
-over the vocabulary by sampling.c.
+"""Operators on a CPU: linear layers by oneDNN; norms, rotary embeddings and gates by layers.c; sums over the vocabulary
+by sampling.c.
 
 PyTorch uses oneDNN for bfloat16 and for compiled graphs, and MKL otherwise, which in float32 is a seventh slower on
 processors that are not Intel's. Gates and additions are fused with the product before them.

@@ -7,6 +7,6 @@ from torch.autograd import profiler
 
 
 def recorded(name: str) -> AbstractContextManager[Any]:
-    """Within it a profiler lists a kernel among PyTorch's operators. Without a profiler it does nothing, which takes a
-    tenth of the time of a record: as much as a norm of a few rows."""
+    """A context in which a profiler lists a kernel among PyTorch's operators. It does nothing without a profiler, since
+    a record takes as long as the norm of a few rows."""
     return profiler.record_function(f"native::{name}") if profiler._is_profiler_enabled else nullcontext()
