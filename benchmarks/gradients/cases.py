@@ -22,6 +22,7 @@ from tsr_lightning.objectives import (
     MaxBackup,
     MeanBackup,
     Objective,
+    OptimalBaseline,
     PolicyGradient,
     SearchedCredit,
     TreeCredit,
@@ -120,6 +121,12 @@ CASES = [
     Case("Dr. GRPO", "plain samples", DrGRPO(**FREE), RETURN),
     Case("PPO, exact critic, not whitened", "plain samples", PPO(whiten=False, **FREE), RETURN),
     Case("ReMax, summed", BESIDE_GREEDY, PolicyGradient(GreedyBaseline(), aggregation=SUM, **FREE), RETURN),
+    Case(
+        "OPO, summed",
+        "plain samples",
+        PolicyGradient(OptimalBaseline(), aggregation=SUM, **FREE),
+        "the return, long episodes weighed less",
+    ),
     Case("RLOO as shipped (`SequenceMean`)", "plain samples", RLOO(**FREE), LENGTH),
     Case("GRPO, summed", "plain samples", GRPO(aggregation=SUM, **FREE), "the return, rare outcomes weighed more"),
     Case("GRPO as shipped", "plain samples", GRPO(**FREE), "both of the above"),
@@ -213,10 +220,14 @@ CASES = [
         if backup is MEAN or not whole_key
     ),
 ]
+GROWN = ("entropy expansion", "entropy rise", "adaptive tree")
 IN_STEPS = [
     case
     for case in CASES
-    if case.target == RETURN or "graph credit" in case.credit or case.credit.endswith(("Policy", "Weights"))
+    if case.target == RETURN
+    or case.search in GROWN
+    or case.credit.startswith(("graph credit", "OPO"))
+    or case.credit.endswith(("Policy", "Weights"))
 ]
 
 

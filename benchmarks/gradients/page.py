@@ -70,9 +70,10 @@ A step divides by the weights of its own states and not by the expected ones, so
 many groups is not in a step of few. Here a step has 4 or 16 groups: searches with their trees, or groups of four plain
 samples. The *bias* is as above, and the *noise* is the root of the summed variances of the step, in units of the part
 along the exact gradient: at 1 a step is as much noise as signal. Both are exact: the expectation of the quotient is an
-integral over its divisor, taken numerically. Only credit on plain samples whose divisor is constant (RLOO, Dr. GRPO
-and ReMax here) is unbiased in every step. With one vine a step the bias of tree credit is 6.5 and 3.6%; on another task
-it was 5.6% with four.
+integral over its divisor, taken numerically. Only credit on plain samples whose divisor is constant and whose
+baseline leaves out a trajectory's own return is unbiased in every step (RLOO and ReMax; what is left of the own return
+under Dr. GRPO is a step size). With one vine a step the bias of tree credit is 6.5 and 3.6%; on another task it was
+5.6% with four. Searches that grow trees weigh states anew: their bias does not fall with the size of the step.
 
 """
 
@@ -93,7 +94,8 @@ visits s. Comparing n responses drawn in s, leave-one-out, gives g(s) in expecta
    entropy expansion's those of which the policy is unsure. Best-of-N expands only the first. An adaptive tree weighs
    states by its score too, and has little noise a turn, since what it draws is compared at every turn.
 3. **Centring** shrinks by (n − 1) / n without leave-one-out. That is a step size where n is constant, and a bias where
-   equal states were merged. Dividing by the deviation weighs states, and outcomes within one, anew.
+   equal states were merged. OPO's baseline shrinks long episodes more, since it weighs returns by length. Dividing by
+   the deviation weighs states, and outcomes within one, anew.
 
 Graph credit pools what was found after all paths through an equal state, so its noise at equal turns is among the
 lowest of this page. Three things bias it. A state in which a single response was drawn is compared with nothing, so

@@ -118,13 +118,8 @@ def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None
 FAULTS = {"flipped sign": scaled(-1.0), "zero advantage": scaled(0.0), "shifted mask": shifted_mask}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, id=kind.__name__, marks=pytest.mark.slow if kind is GRPO else pytest.mark.exhaustive)
-        for kind in PRESETS
-    ],
-)
+@pytest.mark.exhaustive  # tests/rollout/test_faults.py and tests/training/test_learning.py train GRPO and PPO
+@pytest.mark.parametrize("kind", PRESETS, ids=lambda kind: kind.__name__)
 def test_success_rises_above_0_75(kind: type[Objective]):
     assert success_rate(kind, epochs_of(kind)) > LEARNT
 
