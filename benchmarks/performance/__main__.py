@@ -6,6 +6,8 @@ Rivals with environments of their own take part where their interpreter is given
     vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
     python -m venv trl && trl/bin/pip install torch==2.13.0 && trl/bin/pip install trl==1.16.0 gymnasium
     python -m benchmarks.performance --vllm vllm/bin/python --trl trl/bin/python
+    python -m venv agile && agile/bin/pip install torch==2.13.0 && agile/bin/pip install "agilerl[cpu-llm]==2.58.0"
+    python -m benchmarks.performance --agilerl agile/bin/python --kinds adapted
     python -m venv llama && llama/bin/pip install torch==2.13.0 transformers gymnasium gguf cyllama==0.2.18
     python -m benchmarks.performance --smollm2 --groups 1 --prompt 64 --tokens 12 48 128 --continuous --laps 3
 """
@@ -36,6 +38,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="small sizes, two laps")
     parser.add_argument("--vllm", default=None, metavar="PYTHON", help="interpreter of an environment with vLLM")
     parser.add_argument("--trl", default=None, metavar="PYTHON", help="interpreter of an environment with TRL")
+    parser.add_argument("--agilerl", default=None, metavar="PYTHON", help="interpreter of an environment with AgileRL")
     parser.add_argument("--llama-cpp", default=None, metavar="PYTHON", help="interpreter of an environment with it")
     parser.add_argument("--without-generate", action="store_true", help="which takes most of a full run's hours")
     parser.add_argument("--continuous", action="store_true", help="transformers' continuous batching takes part too")
@@ -53,7 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/performance"), help="folder of the tables")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    invited = Invited(args.vllm, args.trl, args.llama_cpp, not args.without_generate, args.continuous)
+    invited = Invited(args.vllm, args.trl, args.agilerl, args.llama_cpp, not args.without_generate, args.continuous)
     for name, given in (("vLLM", args.vllm), ("TRL", args.trl)):
         if given is None:
             print(f"{name} is left out: give --{name.lower()} the interpreter of an environment that has it")

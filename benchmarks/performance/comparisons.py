@@ -11,15 +11,8 @@ from benchmarks.performance.floor import measured
 from benchmarks.performance.report import Measured, Ratio
 from benchmarks.performance.workload import Workload, make_model
 
-OURS, OURS_WHOLE, GENERATE, CONTINUOUS, LLAMA_CPP, VLLM, TRL = (
-    "ours",
-    "ours, whole iteration",
-    "generate",
-    "continuous",
-    "llama.cpp",
-    "vllm",
-    "trl",
-)
+OURS, OURS_WHOLE, OURS_ADAPTER = "ours", "ours, whole iteration", "ours, whole iteration with LoRA"
+GENERATE, CONTINUOUS, LLAMA_CPP, VLLM, TRL, AGILERL = "generate", "continuous", "llama.cpp", "vllm", "trl", "agilerl"
 SHORT = Workload(groups=4, members=4, turns=3, prompt_tokens=100, response_tokens=8)
 BOUNDS = {GENERATE: 5.0, CONTINUOUS: 1.5, LLAMA_CPP: 1.0, VLLM: 1.5, TRL: 5.0}  # how many times faster than each
 
@@ -31,6 +24,7 @@ class Invited:
     Args:
         vllm: the interpreter of an environment that has it; null leaves it out.
         trl: the same.
+        agilerl: the same.
         llama_cpp: the same.
         generate: whether transformers' `generate` does, which needs no environment of its own.
         continuous: whether its continuous batching does, which needs none either.
@@ -38,6 +32,7 @@ class Invited:
 
     vllm: str | None = None
     trl: str | None = None
+    agilerl: str | None = None
     llama_cpp: str | None = None
     generate: bool = True
     continuous: bool = False
@@ -106,7 +101,13 @@ def whole(work: Workload, rivals: Sequence[Participant], rules: Rules) -> Result
     return Results(iterations=tuple(records), ratios=_faster(records[0], records[1:]))
 
 
-KINDS = {kind.__name__: kind for kind in (searched, sampled, whole)}
+def adapted(work: Workload, rivals: Sequence[Participant], rules: Rules) -> Results:
+    """Rollout and update of an adapter together, which the issue asks nothing of."""
+    records = _timed([Participant(OURS_ADAPTER, work), *rivals], rules)
+    return Results(iterations=tuple(records), ratios=_faster(records[0], records[1:], bounded=False))
+
+
+KINDS = {kind.__name__: kind for kind in (searched, sampled, whole, adapted)}
 
 
 def full(work: Workload, invited: Invited) -> list[Comparison]:
@@ -117,8 +118,9 @@ def full(work: Workload, invited: Invited) -> list[Comparison]:
         comparisons.append(Comparison(searched, one, _rivals(one, invited)))
         comparisons += [Comparison(sampled, plain, rivals)] if (rivals := _rivals(plain, invited)) else []
     for one in (work, work.sampled()):
-        trl = _if_there(TRL, one, invited.trl)
+        trl, agilerl = _if_there(TRL, one, invited.trl), _if_there(AGILERL, one, invited.agilerl)
         comparisons += [Comparison(whole, one, trl)] if trl else []
+        comparisons += [Comparison(adapted, one, agilerl)] if agilerl else []
     return comparisons
 
 

@@ -127,7 +127,11 @@ def trainer_of(watch: Stopwatch, device: str = "cpu") -> Trainer:
 
 
 def take_part(line: Line, work: Workload, folder: Path) -> None:
-    """An epoch a lap. The first makes everything warm and is not counted."""
+    iterate(line, work, folder)
+
+
+def iterate(line: Line, work: Workload, folder: Path, adapter: LoRA | None = None) -> None:
+    """An epoch a lap, of an adapter or of all weights. The first makes everything warm and is not counted."""
     laps = iter(line)
     warm = False
 
@@ -140,4 +144,4 @@ def take_part(line: Line, work: Workload, folder: Path) -> None:
         warm = True
         return next(laps, None) is not None
 
-    trainer_of(Stopwatch(ended), work.device).fit(agent_of(work, folder), datamodule=data_of(work))
+    trainer_of(Stopwatch(ended), work.device).fit(agent_of(work, folder, adapter), datamodule=data_of(work))

@@ -20,7 +20,9 @@ MODULES = {
     "llama.cpp": "benchmarks.performance.rivals.llama_cpp",
     "vllm": "benchmarks.performance.rivals.vllm",
     "ours, whole iteration": "benchmarks.performance.iteration",
+    "ours, whole iteration with LoRA": "benchmarks.performance.adapter",
     "trl": "benchmarks.performance.rivals.trl",
+    "agilerl": "benchmarks.performance.rivals.agilerl",
 }
 
 

@@ -24,7 +24,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
-from tsr_lightning.trajectory import Turn, to_messages
+from tsr_lightning.trajectory import Trajectory, Turn, to_messages
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MINIBATCHES = 2  # optimizer steps of a whole iteration, for all who update
@@ -160,27 +160,33 @@ class Figures:
 
 
 def play(work: Workload, engine: Engine, tokenizer: PreTrainedTokenizerFast, lap: int = 0) -> Figures:
-    """Rolls out once. Each `lap` has instances and draws of its own, so that no cache knows them already."""
+    """Rolls out once, and counts."""
     recorder = Recorder(engine)
+    started = time.perf_counter()
+    played, costs = rolled_out(work, recorder, tokenizer, lap)
+    return Figures(time.perf_counter() - started, len(played), costs, grown(recorder.waves))
+
+
+def rolled_out(
+    work: Workload, engine: Engine, tokenizer: PreTrainedTokenizerFast, lap: int = 0
+) -> tuple[list[Trajectory], Costs]:
+    """Rolls out once. Each `lap` has instances and draws of its own, so that no cache knows them already."""
     envs, *workers = ([Pages(work.words, work.turns, work.wait)] for _ in range(1 + work.env_workers))
     driver = Driver(
         envs,
         Chat(tokenizer, work.context),
-        recorder,
+        engine,
         Sampling(1.0, work.response_tokens),
         TokenLimits(work.longest),
         concurrency=work.trajectories,
         workers=workers,
     )
-    tasks = _tasks(work, lap)
-    started = time.perf_counter()
-    played = driver.run(tasks)
-    seconds = time.perf_counter() - started
+    played = driver.run(_tasks(work, lap))
     lengths = {len(turn.response) for trajectory in played for turn in trajectory.turns}
     turns = {len(trajectory.turns) for trajectory in played}
     if lengths != {work.response_tokens} or turns != {work.turns}:
         raise RuntimeError(f"responses of {lengths} tokens in {turns} turns: not the work that was asked for")
-    return Figures(seconds, len(played), driver.costs, grown(recorder.waves))
+    return played, driver.costs
 
 
 def _tasks(work: Workload, lap: int) -> list[SearchTask]:

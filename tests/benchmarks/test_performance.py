@@ -273,7 +273,7 @@ def test_ratios() -> None:
 
 
 def test_the_full_plan_has_every_claim() -> None:
-    plan = comparisons.full(TINY, Invited("vllm/python", "trl/python", "llama/python"))
+    plan = comparisons.full(TINY, Invited("vllm/python", "trl/python", "agile/python", "llama/python"))
     found = {(c.kind.__name__, c.work.dtype, c.work.candidates, tuple(r.name for r in c.rivals)) for c in plan}
     assert found == {
         ("searched", "float32", 4, ("generate", "llama.cpp", "vllm")),
@@ -282,6 +282,8 @@ def test_the_full_plan_has_every_claim() -> None:
         ("sampled", "bfloat16", 1, ("llama.cpp", "vllm")),
         ("whole", "float32", 4, ("trl",)),
         ("whole", "float32", 1, ("trl",)),
+        ("adapted", "float32", 4, ("agilerl",)),
+        ("adapted", "float32", 1, ("agilerl",)),
     }
     alone = comparisons.full(TINY, Invited())
     assert {r.name for c in alone for r in c.rivals} == {"generate"}
@@ -398,8 +400,9 @@ def test_participants_take_turns_in_processes_of_their_own(tmp_path: Path) -> No
 
 
 @pytest.mark.exhaustive  # the benchmark of GPUs measures one in every suite
-def test_a_whole_iteration_is_measured_in_its_phases(tmp_path: Path) -> None:
-    results = Comparison(comparisons.whole, TINY.sampled(), ()).run(Rules(laps=2, threads=1, log=tmp_path))
+@pytest.mark.parametrize("kind", ["whole", "adapted"])
+def test_a_whole_iteration_is_measured_in_its_phases(kind: str, tmp_path: Path) -> None:
+    results = Comparison(comparisons.KINDS[kind], TINY.sampled(), ()).run(Rules(laps=2, threads=1, log=tmp_path))
     [ours] = results.iterations
     for lap in ours.laps:
         assert lap["seconds"] == pytest.approx(lap["seconds_rollout"] + lap["seconds_update"])

@@ -11,23 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
-from transformers import (
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.performance.line import Line
-from benchmarks.performance.rivals.generate import GenerateEngine, tuned
+from benchmarks.performance.rivals.generate import GenerateEngine, load_plain, tuned
+from benchmarks.performance.rivals.rows import fastest_micro_batch, row_of
 from benchmarks.performance.workload import (
     CLIP_NORM,
-    DTYPES,
     LEARNING_RATE,
     MINIBATCHES,
     Workload,
@@ -41,10 +33,8 @@ from tsr_lightning.policy.chat import Chat
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
 from tsr_lightning.search.simulator import TokenLimits
-from tsr_lightning.trajectory import Trajectory
 
 PROMPTS = 10_000  # more than will be asked for
-MICRO_BATCHES = (2, 4, 8, 16)  # rows of one forward and backward pass, of which the fastest is taken
 
 
 @dataclass
@@ -79,27 +69,15 @@ class Rollouts:
         played = driver.run(tasks)
         trainer.model.train()
         self.costs = driver.costs
-        rows = [_row(trajectory) for trajectory in played]
+        rows = [row_of(trajectory) for trajectory in played]
         self.seconds = time.perf_counter() - started
         return {
-            "prompt_ids": [prompt for prompt, _, _ in rows],
-            "completion_ids": [completion for _, completion, _ in rows],
-            "env_mask": [mask for _, _, mask in rows],
+            "prompt_ids": [row.prompt for row in rows],
+            "completion_ids": [row.completion for row in rows],
+            "env_mask": [row.mask for row in rows],
             "logprobs": None,
             "total": [trajectory.episode_return for trajectory in played],
         }
-
-
-def _row(trajectory: Trajectory) -> tuple[list[int], list[int], list[int]]:
-    """The first prompt, all that came after it, and 1 where that was sampled."""
-    first, *_ = trajectory.turns
-    ids: list[int] = list(first.prompt)
-    mask: list[int] = []
-    for turn in trajectory.turns:
-        fresh = turn.prompt[len(ids) :]
-        ids += [*fresh, *turn.response]
-        mask += [0] * len(fresh) + [1] * len(turn.response)
-    return list(first.prompt), ids[len(first.prompt) :], mask
 
 
 class Laps(TrainerCallback):
@@ -139,11 +117,11 @@ def take_part(line: Line, work: Workload, folder: Path) -> None:
     if work.past_turns is not None:
         raise ValueError("TRL trains a trajectory as one row, so only the full context is the same work")
     tokenizer = tokenizer_of(folder)
-    model = _load(folder, work.dtype).to(work.device)
+    model = load_plain(folder, work.dtype, work.device)
     assert isinstance(tokenizer.pad_token_id, int)
-    engine = GenerateEngine(model.eval(), tokenizer.pad_token_id)
+    engine = GenerateEngine(model, tokenizer.pad_token_id)
     tuned(engine, work)
-    micro = _fastest_micro_batch(model, work)
+    micro = fastest_micro_batch(model, work)
     minibatch = work.trajectories // MINIBATCHES
     settings = f"{engine.rows} rows a call of generate, micro-batches of {micro}, {MINIBATCHES} optimizer steps"
     rollouts = Rollouts(work, engine, Chat(tokenizer, work.context))
@@ -192,28 +170,3 @@ def _config(work: Workload, micro: int, accumulated: int, scratch: str) -> GRPOC
 
 def _returns(prompts: Sequence[Any], completions: Sequence[Any], total: Sequence[float], **others: Any) -> list[float]:
     return list(total)
-
-
-def _load(folder: Path, dtype: str) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
-
-
-def _fastest_micro_batch(model: PreTrainedModel, work: Workload) -> int:
-    """By a forward and backward pass over rows as long as the trajectories; it has to divide a minibatch."""
-    minibatch = work.trajectories // MINIBATCHES
-    model.train()
-    tried: dict[int, float] = {}
-    for rows in MICRO_BATCHES:
-        if rows > minibatch or minibatch % rows:
-            continue
-        ids = torch.zeros(rows, work.longest, dtype=torch.int64, device=work.device)
-        started = time.perf_counter()
-        try:
-            for _ in range(2):
-                model(input_ids=ids, labels=ids).loss.backward()
-            model.lm_head.weight.grad.sum().item()  # waits for a GPU
-        except torch.OutOfMemoryError:
-            break
-        tried[rows] = (time.perf_counter() - started) / rows
-        model.zero_grad()
-    return min(tried, key=lambda rows: tried[rows], default=1)
