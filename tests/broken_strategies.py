@@ -140,13 +140,12 @@ class NeverEnds(Strategy):
 
 
 @dataclass(frozen=True)
-class NeverEndsWithoutNodes(Strategy):
+class ExpandsNothing(Strategy):
     traits = SAMPLES
 
     def __call__(self, root: Node) -> Search:
         leaf = yield from Sample()(root)
-        while not leaf.driver.children:
-            yield Expand([], 1)
+        yield Expand([], 1)
         return leaf
 
 

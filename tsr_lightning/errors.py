@@ -9,6 +9,7 @@ from pathlib import Path
 _LIBRARIES = (
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
     f"{Path(__file__).parent}{os.sep}",  # this package
+    "<",  # code that was generated, such as a dataclass's
 )
 
 

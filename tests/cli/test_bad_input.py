@@ -122,6 +122,19 @@ CASES = {
         r"legal_actions to look for it with: add that method, or use MeanBackup",
         SILENT,
     ),
+    "the best of what lists no action": Case(
+        (
+            *("--data.env", "mute_env:Mute-v0", "--data.env_kwargs", "null"),
+            *(*GRAPH, "--model.objective.init_args.searched.init_args.backup", "MaxBackup"),
+        ),
+        r"GraphCredit has a MaxBackup, which takes luck for skill where there is chance, and legal_actions of Mute-v0 "
+        r"lists none to look for it with: let it return them, or use MeanBackup",
+        {
+            "mute_env.py": "import gymnasium\nfrom tests.corridor import Corridor\n\n\n"
+            "class Mute(Corridor):\n    def legal_actions(self):\n        return []\n\n\n"
+            "gymnasium.register('Mute-v0', Mute)\n"
+        },
+    ),
     "credit by a state key that says too little": Case(
         (*GRAPH, "--data.env", "coarse_env:Coarse-v0", "--data.env_kwargs", "null"),
         r"GraphCredit takes states with equal keys for one, and Coarse-v0 breaks the contract: state_key: it is equal "

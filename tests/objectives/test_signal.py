@@ -14,15 +14,17 @@ from tsr_lightning.objectives import (
     RAFT,
     SFT,
     Discount,
+    GreedyBaseline,
     GroupNormalised,
     ImitateSuccesses,
+    K1Reward,
     LinearSchedule,
     Objective,
     OverlongPenalty,
     ReinforcePlusPlus,
     Supervised,
 )
-from tsr_lightning.objectives.signal import Compared, compared_returns, has_signal
+from tsr_lightning.objectives.signal import Compared, compared_returns, has_signal, outcomes_teach
 from tsr_lightning.trajectory import Ended, Origin, Trajectory
 
 OBJECTIVES = [
@@ -113,3 +115,12 @@ def valued(trajectory: Trajectory) -> Estimates:
 def test_all_of_a_masked_group_has_no_signal_under_any_baseline(objective: Objective):
     cut = [trajectory_of([(2, 0.0)], ended=Ended.TOKEN_LIMIT) for _ in range(3)]
     assert not has_signal(group_of(*cut), replace(objective, mask_truncated=True))
+
+
+def test_equal_samples_teach_where_greedy_play_fares_otherwise():
+    """Their advantage is -1, also where a penalty in the rewards asks for a look at outcomes."""
+    samples = [trajectory_of([(2, 0.0)]), trajectory_of([(2, 0.0)])]
+    better, equal = (trajectory_of([(2, reward)], origin=Origin.GREEDY) for reward in (1.0, 0.0))
+    objective = GRPO(advantage=GreedyBaseline(), kl=K1Reward(0.001))
+    assert outcomes_teach([group_of(*samples, better), group_of(*samples, equal)], objective) == [True, False]
+    assert outcomes_teach([group_of(*samples)], objective) == [False]  # it lost its greedy play

@@ -12,6 +12,7 @@ from tsr_lightning.objectives import (
     ImprovedPolicy,
     LeaveOneOut,
     MaxBackup,
+    RolloutScaled,
     TreeCredit,
 )
 from tsr_lightning.objectives.rehearsal import rehearse
@@ -100,6 +101,10 @@ def test_a_target_passes_the_rehearsal(target: CandidateTarget) -> None:
 def test_a_division_by_the_deviation_is_refused_beside_a_target() -> None:
     with pytest.raises(ConfigError, match=r"GRPO\.advantage is 'GroupNormalised': TreeCredit\.target .* use DrGRPO"):
         GRPO(searched=TreeCredit(target=ImprovedPolicy()))
+    with pytest.raises(ConfigError, match=r"GRPO\.advantage is 'RolloutScaled': TreeCredit\.target .* use DrGRPO"):
+        GRPO(searched=TreeCredit(target=ImprovedPolicy()), advantage=RolloutScaled())
+    with pytest.raises(ConfigError, match=r"DrGRPO\.whiten is True: TreeCredit\.target .* which whitening undoes"):
+        DrGRPO(searched=TreeCredit(target=ImprovedPolicy()), whiten=True)
     GRPO(searched=TreeCredit())
     GRPO(searched=TreeCredit(target=ImprovedPolicy()), advantage=LeaveOneOut())
 

@@ -5,8 +5,19 @@ from pathlib import Path
 import pytest
 from commands import in_folder, tsr
 
-from tsr_lightning import ActorSpec, EnvFactory, EvalProtocol, HeldOut, Policy, PolicySpec, RunError, evaluate
+from tsr_lightning import (
+    ActorSpec,
+    ConfigError,
+    EnvFactory,
+    EvalProtocol,
+    HeldOut,
+    Policy,
+    PolicySpec,
+    RunError,
+    evaluate,
+)
 from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.search.adaptive_tree import AdaptiveTree
 
 LAKE = EnvFactory.of("tsr/FrozenLake-v0", {"prompt_style": "bare"})
 HELD_OUT = HeldOut(6)
@@ -61,3 +72,9 @@ def test_figures_are_those_of_a_validation(tmp_path: Path):
     assert float(figures["val/sampled/return"]) == pytest.approx(result.mean_return)
     assert float(figures["val/sampled/valid_actions"]) == pytest.approx(result.valid_actions)
     assert float(figures["val/sampled/pass@2"]) == pytest.approx(result.pass_at(2))
+
+
+def test_a_search_by_a_score_that_only_rollouts_teach_is_refused() -> None:
+    sentence = r"data\.evaluations\.mine\.search\.scorer is 'ProcessScore': it learns from the rollouts of data\.plan"
+    with pytest.raises(ConfigError, match=sentence):
+        evaluate("embedded/frozen_lake", LAKE, EvalProtocol("mine", search=AdaptiveTree()))

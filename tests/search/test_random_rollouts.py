@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import Walk, driver, tasks
-from tsr_lightning.envs.base import HasRandomPlay
+from tsr_lightning.envs.base import EnvRaised, HasRandomPlay
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.process import process_env
@@ -13,8 +13,10 @@ from tsr_lightning.envs.random_play import check_random_play, play_randomly
 from tsr_lightning.envs.sokoban import SokobanEnv
 from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.objectives.backups import bounded_score
 from tsr_lightning.rng import Key
 from tsr_lightning.search.random_rollouts import BestSuccess, MeanSuccess, RandomRollouts, RolloutValue, ShareSolved
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.scorers import EnvironmentScore, WeightedSum
 from tsr_lightning.search.strategies import Beam
 
@@ -116,6 +118,45 @@ def test_equal_states_of_a_search_are_scored_once_and_alike() -> None:
     assert run.costs.seconds_environment > 0
 
 
+class Unplayable(Walk):
+    """Fails where random play begins in one of its states."""
+
+    def play_randomly(self, keys: list[Key], horizon: int, /) -> list[int | None]:
+        if self.place == 3:
+            raise EnvRaised("no play from here")
+        return [3] * len(keys)
+
+
+def test_a_state_from_which_play_fails_is_lost_and_has_no_value() -> None:
+    beam = Beam(2, 4, RandomRollouts(rollouts=2, value=MeanSuccess(0.5)))
+    whole, failing = (driver(env, keep_tree=True, retry=Retrying(0)) for env in (Walk(), Unplayable()))
+    lost, found = whole.survivors(tasks(beam, 40)), [one for one in failing.survivors(tasks(beam, 40)) if one]
+    assert None not in lost
+    assert whole.costs.candidates_lost == 0
+    assert 20 < len(found) <= 40 - failing.costs.trajectories_lost
+    assert failing.costs.candidates_lost > 10
+    open_ones = [each for one in found for each in one.tree if each.score is not None and not each.done]
+    assert len(open_ones) > 100
+    assert {bounded_score(each) for each in open_ones} == {0.125}  # and no 0 of a state that was not played
+
+
+class ReadsItself(SokobanEnv):
+    """Its turns read the environment's own state, which is the one that a turn is played in."""
+
+    def play(self, state: Any, actions: tuple[str, ...], noise: Any) -> Any:
+        return super().play(self.state, actions, noise)
+
+
+def test_a_task_may_play_from_its_own_state() -> None:
+    found = []
+    for kind in (SokobanEnv, ReadsItself):
+        env = kind(min_solution=2, max_solution=4)
+        env.reset(seed=1)
+        found.append(env.play_randomly(KEYS, 40))
+    assert found[0] == found[1]
+    assert any(found[0])
+
+
 def test_searches_side_by_side_draw_what_each_draws_alone() -> None:
     beam = Beam(1, 4, RandomRollouts(rollouts=5, horizon=20))
     together = driver(concurrency=256).run(tasks(beam, 8))
@@ -134,6 +175,13 @@ class Blind:
     """Lists no actions."""
 
 
+class Silent(Walk):
+    """Has a list of actions that is empty."""
+
+    def legal_actions(self) -> list[str]:
+        return []
+
+
 class OwnNoise(Walk):
     """Slips as a generator of its own says, which no reseed sets."""
 
@@ -150,6 +198,8 @@ def test_what_cannot_be_played_is_refused() -> None:
         ConfigError, match="RandomRollouts plays random legal actions, and Blind does not list any: add"
     ):
         RandomRollouts().check(Blind())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="plays random legal actions, and Silent lists none in its first state"):
+        RandomRollouts().check(Silent())
     with pytest.raises(ConfigError, match=r"draws of its own, and .* ended differently: let reseed set all chance"):
         RandomRollouts().check(OwnNoise(slip=0.5))
     check_random_play(Walk(slip=0.5), "RandomRollouts")

@@ -5,7 +5,7 @@ import itertools
 import random
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.first_improvement import FirstImprovement
 from tsr_lightning.search.progress import Progress
-from tsr_lightning.search.scorers import CriticValue, ReturnSoFar
+from tsr_lightning.search.scorers import CriticValue, EnvironmentScore, ReturnSoFar, WeightedSum
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, RandomActions, Sample, Strategy
-from tsr_lightning.search.tree import DriverState, Node, Snapshot, best, distinct
+from tsr_lightning.search.traits import Traits
+from tsr_lightning.search.tree import DriverState, Expand, Node, Snapshot, best, distinct
 from tsr_lightning.trajectory import Ended, Message, Origin
 
 UNLIMITED = TokenLimits(1000)
@@ -411,3 +412,36 @@ def test_further_searches_add_to_what_has_ended():
     assert (after.done, after.total, after.costs.waves) == (7, 8, 3)
     assert after.spent == (6 + 0.75 * 2) / 8  # six whole searches and three quarters of two
     assert after.seconds > 0
+
+
+@dataclass(frozen=True)
+class Weighed(Beam):
+    """A beam whose traits make their scorer anew whenever they are read."""
+
+    weight: float = 1.0
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, scored_by=WeightedSum([EnvironmentScore()], [self.weight]))
+
+
+def test_a_scorer_that_is_made_anew_scores_its_own_nodes() -> None:
+    for _ in range(20):  # whether an object takes the place of another is chance
+        own = [
+            replace(task, strategy=Weighed(2, 2, weight=(1.0, -1.0, 2.0)[task.member % 3])) for task in tasks(Beam())
+        ]
+        for task, found in zip(own, driver(keep_tree=True).run(own), strict=True):
+            assert {each.score for each in found.tree} == {
+                each.env_score * task.strategy.weight for each in found.tree if each.env_score is not None
+            }
+
+
+def test_a_request_for_nothing_or_of_a_node_twice_is_refused() -> None:
+    node: Node = Node(Snapshot(None, (), 0, 3), DriverState(Key(0)))
+    for nodes, count, sentence in (
+        ([], 1, "1 responses to each of 0 nodes; at least 1"),
+        ([node], 0, "0 responses to each of 1 nodes; at least 1"),
+        ([node, node], 2, "names a node twice, whose responses would be equal"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            Expand(nodes, count)

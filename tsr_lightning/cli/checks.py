@@ -119,10 +119,7 @@ def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:
                 "trains none: use EnvironmentScore, or the objective PPO"
             )
     for protocol in data.evaluations:
-        scorer = protocol.search.traits.scored_by if protocol.search else None
-        remedy = "it learns from the rollouts of data.plan, and knows nothing in an evaluation; use another scorer"
-        learns = scorer is not None and bool(scorer.learners)
-        require(not learns, f"data.evaluations.{protocol.name}.search.scorer", type(scorer).__name__, remedy)
+        protocol.check()
     check_environments(agent.objective, data.strategies, data.environments)
 
 

@@ -37,6 +37,11 @@ def check_random_play(env: Branchable, user: str) -> None:
     sequences, length = _CHECKED
     final(Call(env, "reset", 0), lambda: env.reset(seed=0))
     state = final(Call(env, "get_state", 0), env.get_state)
+    if not final(Call(env, "legal_actions", 0), env.legal_actions):
+        raise ConfigError(
+            f"{user} plays random legal actions, and {name} lists none in its first state: let legal_actions return "
+            "them, or use EnvironmentScore"
+        )
     for number in range(sequences):
         trace = partial(_trace, env, state, Key(0).fold_in("random play", number), length)
         if final(Call(env, "step", 0), trace) != final(Call(env, "step", 0), trace):

@@ -114,7 +114,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         self.observation_space = AnyText(_LONGEST_OBSERVATION, min_length=0, charset=CHARSET)
         self.action_space = spaces.Text(_LONGEST_RESPONSE, min_length=0, charset=CHARSET)
         self._episode: Episode[StateT] | None = None
-        self._map: PlaceMap[StateT] = PlaceMap(self._legal_in, self.play, self.most_places)
+        self._map: PlaceMap[StateT] = PlaceMap(self._legal_in, self._play_in, self.most_places)
 
     # What a task defines
 
@@ -228,6 +228,11 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         assert isinstance(self, HasLegalActions)
         self._episode = Episode(state, Key(0))
         return [self.read(response, 1).actions for response in self.legal_actions()]
+
+    def _play_in(self, state: StateT, actions: tuple[str, ...], noise: Draws) -> TurnResult[StateT]:
+        """A turn in a state with the whole budget left."""
+        self._episode = Episode(state, noise.key, noise.count)
+        return self.play(state, actions, noise)
 
     def _shown(self, result: TurnResult[StateT]) -> tuple[str, dict[str, Any]]:
         """The observation and info of the current turn."""

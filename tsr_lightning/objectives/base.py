@@ -132,7 +132,7 @@ class Objective(ABC):
     def has_advantages_without_outcomes(self) -> bool:
         """True if advantages can differ from 0 where all returns are equal: by a critic's errors, by a KL penalty in
         the rewards, or by rounding that whitening magnifies. Such advantages alone make no optimizer step
-        (`step_signal.py`)."""
+        (`signal.outcomes_teach`)."""
         return self.needs.values
 
     def penalises(self, turn: Turn) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ def restricted_to_uncertain(credits: Sequence[Credit], entropies: Sequence[Tenso
     counted = [spread[credit.weights > 0] for credit, spread in zip(credits, entropies, strict=True)]
     if not any(map(len, counted)):
         return list(credits)
-    threshold = torch.cat(counted).quantile(1 - quantile)
+    threshold = float(np.quantile(torch.cat(counted).numpy(), 1 - quantile))  # PyTorch's takes 2^24 values at most
     return [
         replace(credit, advantages=credit.advantages * (spread >= threshold))
         for credit, spread in zip(credits, entropies, strict=True)

@@ -71,7 +71,7 @@ class AdvantageEstimator(ABC):
 
     @property
     def divides_by_spread(self) -> bool:
-        """True if the returns of a group count by their order and proportions alone, however small they are."""
+        """True if it divides by the deviation of returns, of a group or the rollout, so that their size is lost."""
         return False
 
     def return_of(self, member: Member, rewards: Sequence[float]) -> float:
@@ -286,9 +286,7 @@ class RolloutScaled(AdvantageEstimator):
     def minimum_compared(self) -> int:
         return self.estimator.minimum_compared
 
-    @property
-    def divides_by_spread(self) -> bool:
-        return self.estimator.divides_by_spread
+    divides_by_spread = True
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         returns = [each.episode_return for group in groups for each in group if each.compared]

@@ -121,6 +121,8 @@ class PolicyGradient(Objective):
         )
         keeps_size = not (self.searched.has_target and self.advantage.divides_by_spread)
         require(keeps_size, f"{name}.advantage", estimator, remedy)
+        remedy = f"{credit}.target says how far a response lies above the policy, which whitening undoes; use false"
+        require(not (self.searched.has_target and self.whiten), f"{name}.whiten", True, remedy)
         remedy = f"under {credit} every response is an episode that ended; use bootstrap_truncated: false"
         require(not self.advantage.needs.final_values, f"{name}.advantage", estimator, remedy)
         remedy = f"under {credit} a response is trained in its state, and no observation follows it there; use null"

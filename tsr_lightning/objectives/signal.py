@@ -6,7 +6,7 @@ from statistics import pstdev
 from typing import NamedTuple
 
 from tsr_lightning.objectives.base import Objective
-from tsr_lightning.trajectory import Comparison, Group, Member
+from tsr_lightning.trajectory import Comparison, Group, Member, Origin
 
 MINIMUM_STD = 1e-6  # up to this standard deviation returns count as equal, since they may differ by rounding
 
@@ -85,8 +85,9 @@ def _has_compared_signal(group: Group | Comparison, objective: Objective, minimu
 def outcomes_teach(comparisons: Sequence[Group | Comparison], objective: Objective) -> list[bool]:
     """True for each comparison of which a member is imitated or penalised, or whose outcomes differ.
 
-    Returns are compared within a comparison, or over all of them where the baseline lies outside (a critic, the mean of
-    the rollout). An objective whose advantages are 0 where outcomes are equal needs no such look at them.
+    Returns are compared within a comparison, with that of greedy play where it is the baseline, or over all of them
+    where the baseline lies outside (a critic, the mean of the rollout). An objective whose advantages are 0 where
+    outcomes are equal needs no such look at them.
 
     AdamW takes a full step of whatever gradient there is, however small. Where all outcomes are equal, what is left is
     the entropy bonus, the KL term and a critic's errors; so an optimizer step needs a token whose outcome says more.
@@ -98,7 +99,9 @@ def outcomes_teach(comparisons: Sequence[Group | Comparison], objective: Objecti
     if not objective.has_advantages_without_outcomes:
         return [True] * len(comparisons)
     returns = [compared_returns(group, objective) for group in comparisons]
-    if objective.minimum_compared == 1:
+    if objective.needs.greedy:
+        differ = [_differ_from_greedy(group, own, objective) for group, own in zip(comparisons, returns, strict=True)]
+    elif objective.minimum_compared == 1:
         differ = [_differ([value for own in returns for value in own])] * len(comparisons)
     else:
         differ = [_differ(own) for own in returns]
@@ -110,6 +113,11 @@ def outcomes_teach(comparisons: Sequence[Group | Comparison], objective: Objecti
 
 def _teaches_itself(member: Member, objective: Objective) -> bool:
     return objective.imitates(member) or any(objective.penalises(turn) for turn in member.turns)
+
+
+def _differ_from_greedy(group: Group | Comparison, returns: Sequence[float], objective: Objective) -> bool:
+    greedy = [objective.return_of(member) for member in group.members if member.origin is Origin.GREEDY]
+    return any(_differ([baseline, value]) for baseline in greedy for value in returns)
 
 
 def _differ(returns: Sequence[float]) -> bool:

@@ -97,11 +97,13 @@ def evaluate(
         actor: engine, context, and token limits of responses.
 
     Raises:
+        ConfigError: the protocol searches by a scorer that learns from training rollouts.
         RunError: failures of the environment cost more episodes than `Faults` tolerates.
 
     Examples:
         `evaluate("my_policy", "tsr/Sokoban-v0", EvalProtocol(samples=4)).success_rate`
     """
+    protocol.check()
     factory = EnvFactory.of(env) if isinstance(env, str) else env
     spec = policy.spec if isinstance(policy, Policy) else PolicySpec(policy)
     tokenizer = load_tokenizer(spec, factory.texts())

@@ -57,6 +57,17 @@ class EvalProtocol:
         remedy = "give 1 or more, or null for the first and the last validation alone"
         require(every is None or every >= 1, f"data.evaluations.{self.name}.every_n_validations", every, remedy)
 
+    def check(self) -> None:
+        """Refuses a search by a scorer that learns from training rollouts, and so knows nothing here.
+
+        Raises:
+            ConfigError: it says what to use.
+        """
+        scorer = self.search.traits.scored_by if self.search else None
+        remedy = "it learns from the rollouts of data.plan, and knows nothing in an evaluation; use another scorer"
+        learns = scorer is not None and bool(scorer.learners)
+        require(not learns, f"data.evaluations.{self.name}.search.scorer", type(scorer).__name__, remedy)
+
     def is_due(self, epochs: int, schedule: ValidationSchedule) -> bool:
         """Whether a fit's validation after this many epochs evaluates it. It depends on the position alone, so that a
         resumed run evaluates what the uninterrupted one does."""

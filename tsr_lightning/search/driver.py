@@ -6,7 +6,7 @@ their order changes any of them.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -180,9 +180,14 @@ class Driver:
     def _begin(self, tasks: Sequence[tuple[int, SearchTask]]) -> list[_ActiveSearch]:
         """Searches of tasks, given with their indices; none of those whose reset failed."""
         roots = [(index, task, root) for index, task in tasks if (root := self.root(task)) is not None]
-        scored = [(task.strategy, [root]) for _, task, root in roots if task.strategy.traits.scores_every_node]
-        self.costs += self._scoring.score(scored)
-        return [_ActiveSearch(index, task, root, task.strategy(root)) for index, task, root in roots]
+        to_score = [(task.strategy, [root]) for _, task, root in roots if task.strategy.traits.scores_every_node]
+        scored = self._scoring.score(to_score)
+        self.costs += scored.costs
+        return [
+            _ActiveSearch(index, task, root, task.strategy(root))
+            for index, task, root in roots
+            if id(root) not in scored.lost
+        ]
 
     def root(self, task: SearchTask) -> Node | None:
         """The root of a search, without a score; None where the reset of its instance failed."""
@@ -246,9 +251,11 @@ class Driver:
         nodes = iter(answered_nodes)
         wave, cohort.searches = [(search, self._answer(search, nodes)) for search in cohort.searches], []
         answered = [(search, answer) for search, answer in wave if answer is not None]
-        self.costs += self._scoring.score([(each.task.strategy, _to_score(each, answer)) for each, answer in answered])
+        scored = self._scoring.score([(each.task.strategy, _to_score(each, answer)) for each, answer in answered])
+        self.costs += scored.costs
         for search, answer in answered:
-            _advance(search, answer, cohort, chosen)
+            if (left := self._without(scored.lost, search, answer)) is not None:
+                _advance(search, left, cohort, chosen)
         self.costs += self.engine.take_costs()
 
     def _answer(self, search: _ActiveSearch, nodes: Iterator[Node | None]) -> Any:
@@ -256,17 +263,25 @@ class Driver:
         match search.request:
             case Expand(parents, count):
                 groups = [[node for node in islice(nodes, count) if node is not None] for _ in parents]
-                if count and not all(groups):
+                return groups if all(groups) else None
+            case Commit() | Demonstrate():
+                return next(nodes)
+
+    def _without(self, lost: Set[int], search: _ActiveSearch, answer: Any) -> Any:
+        """An answer without the nodes that could not be scored; None where the search is lost by that."""
+        match search.request:
+            case Expand(parents, count):
+                groups = [[node for node in group if id(node) not in lost] for group in answer]
+                if not all(groups):
                     return None
                 self.costs += Costs(candidates_lost=len(parents) * count - sum(map(len, groups)))
                 self._keep(flat(groups))
                 return groups
+            case _ if id(answer) in lost:
+                return None
             case Commit():
-                node = next(nodes)
-                self._keep([] if node is None else [node])
-                return node
-            case Demonstrate():
-                return next(nodes)
+                self._keep([answer])
+        return answer
 
     def _keep(self, nodes: Sequence[Node]) -> None:
         """Lists nodes with their parents, where trees are recorded."""

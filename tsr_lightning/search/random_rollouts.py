@@ -1,5 +1,6 @@
 """Scores states by random play in the environment alone, at no token: the MC-Critic of https://arxiv.org/abs/2602.05327."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -116,7 +117,10 @@ class _Remembering(Scorer):
         place = search.value, node.snapshot.state_key, node.snapshot.remaining
         if place not in self.known:
             own = search.fold_in(Stream.ROLLOUT, fingerprint(node.snapshot.state_key))
-            self.known[place] = self.spec.value(self.play(node, _keys(own, self.spec.rollouts), self.spec.horizon))
+            steps = self.play(node, _keys(own, self.spec.rollouts), self.spec.horizon)
+            if steps is None:
+                return math.nan
+            self.known[place] = self.spec.value(steps)
         return self.known[place]
 
 

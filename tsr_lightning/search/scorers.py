@@ -12,8 +12,9 @@ from tsr_lightning.search.tree import Node
 from tsr_lightning.trajectory import Group
 
 Critic = Callable[[Sequence[Node]], list[float]]  # the value of each node
-# How many random legal actions led from a node to a success, for each key; see `envs.base.HasRandomPlay`
-RandomPlay = Callable[[Node, Sequence[Key], int], list[int | None]]
+# How many random legal actions led from a node to a success, for each key; see `envs.base.HasRandomPlay`. None where
+# the environment failed for good: the node is lost then, whatever score it is given
+RandomPlay = Callable[[Node, Sequence[Key], int], list[int | None] | None]
 
 
 class Learner(Protocol):

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine
@@ -13,6 +14,13 @@ from tsr_lightning.search.scorers import Scorer
 from tsr_lightning.search.simulator import TurnSimulator
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.search.tree import Node
+
+
+class Scored(NamedTuple):
+    """What scoring took, and the nodes that could not be scored."""
+
+    costs: Costs  # of the environment where a scorer plays on; the engine counts its own
+    lost: frozenset[int]  # `id` of nodes from which the environment failed for good
 
 
 class Scoring:
@@ -26,14 +34,14 @@ class Scoring:
     def __init__(self, engine: Engine, simulator: TurnSimulator) -> None:
         self._engine = engine
         self._simulator = simulator
-        self._scorers: dict[int, Scorer] = {}  # as they are in these searches, by the identity of those in strategies
+        # A strategy's scorer and what it is in these searches, by the identity of the first, which is kept so that no
+        # other can have it
+        self._scorers: dict[int, tuple[Scorer, Scorer]] = {}
         self._costs = Costs()
+        self._lost: set[int] = set()
 
-    def score(self, groups: Sequence[tuple[Strategy, Sequence[Node]]]) -> Costs:
+    def score(self, groups: Sequence[tuple[Strategy, Sequence[Node]]]) -> Scored:
         """Sets the scores of the nodes of strategies, one call per scorer, so that a critic sees one batch.
-
-        Returns:
-            What the environment took where a scorer plays on; the engine counts its own.
 
         Raises:
             RunError: a score is not finite.
@@ -43,23 +51,25 @@ class Scoring:
             scorer = strategy.traits.scored_by
             if own and scorer is not None:
                 if id(scorer) not in self._scorers:
-                    self._scorers[id(scorer)] = scorer.in_search(self._play_randomly)
-                _, nodes = batches.setdefault(id(scorer), (self._scorers[id(scorer)], []))
+                    self._scorers[id(scorer)] = (scorer, scorer.in_search(self._play_randomly))
+                _, nodes = batches.setdefault(id(scorer), (self._scorers[id(scorer)][1], []))
                 nodes.extend(own)
         for scorer, nodes in batches.values():
             for node, score in zip(nodes, scorer(nodes, self._values), strict=True):
-                node.score = _finite(score, scorer, node)
+                if id(node) not in self._lost:
+                    node.score = _finite(score, scorer, node)
         costs, self._costs = self._costs, Costs()
-        return costs
+        lost, self._lost = frozenset(self._lost), set()
+        return Scored(costs, lost)
 
-    def _play_randomly(self, node: Node, keys: Sequence[Key], horizon: int) -> list[int | None]:
-        """See `TurnSimulator.play_randomly`. Where the environment fails for good no rollout succeeds: the state is
-        ranked last, and nothing is trained on that."""
+    def _play_randomly(self, node: Node, keys: Sequence[Key], horizon: int) -> list[int | None] | None:
+        """See `scorers.RandomPlay`. A node from which the environment fails for good is lost, whatever its score."""
         started = time.perf_counter()
         try:
             return self._simulator.play_randomly(node, keys, horizon)
         except RetriesExhausted:
-            return [None] * len(keys)
+            self._lost.add(id(node))
+            return None
         finally:
             self._costs += Costs(seconds_environment=time.perf_counter() - started)
 

@@ -143,12 +143,21 @@ class Expand:
     earlier requests without replacement too.
 
     Greedy responses have the likeliest token everywhere (temperature 0), so that all of a node are equal.
+
+    Raises:
+        ValueError: no node, one that is named twice, or no response.
     """
 
     nodes: Sequence[Node[Any]]
     count: int
     without_replacement: bool = False
     greedy: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.nodes or self.count < 1:
+            raise ValueError(f"Expand asks for {self.count} responses to each of {len(self.nodes)} nodes; at least 1")
+        if len(set(map(id, self.nodes))) < len(self.nodes):
+            raise ValueError("Expand names a node twice, whose responses would be equal; `count` asks for several")
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,8 @@ class RolloutDataModule(LightningDataModule):
         self._close()  # a run that ended in an error was not torn down
         self._notices = ResponseNotices()
         self.faults.check_processes(self.env_processes)
+        for protocol in self.evaluations:
+            protocol.check()
         if stage != "fit":
             return
         trainer, agent = self._trainer, self.agent

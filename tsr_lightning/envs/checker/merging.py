@@ -36,12 +36,14 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
                 "legal_actions to look for it with: add that method, or use MeanBackup (--config credit/graph.yaml)"
             )
         return
+    lists_some = False
     recorder = Recorder(env, EnvFactory(name, env, None, None), TURNS, ())
     noisy = False
     try:
         for seed, depth in ((seed, depth) for seed in SEEDS for depth in DEPTHS):
             snapshot = take_snapshot(recorder, seed, depth)
             if snapshot is not None:
+                lists_some = lists_some or bool(snapshot.record.legal)
                 noisy = check_noise(snapshot, KEYS) or noisy
                 check_state_keys(snapshot)
     except BranchabilityError as error:
@@ -50,6 +52,11 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
             f"{credit} takes states with equal keys for one, and {name} breaks the contract: {found}; correct it "
             "(check_branchable tells more), or use TreeCredit"
         ) from error
+    if takes_best and not lists_some:
+        raise ConfigError(
+            f"{credit} has a MaxBackup, which takes luck for skill where there is chance, and legal_actions of {name} "
+            "lists none to look for it with: let it return them, or use MeanBackup (--config credit/graph.yaml)"
+        )
     if noisy and takes_best:
         raise ConfigError(
             f"{credit} has a MaxBackup, and equal actions in one state of {name} had two outcomes, of which the best "
