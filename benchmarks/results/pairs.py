@@ -128,6 +128,21 @@ TASKS = [
             ),
             PairRow("sure-imitate", "sure-raft", "GRPO", "RAFT at the step size of its trials"),
             PairRow("sure-imitate", "sure-grpo", "GRPO", "plain GRPO", alike=False),
+            PairRow(
+                "sure-tree", "sure-raft-shipped", "GRPO, tree credit", "RAFT at the layer's step size", alike=False
+            ),
+            PairRow(
+                "sure-paper", "sure-raft-shipped", "GRPO, the paper's", "RAFT at the layer's step size", alike=False
+            ),
+        ],
+    ),
+    VerdictTask(
+        "real_model",
+        "SmolLM2, slippery lakes of 3 × 3",
+        0.12,
+        [
+            PairRow("slippery-imitate", "slippery-grpo", "GRPO", "plain GRPO", alike=False, headline=True),
+            PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False),
         ],
     ),
     VerdictTask(

@@ -73,7 +73,7 @@ _FASTER = ("grpo", "ppo", "ppo-imitate", "tree")
 
 _REAL_MODEL_RECIPES = {
     "raft": "RAFT: successes of plain samples",
-    "raft-shipped": "the same at the layer's step size",
+    "raft-shipped": "RAFT at the layer's step size",
     "grpo": "GRPO on plain samples, groups of 8",
     "ppo": "PPO on plain samples, groups of 8",
     "imitate": "GRPO, successes of a beam 2 of 4 whose candidates differ",
@@ -83,7 +83,11 @@ _REAL_MODEL_RECIPES = {
 
 
 # Something else had a part of their core for some minutes
-_REAL_MODEL_DISTURBED = {("far", "raft"), ("sure", "grpo"), ("sure", "raft-shipped")}
+_REAL_MODEL_DISTURBED = {
+    ("far", "raft"),
+    *(("sure", name) for name in ("grpo", "raft-shipped", "tree")),
+    *(("slippery", name) for name in ("imitate", "raft-shipped", "grpo", "tree")),
+}
 
 
 def _real_model_block(lakes: str, name: str) -> Block:
