@@ -4,7 +4,8 @@ python -m benchmarks.architecture
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,16 +51,25 @@ def imports(root: Path = ROOT) -> Iterator[tuple[str, str]]:
                 yield importer, name if name in known else name.rpartition(".")[0]
 
 
-def imported_names(path: Path, module: str) -> Iterator[str]:
+def imported_names(path: Path, module: str) -> Sequence[str]:
     """The dotted names that a file imports anywhere, inside functions too."""
-    package = (module if path.name == "__init__.py" else module.rpartition(".")[0]).split(".")
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return _imported(
+        path.read_text(encoding="utf-8"), module if path.name == "__init__.py" else module.rpartition(".")[0]
+    )
+
+
+@cache
+def _imported(text: str, package: str) -> tuple[str, ...]:
+    names: list[str] = []
+    parents = package.split(".")
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
+            above = parents[: len(parents) - node.level + 1] if node.level else []
             source = [*above, *([node.module] if node.module else [])]
-            yield from (".".join([*source, alias.name]) for alias in node.names)
+            names += [".".join([*source, alias.name]) for alias in node.names]
+    return tuple(names)
 
 
 def room(module: str) -> str:
