@@ -79,8 +79,8 @@ class Driver:
             engine samples responses for the other half of the searches.
         policy_epochs: that the engine's policy has been trained for, recorded in the trajectories; None if unknown.
         retry: repeats calls of an environment that fail; by default the error ends the run. A candidate whose step
-            failed for good is left out of the answer to `Expand`; where a node has none left, or the turn of a `Commit`
-            or `Demonstrate` failed, the search is lost.
+            failed for good, or from which a scorer's random play did, is left out of the answer to `Expand`; where a
+            node has none left, or the turn of a `Commit` or `Demonstrate` failed, the search is lost.
     """
 
     def __init__(
