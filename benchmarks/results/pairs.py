@@ -143,6 +143,13 @@ TASKS = [
         [
             PairRow("slippery-imitate", "slippery-grpo", "GRPO", "plain GRPO", alike=False, headline=True),
             PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False),
+            PairRow(
+                "slippery-paper",
+                "slippery-raft-shipped",
+                "GRPO, the paper's",
+                "RAFT at the layer's step size",
+                alike=False,
+            ),
         ],
     ),
     VerdictTask(

@@ -85,8 +85,8 @@ _REAL_MODEL_RECIPES = {
 # Something else had a part of their core for some minutes
 _REAL_MODEL_DISTURBED = {
     ("far", "raft"),
-    *(("sure", name) for name in ("grpo", "raft-shipped", "tree")),
-    *(("slippery", name) for name in ("imitate", "raft-shipped", "grpo", "tree")),
+    *(("sure", name) for name in ("grpo", "raft-shipped", "tree", "ppo")),
+    *(("slippery", name) for name in ("imitate", "raft-shipped", "grpo", "tree", "paper")),
 }
 
 
