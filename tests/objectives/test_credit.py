@@ -36,6 +36,7 @@ from tsr_lightning.objectives import (
     Unchanged,
     outcome_advantages,
 )
+from tsr_lightning.objectives.credit import restricted_to_uncertain
 from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 CENTRED = GroupNormalised(divide_by_std=False)
@@ -308,6 +309,13 @@ def test_the_surrogate_keeps_the_tokens_in_which_the_policy_was_least_sure():
     for before, after in zip(everywhere, masked, strict=True):
         assert torch.equal(before.weights, after.weights)
         assert torch.equal(before.normalizers, after.normalizers)
+
+
+def test_a_rollout_of_more_than_2_to_the_24_tokens_is_restricted_too():
+    tokens = 2**24 + 1
+    ones, rising = torch.ones(tokens), torch.arange(tokens, dtype=torch.float32) / tokens
+    [kept] = restricted_to_uncertain([Credit(ones, ones, ones, ones, ones, ones, {})], [rising], 0.25)
+    assert float(kept.advantages.sum(dtype=torch.float64)) / tokens == pytest.approx(0.25, abs=1e-6)
 
 
 def test_sft_weights_every_trajectory_alike():

@@ -416,7 +416,7 @@ def test_further_searches_add_to_what_has_ended():
 
 @dataclass(frozen=True)
 class Weighed(Beam):
-    """A beam whose traits make their scorer anew whenever they are read."""
+    """A beam that builds a new scorer whenever its traits are read."""
 
     weight: float = 1.0
 

@@ -17,7 +17,7 @@ from tsr_lightning.search.tree import Node
 
 
 class Scored(NamedTuple):
-    """What scoring took, and the nodes that could not be scored."""
+    """The costs of scoring, and the nodes without a score."""
 
     costs: Costs  # of the environment where a scorer plays on; the engine counts its own
     lost: frozenset[int]  # `id` of nodes from which the environment failed for good

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from benchmarks.performance.line import Line
 from benchmarks.performance.rivals.generate import GenerateEngine, load_plain, tuned
 from benchmarks.performance.rivals.rows import fastest_micro_batch, row_of
+from benchmarks.performance.rollouts import WARM_UP
 from benchmarks.performance.workload import (
     CLIP_NORM,
     LEARNING_RATE,
@@ -28,8 +29,6 @@ from benchmarks.performance.workload import (
     tokenizer_of,
 )
 from tsr_lightning.policy.spec import LoRA
-
-WARM_UP = 999  # a lap that nobody is asked for
 
 
 def take_part(line: Line, work: Workload, folder: Path) -> None:
@@ -73,8 +72,8 @@ def take_part(line: Line, work: Workload, folder: Path) -> None:
 
 
 def _agent(work: Workload, model: PreTrainedModel, config: LoraConfig, micro: int, pad_id: int, pad: str) -> GRPO:
-    """What suits a CPU, and the least work: no checkpointing of activations, no reference, old log-probabilities from
-    the passes that train where these come before the first step."""
+    """Settings that are fast on a CPU: no gradient checkpointing and no reference; old log-probabilities before the
+    first step are those of the training pass."""
     if work.device == "cpu":
         base.HAS_LIGER_KERNEL = False  # its kernels replace a model's layers wherever it is installed, and want a GPU
     return GRPO(

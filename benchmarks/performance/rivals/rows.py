@@ -32,7 +32,7 @@ def row_of(trajectory: Trajectory) -> Row:
 
 
 def fastest_micro_batch(model: nn.Module, work: Workload) -> int:
-    """By a forward and backward pass over rows as long as the trajectories; it has to divide a minibatch."""
+    """The divisor of a minibatch whose forward and backward pass is the fastest per row, on rows of full length."""
     minibatch = work.trajectories // MINIBATCHES
     model.train()
     tried: dict[int, float] = {}
