@@ -57,9 +57,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     invited = Invited(args.vllm, args.trl, args.agilerl, args.llama_cpp, not args.without_generate, args.continuous)
-    for name, given in (("vLLM", args.vllm), ("TRL", args.trl)):
+    for name, option, given in (
+        ("vLLM", "--vllm", args.vllm),
+        ("TRL", "--trl", args.trl),
+        ("AgileRL", "--agilerl", args.agilerl),
+        ("llama.cpp", "--llama-cpp", args.llama_cpp),
+    ):
         if given is None:
-            print(f"{name} is left out: give --{name.lower()} the interpreter of an environment that has it")
+            print(f"{name} is left out: give {option} the interpreter of an environment that has it")
     rules = Rules(args.laps or (2 if args.short else 5), args.threads, args.out / "logs")
     size = Workload(shape=SMOLLM2, turns=3) if args.smollm2 else Workload()
     base = replace(size, groups=args.groups, prompt_tokens=args.prompt)
