@@ -24,6 +24,7 @@ from tsr_lightning.cli.config_files import config_path
 from tsr_lightning.cli.overlays import as_overlays
 from tsr_lightning.cli.ray.options import parse as without_ray
 from tsr_lightning.cli.subcommands import PLAIN
+from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.studies.grid import read_grid
 
 MADE = ROOT / "docs" / "reference"  # by make docs
@@ -218,12 +219,16 @@ def test_the_python_of_a_pretrained_model_sets_what_its_layer_sets():
     names: dict[str, Any] = {}
     exec(compile("\n".join(built), "real_models.md", "exec"), names)
     layer = yaml.safe_load((ROOT / "configs" / "model" / "smollm2.yaml").read_text(encoding="utf-8"))
-    common = yaml.safe_load((ROOT / "configs" / "common" / "pretrained.yaml").read_text(encoding="utf-8"))["data"]
+    shared = yaml.safe_load((ROOT / "configs" / "common" / "pretrained.yaml").read_text(encoding="utf-8"))
+    common = shared["data"]
     adapter, data = names["spec"].adapter, names["data"]
     assert {"rank": adapter.rank, "alpha": adapter.alpha} == {
         key: layer["model"]["policy"]["adapter"][key] for key in ("rank", "alpha")
     }
     assert names["agent"].optimizer.learning_rate == layer["model"]["optimizer"]["learning_rate"]
+    assert names["agent"].optimizer.warmup_updates == shared["model"]["optimizer"]["warmup_updates"]
+    assert data.held_out == HeldOut(**common["held_out"])
+    assert data.min_valid == common["min_valid"]
     assert data.context_tokens == common["context_tokens"]
     assert data.sampling.max_response_tokens == common["sampling"]["max_response_tokens"]
     updates = asdict(data.updates)

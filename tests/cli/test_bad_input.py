@@ -86,6 +86,17 @@ CASES = {
             "class Alone(Transformers):\n    can_exclude = False\n"
         },
     ),
+    "weights of 4 bits, for an engine that takes none": Case(
+        (
+            *("--model.policy.quantisation.double_quant", "true", "--model.policy.adapter.rank", "4"),
+            *("--model.policy.model", "embedded/sokoban", "--data.engine", "its_engine.Wide"),
+        ),
+        r"model\.policy\.quantisation is 'NF4': data\.engine Wide takes weights of 16 or 32 bits; use null",
+        {
+            "its_engine.py": "from tsr_lightning.engines.transformers.spec import Transformers\n\n\n"
+            "class Wide(Transformers):\n    takes_quantised = False\n"
+        },
+    ),
     "a strategy that is not as it says": Case(
         ("--data.plan.init_args.strategy", "tests.broken_strategies.StopsAtSuccess"),
         r"StopsAtSuccess\.traits\.independent_siblings is True, and in a rehearsal .*: correct the trait, or",

@@ -4,9 +4,11 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
+from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.vllm import spec
 from tsr_lightning.engines.vllm.spec import VLLM
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.training.setting_checks import check_ranks
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
@@ -37,6 +39,13 @@ def test_its_absence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     with pytest.raises(ConfigError, match=r"data\.engine is VLLM, and vLLM is not installed: install version 0\.32"):
         VLLM().check()
+
+
+def test_several_ranks_are_refused() -> None:
+    check_ranks(VLLM(), 1)
+    check_ranks(Transformers(), 2)
+    with pytest.raises(ConfigError, match=r"data\.engine is 'VLLM': .* single process, and there are 2; use"):
+        check_ranks(VLLM(), 2)
 
 
 @pytest.mark.parametrize("name", ["kv_cache_mib", "max_num_seqs", "max_num_batched_tokens", "block_size"])

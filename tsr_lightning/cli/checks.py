@@ -47,6 +47,9 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     check_policy(agent.spec)
     if subcommand != "export":  # which generates nothing
         data.engine.check()
+        remedy = f"data.engine {type(data.engine).__name__} takes weights of 16 or 32 bits; use null, or Transformers"
+        quantised = agent.spec.quantisation is not None
+        require(data.engine.takes_quantised or not quantised, "model.policy.quantisation", "NF4", remedy)
     _check_numbers(data)
     _check_strategies(agent, data)
     if subcommand not in ("rollout", "play"):  # which train nothing

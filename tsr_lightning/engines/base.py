@@ -81,6 +81,8 @@ class EngineSpec(ABC):
     """The choice of an engine, and its settings: what `data.engine` names."""
 
     can_exclude: ClassVar[bool] = True  # the responses that a prompt names
+    serves_ranks: ClassVar[bool] = True  # works in each of several processes
+    takes_quantised: ClassVar[bool] = True  # weights of 4 bits
 
     def check(self) -> None:  # noqa: B027  (most engines need nothing)
         """Refuses, before a model loads, an engine that cannot run here."""

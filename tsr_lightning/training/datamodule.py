@@ -43,6 +43,7 @@ from tsr_lightning.training.setting_checks import (
     check_environments,
     check_fit,
     check_observations,
+    check_ranks,
     check_staleness,
     check_temperature,
     says_nothing_is_compared,
@@ -154,6 +155,7 @@ class RolloutDataModule(LightningDataModule):
         self.faults.check_processes(self.env_processes)
         for protocol in self.evaluations:
             protocol.check()
+        check_ranks(self.engine, self._trainer.world_size)
         if stage != "fit":
             return
         trainer, agent = self._trainer, self.agent

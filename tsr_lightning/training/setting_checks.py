@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from lightning.pytorch import Trainer
 
 from tsr_lightning.batching.schedule import Updates
-from tsr_lightning.engines.base import Sampling
+from tsr_lightning.engines.base import EngineSpec, Sampling
 from tsr_lightning.envs.checker.merging import check_merging
 from tsr_lightning.errors import require
 from tsr_lightning.objectives.base import Objective
@@ -139,6 +139,12 @@ def check_staleness(staleness: int, updates: Updates, world_size: int, precision
         f"use 0, or one of {', '.join(_PRECISIONS)}"
     )
     require(not is_ahead or precision in _PRECISIONS, key, staleness, remedy)
+
+
+def check_ranks(engine: EngineSpec, world_size: int) -> None:
+    """Refuses an engine that serves a single process in a run of several."""
+    remedy = f"it serves a single process, and there are {world_size}; use Transformers, or one device"
+    require(world_size == 1 or engine.serves_ranks, "data.engine", type(engine).__name__, remedy)
 
 
 def check_void(objective: Objective, plan: Plan, updates: Updates) -> None:
