@@ -125,7 +125,8 @@ class CollapseGuard(Callback):
     # Setup
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._reset()  # a second `fit` of one process is a run of its own; a checkpoint is loaded after this
+        if not compat.epochs_at_rollout(trainer):  # a run of its own; a checkpoint is loaded after this
+            self._reset()
         if stage != "fit":
             return
         callbacks = compat.callbacks(trainer)

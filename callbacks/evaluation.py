@@ -28,6 +28,7 @@ from tsr_lightning.training.lightning_compat import (
     Position,
     callbacks,
     datamodule,
+    epochs_at_rollout,
     is_fitting,
     log_figures,
     position_at_validation,
@@ -125,7 +126,10 @@ class Evaluation(Callback):
     # Collecting
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._reset()  # a second `fit` of one process is a run of its own; a checkpoint is loaded after this
+        if not epochs_at_rollout(trainer):  # a run of its own; a checkpoint is loaded after this
+            self._reset()
+        elif stage == "fit":  # the Trainer fits on
+            self._earlier, self._rollouts, self._started = self._costs, RolloutCostMeter(), monotonic()
 
     def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None:
         self._rollouts.update(progress)

@@ -27,14 +27,16 @@ class History:
         self._evaluations: list[dict[str, Any]] = []
 
     def add(self, costs: RunCosts, measured: Mapping[str, Measurement], training: Mapping[str, float]) -> None:
-        """Adds an evaluation; a second one after as many epochs, as that of a loaded policy may be, is left out.
+        """Adds an evaluation; a second one after as many epochs and updates, as that of a loaded policy may be, is left
+        out.
 
         Args:
             costs: of the run so far.
             measured: by protocol.
             training: figures of the last rollout and update, which stand beside those of each protocol.
         """
-        if not measured or any(past["costs"]["epochs"] == costs.epochs for past in self._evaluations):
+        moment = (costs.epochs, costs.updates)
+        if not measured or any((c["epochs"], c["updates"]) == moment for c in (e["costs"] for e in self._evaluations)):
             return
         self._add_instances({instance for one in measured.values() for instance in one.outcomes})
         counts = {

@@ -120,11 +120,11 @@ def restore(trainer: Trainer, agent: LightningModule, path: str, learning_rate_f
     data = datamodule(trainer)
     if isinstance(data, RolloutDataModule):
         data.discard_pending()  # those of the collapsed policy
-    rates = [
-        [_rates(group, learning_rate_factor) for group in optimizer.param_groups] for optimizer in trainer.optimizers
+    settings = [
+        [_settings(group, learning_rate_factor) for group in optimizer.param_groups] for optimizer in trainer.optimizers
     ]
     trainer.strategy.load_optimizer_state_dict(checkpoint)
-    for optimizer, groups in zip(trainer.optimizers, rates, strict=True):
+    for optimizer, groups in zip(trainer.optimizers, settings, strict=True):
         for group, own in zip(optimizer.param_groups, groups, strict=True):
             group.update(own)
     for config in trainer.lr_scheduler_configs:
@@ -132,6 +132,8 @@ def restore(trainer: Trainer, agent: LightningModule, path: str, learning_rate_f
             config.scheduler.base_lrs = [rate * learning_rate_factor for rate in config.scheduler.base_lrs]
 
 
-def _rates(group: dict[str, Any], factor: float) -> dict[str, float]:
-    """A parameter group's rates that a schedule uses; `initial_lr` is there where one was made."""
-    return {name: group[name] * factor for name in ("lr", "initial_lr") if name in group}
+def _settings(group: dict[str, Any], factor: float) -> dict[str, Any]:
+    """A parameter group's settings, with the rates that a schedule uses scaled; `initial_lr` is there where one was
+    made."""
+    rates = {name: group[name] * factor for name in ("lr", "initial_lr") if name in group}
+    return {name: value for name, value in group.items() if name != "params"} | rates

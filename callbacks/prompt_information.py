@@ -3,10 +3,10 @@ answers and entropy stays high (RAGEN-2, arXiv 2604.06268)."""
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from tsr_lightning.errors import require
@@ -46,6 +46,16 @@ class PromptInformation(Callback):
         self.prompts = prompts
         self.every_n_epochs = every_n_epochs
         self._found: dict[str, float] = {}  # of the last rollout that was measured
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if not compat.epochs_at_rollout(trainer):  # a run of its own; a checkpoint is loaded after this
+            self._found = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"found": dict(self._found)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._found = dict(state_dict["found"])
 
     def on_rollout(self, trainer: Trainer, agent: Agent, groups: Sequence[Group]) -> None:
         epochs = compat.epochs_at_rollout(trainer)

@@ -35,6 +35,15 @@ def test_an_evaluation_by_more_samples_keeps_its_own_episodes():
     assert own == [None, {"sampled": {"settings": {"samples": 4}, "episodes": [4, 4]}}, None]
 
 
+def test_several_evaluations_of_an_epoch_are_kept_and_one_that_is_repeated_is_not():
+    history = History()
+    for updates in (2, 4, 4):
+        history.add(RunCosts(epochs=1, updates=updates), {"sampled": measurement(2, {(0, 5): (updates // 2, 2)})}, {})
+    plain = history.plain()
+    assert [one["costs"]["updates"] for one in plain["evaluations"]] == [2, 4]
+    assert [one["successes"]["sampled"] for one in plain["evaluations"]] == [[1], [2]]
+
+
 def test_instances_that_are_new_were_not_played_before():
     history = History()
     history.add(RunCosts(epochs=0), training={}, measured={"sampled": measurement(2, {(0, 5): (1, 2)})})

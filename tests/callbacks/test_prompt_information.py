@@ -67,3 +67,10 @@ def test_the_packed_pass_gives_each_response_the_probability_that_it_was_sampled
     assert found == pytest.approx(information(measured.logprobs).prompt_information, abs=1e-6)
     torch.testing.assert_close(measured.alone[0, 0], measured.logprobs[0, 0], atol=1e-3, rtol=1e-5)
     assert not torch.allclose(measured.logprobs[0], measured.logprobs[0, 0].expand(4))
+
+
+def test_a_resumed_run_knows_the_last_figures():
+    measured, resumed = PromptInformation(), PromptInformation()
+    measured._found = {"rollout/sampled/prompt_information": 0.5}
+    resumed.load_state_dict(measured.state_dict())
+    assert resumed.of_training() == {"prompt_information": 0.5}

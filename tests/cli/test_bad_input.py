@@ -424,6 +424,17 @@ CASES = {
     "validation every 0 epochs": Case(
         ("--trainer.check_val_every_n_epoch", "0"), r"trainer\.check_val_every_n_epoch is 0: give 1 or more, .*for none"
     ),
+    "some batches of an epoch": Case(
+        ("--trainer.limit_train_batches", "3"),
+        r"trainer\.limit_train_batches is 3: it would end an epoch within an opt",
+    ),
+    "the same batches every epoch": Case(
+        ("--trainer.overfit_batches", "2"), r"trainer\.overfit_batches is 2: it would"
+    ),
+    "a quick try of Lightning's": Case(
+        ("--trainer.fast_dev_run", "true"),
+        r"trainer\.fast_dev_run is True: .*for a quick try give trainer\.max_epochs 1",
+    ),
     "no batch to accumulate": Case(("--trainer.accumulate_grad_batches", "0"), r"batches is 0: give 1 or more"),
     "gradients clipped below 0": Case(
         ("--trainer.gradient_clip_val", "-1"), r"clip_val is -1: give 0 or more, or null"

@@ -19,7 +19,7 @@ from transformers import (
 
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.errors import ConfigError, RunError
-from tsr_lightning.policy import loading
+from tsr_lightning.policy import causal_lm, loading
 from tsr_lightning.policy.causal_lm import PackedCausalLM
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
@@ -269,6 +269,35 @@ def test_trainable_state_restores_a_trained_policy(folder, adapter):
     for mine, other in zip(trained.state_dict().items(), resumed.state_dict().items(), strict=True):
         assert mine[0] == other[0]
         assert torch.equal(mine[1], other[1])
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # of PEFT
+def test_dropout_on_the_output_layer_draws_the_same_in_both_passes(folder, monkeypatch):
+    """Large batches are scored in chunks, which the backward pass computes again: the gradient is that of the numbers
+    that the forward pass gave, by central differences."""
+    policy = Policy(PolicySpec(folder, LoRA(rank=4, dropout=0.5, target_modules=["lm_head"])), TOKENIZER, critic=False)
+    monkeypatch.setattr(causal_lm, "CHUNK_LOGITS", 3 * policy.causal_lm.config.vocab_size)
+    weights = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
+    with torch.no_grad():
+        for weight in weights.values():
+            weight.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
+    ids = torch.arange(5, 25).numpy()
+    packed = pack([(ids, ids > 8)])
+
+    def total() -> torch.Tensor:
+        torch.manual_seed(0)
+        return policy.outputs(packed, 1.0).logprobs.double().sum()
+
+    policy.train()
+    total().backward()
+    for weight in weights.values():
+        direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
+        ends = []
+        for step in (1e-3, -2e-3):
+            weight.data.add_(direction, alpha=step)
+            ends.append(total().item())
+        weight.data.add_(direction, alpha=1e-3)
+        assert (ends[0] - ends[1]) / 2e-3 == pytest.approx(float((weight.grad * direction).sum()), rel=0.02, abs=0.02)
 
 
 def test_a_state_of_another_model_is_refused(folder):

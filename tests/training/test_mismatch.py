@@ -272,17 +272,17 @@ def test_credit_comes_first_where_it_reads_no_estimates(objective: PolicyGradien
 
 def test_the_automatic_tolerance_is_that_of_the_precision() -> None:
     exact, bf16 = PolicySpec("a"), PolicySpec("a", dtype="bfloat16")
-    assert tolerance_of(Updates(), exact, "32-true", 0, 1.0) == TOLERANCE
-    assert tolerance_of(Updates(), replace(exact, adapter=LoRA()), "32-true", 0, 1.0) == TOLERANCE
+    assert tolerance_of(Updates(), exact, "32-true", 1.0, of_others=False) == TOLERANCE
+    assert tolerance_of(Updates(), replace(exact, adapter=LoRA()), "32-true", 1.0, of_others=False) == TOLERANCE
     for spec, precision in ((exact, "bf16-mixed"), (bf16, "32-true"), (replace(exact, quantisation=NF4()), "32-true")):
-        assert tolerance_of(Updates(), spec, precision, 0, 1.0) == LOW_PRECISION_TOLERANCE
-        assert tolerance_of(Updates(), spec, precision, 0, 2.0) == LOW_PRECISION_TOLERANCE
-        assert tolerance_of(Updates(), spec, precision, 0, 0.25) == 4 * LOW_PRECISION_TOLERANCE
+        assert tolerance_of(Updates(), spec, precision, 1.0, of_others=False) == LOW_PRECISION_TOLERANCE
+        assert tolerance_of(Updates(), spec, precision, 2.0, of_others=False) == LOW_PRECISION_TOLERANCE
+        assert tolerance_of(Updates(), spec, precision, 0.25, of_others=False) == 4 * LOW_PRECISION_TOLERANCE
     dropout = replace(exact, adapter=LoRA(dropout=0.1))
-    assert tolerance_of(Updates(), dropout, "32-true", 0, 1.0) is None
-    assert tolerance_of(Updates(mismatch_tolerance=0.2), dropout, "32-true", 0, 0.5) == 0.2
-    assert tolerance_of(Updates(mismatch_tolerance=None), exact, "32-true", 0, 1.0) is None
-    assert tolerance_of(Updates(), exact, "32-true", 1, 1.0) is None
+    assert tolerance_of(Updates(), dropout, "32-true", 1.0, of_others=False) is None
+    assert tolerance_of(Updates(mismatch_tolerance=0.2), dropout, "32-true", 0.5, of_others=False) == 0.2
+    assert tolerance_of(Updates(mismatch_tolerance=None), exact, "32-true", 1.0, of_others=False) is None
+    assert tolerance_of(Updates(), exact, "32-true", 1.0, of_others=True) is None
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan")])
@@ -327,7 +327,7 @@ BF16 = PolicySpec("a", dtype="bfloat16", adapter=LoRA())
     ],
 )
 def test_rounding_of_a_real_model_goes_on(temperature: float, measured: dict[str, float]) -> None:
-    check_mismatch(measured, tolerance_of(Updates(), BF16, "32-true", 0, temperature))
+    check_mismatch(measured, tolerance_of(Updates(), BF16, "32-true", temperature, of_others=False))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_rounding_of_a_real_model_goes_on(temperature: float, measured: dict[str
     ],
 )
 def test_other_distributions_stop_the_run_in_low_precision_too(measured: dict[str, float]) -> None:
-    tolerance = tolerance_of(Updates(), BF16, "32-true", 0, 1.0)
+    tolerance = tolerance_of(Updates(), BF16, "32-true", 1.0, of_others=False)
     with pytest.raises(RunError, match="are not the trainer's: a KL of"):
         check_mismatch(measured, tolerance)
     check_mismatch(measured, None)

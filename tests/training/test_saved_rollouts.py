@@ -9,7 +9,8 @@ from commands import QUICK, in_folder, tsr
 from tests.saved_episodes import header
 from tsr_lightning.episodes.files import read, read_header, write
 from tsr_lightning.episodes.folder import saved_in
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.training.mismatch import TOLERANCE
 from tsr_lightning.training.saved_rollouts import _check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
@@ -37,6 +38,18 @@ def test_a_saved_rollout_trains_as_the_run_did(flags: tuple[str, ...], empty_fol
     again = tsr(*RUN, *flags, "--trainer.run_folder", "again", "--data.replay", "first").model.policy.trainable_state()
     assert [name for name in first if not torch.equal(first[name], again[name])] == []
     assert not Path("again/episodes").exists()
+
+
+@pytest.mark.slow
+def test_another_objective_trains_on_a_saved_rollout(empty_folder: Path) -> None:
+    """Its weights are others than those that sampled, which stops no run."""
+    fast = ("--data.plan.init_args.count", "4", "--model.optimizer.learning_rate", "1e-3")
+    flags = (*fast, "--model.optimizer.warmup_updates", "0")
+    tsr(*RUN, "--config", "objective/grpo.yaml", *flags, "--trainer.run_folder", "first")
+    other = ("--config", "objective/rloo.yaml", *flags, "--data.replay", "first")
+    assert tsr(*RUN, *other, "--trainer.run_folder", "again").trainer.current_epoch == 2
+    with pytest.raises(RunError, match="log-probabilities of its own samples are not the trainer's"):
+        tsr(*RUN, *other, "--data.updates.mismatch_tolerance", TOLERANCE, "--trainer.run_folder", "strict")
 
 
 @pytest.mark.slow

@@ -1,15 +1,19 @@
 """A second fit of one process is a run of its own, and a Trainer that fits on goes on."""
 
+from pathlib import Path
+
 import pytest
 from lightning.pytorch import Callback, LightningModule
 from optimizer_steps import SIZES
 
+from callbacks import CollapseGuard, Evaluation, PromptInformation
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.rollout.learnability import Learnability
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search import Beam, ProcessScore, Sample
 from tsr_lightning.search.plan import Mixed, PlanEntry
 from tsr_lightning.training.agent import Agent
@@ -76,5 +80,44 @@ def test_a_second_fit_knows_nothing_of_the_first(empty_folder: object) -> None:
 
 def test_a_trainer_that_fits_on_goes_on_with_what_it_knows(empty_folder: object) -> None:
     whole, parts = fit(data_module(), 3), fit(data_module(), 2, 3)
+    assert len(parts) == 3
     assert parts[:2] == whole[:2]
     assert [group.instance for group in parts[2]] == [group.instance for group in whole[2]]
+
+
+def test_callbacks_of_a_trainer_that_fits_on_keep_what_they_know(tmp_path: Path) -> None:
+    evaluation, guard, information = Evaluation(), CollapseGuard(), PromptInformation(every_n_epochs=2)
+    data = RolloutDataModule(
+        "parity:Parity-v0",
+        plan=Mixed([PlanEntry(Sample(), 4)]),
+        instances=8,
+        held_out=HeldOut(instances=2),
+        evaluations=[EvalProtocol()],
+        sampling=Sampling(max_response_tokens=2),
+        updates=Updates(min_trajectories=1),
+    )
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=-1,
+        callbacks=[evaluation, guard, information],
+        default_root_dir=tmp_path,
+    )
+    agent = Agent(PolicySpec(SIZES), GRPO())
+    trainer.fit(agent, datamodule=data)
+    first, watched = evaluation.state_dict(), guard.state_dict()["histories"]
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(agent, datamodule=data)
+    then = evaluation.state_dict()
+    assert then["before"] == first["before"] != {}
+    assert [one["costs"]["epochs"] for one in then["history"]["evaluations"]] == [0, 1, 2]
+    tokens = [one["costs"]["tokens_generated"] for one in then["history"]["evaluations"]]
+    assert 0 == tokens[0] < tokens[1] < tokens[2]
+    assert tokens[2] < 3 * tokens[1]  # those of the first fit count once
+    assert watched
+    assert set(guard.state_dict()["histories"]) >= set(watched)
+    assert information.of_training()  # of the first epoch: the second measures nothing

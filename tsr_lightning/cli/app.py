@@ -31,7 +31,7 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.monitored import check_monitors
 from tsr_lightning.training.run_folder import task_name
-from tsr_lightning.training.setting_checks import check_precision
+from tsr_lightning.training.setting_checks import check_precision, check_trainer
 from tsr_lightning.training.trainer import Trainer
 
 # The parsers of subcommands, and the arguments of their methods, by the class of the CLI, of the Trainer and the name.
@@ -110,6 +110,8 @@ class TSRCLI(LightningCLI):
             raise ConfigError(sentence) from error
         check_strategy(trainer, self.model.spec)
         check_precision(trainer)
+        if self.subcommand == "fit":
+            check_trainer(trainer)
         if ckpt_path == "last" and (newest := trainer.resumed_from(ckpt_path)) is not None:
             check_checkpoint(self.model, self.datamodule, str(newest), resumes=self.subcommand == "fit")
         settings = self.config_init[self.subcommand]["trainer"]

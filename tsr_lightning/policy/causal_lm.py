@@ -64,9 +64,7 @@ class PackedCausalLM:
         if len(hidden) <= size:
             return score(hidden, targets)
         chunks = [
-            checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False)
-            if torch.is_grad_enabled()
-            else score(*chunk)
+            checkpoint(score, *chunk, use_reentrant=False) if torch.is_grad_enabled() else score(*chunk)
             for chunk in zip(hidden.split(size), targets.split(size), strict=True)
         ]
         logprobs, spread = zip(*chunks, strict=True)

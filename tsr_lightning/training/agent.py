@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,10 +28,12 @@ from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.rollout.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.estimates import estimates
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.metrics import step_metrics
 from tsr_lightning.training.optimizer import Optimizer, clip_by_group
+from tsr_lightning.training.random_state import RandomState
 from tsr_lightning.training.setting_checks import check_precision
 
 
@@ -84,6 +87,7 @@ class Agent(LightningModule):
         self._heap = HeapTrimmer()
         self._epoch = 0  # of the updates
         self._updates_began = 0.0
+        self._saved_optimizer: Optimizer | None = None  # settings of the run that is resumed, until it goes on
 
     # -- model ------------------------------------------------------------------------------------------------------
 
@@ -246,7 +250,8 @@ class Agent(LightningModule):
             for group in optimizer.param_groups
             if any(parameter.grad is not None for parameter in group["params"])
         }
-        self._require_finite({name.removeprefix("train/"): float(norm) for name, norm in norms.items()})
+        if not compat.skips_overflows(self.trainer):
+            self._require_finite({name.removeprefix("train/"): float(norm) for name, norm in norms.items()})
         self.log_dict(norms, rank_zero_only=True)
 
     def configure_gradient_clipping(
@@ -264,6 +269,20 @@ class Agent(LightningModule):
         adamw = self.optimizer.adamw(self.weights.trained)
         schedule = LRSchedulerConfigType(scheduler=self.optimizer.schedule(adamw), interval="step")
         return OptimizerLRSchedulerConfig(optimizer=adamw, lr_scheduler=schedule)
+
+    def on_train_start(self) -> None:
+        """Lightning has restored the settings of a resumed run's optimizer with its state."""
+        saved, self._saved_optimizer = self._saved_optimizer, None
+        if saved is None or saved == self.optimizer:
+            return
+        [adamw], [schedule] = self.trainer.optimizers, self.trainer.lr_scheduler_configs
+        self.optimizer.take_over(saved, adamw, schedule.scheduler)
+        changes = (
+            f"{key} {value} (was {before})"
+            for key, before, value in zip(asdict(saved), astuple(saved), astuple(self.optimizer), strict=True)
+            if value != before
+        )
+        rank_zero_info(f"the optimizer goes on with model.optimizer.{', '.join(changes)}")
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Counts optimizer steps; Lightning would count an epoch without a step as one."""
@@ -299,7 +318,9 @@ class Agent(LightningModule):
             )
         checkpoint["model_identity"] = model_identity(self.spec)
         checkpoint["vocabulary"] = _digest(self.tokenizer)
-        checkpoint["rng_state"] = torch.get_rng_state()
+        checkpoint["optimizer_settings"] = asdict(self.optimizer)
+        own = RandomState.now(self.device)
+        checkpoint["rng_states"] = [asdict(each) for each in ProcessGroup.of(self.trainer).gather([own])]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_identity(checkpoint, self.spec)
@@ -310,7 +331,9 @@ class Agent(LightningModule):
             "ckpt_path was trained with another vocabulary, so give the tokenizer, or for a new model the "
             "environment's arguments, of that run",
         )
-        torch.set_rng_state(checkpoint["rng_state"])
+        if "optimizer_settings" in checkpoint:  # which earlier versions did not keep
+            self._saved_optimizer = Optimizer(**checkpoint["optimizer_settings"])
+        RandomState.of_rank(checkpoint, self.trainer.global_rank).restore(self.device)
 
 
 def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:

@@ -46,6 +46,7 @@ from tsr_lightning.training.setting_checks import (
     check_ranks,
     check_staleness,
     check_temperature,
+    check_trainer,
     says_nothing_is_compared,
 )
 from tsr_lightning.training.train_loader import EpochSpec, TrainLoader
@@ -159,6 +160,7 @@ class RolloutDataModule(LightningDataModule):
         if stage != "fit":
             return
         trainer, agent = self._trainer, self.agent
+        check_trainer(trainer)
         # For use without `tsr`, which checks the settings earlier and sets the temperature
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
         check_environments(agent.objective, self.strategies, self.environments)
@@ -283,7 +285,13 @@ class RolloutDataModule(LightningDataModule):
         if self._rollouts is None:
             raise RuntimeError("there is training data in a fit alone")
         spec = EpochSpec(
-            self.rollout_spec, self.updates, self.staleness, self.demonstrations, self.min_valid, self._micro_batches
+            self.rollout_spec,
+            self.updates,
+            self.staleness,
+            self.replay is not None,
+            self.demonstrations,
+            self.min_valid,
+            self._micro_batches,
         )
         return TrainLoader(self._trainer, self.agent, self.actor, self._rollouts, spec, self._notices)
 

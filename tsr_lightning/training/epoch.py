@@ -97,6 +97,7 @@ def updates_of(
     epoch: int,
     drawn: int,
     staleness: int,
+    replays: bool,
     at_least: int,
 ) -> list[list[Batch]]:
     """This rank's micro-batches of each optimizer step of an epoch; no step where there is nothing to learn.
@@ -111,6 +112,7 @@ def updates_of(
         epoch: that is trained.
         drawn: groups of its rollout, for the log.
         staleness: epochs that the policy of a rollout may lag behind.
+        replays: whether rollouts are those of an earlier run.
         at_least: micro-batches of a step.
 
     Raises:
@@ -129,7 +131,8 @@ def updates_of(
             callback.on_credit(trainer, pieces)
     if rolled_out:
         compat.log_figures(trainer, signal_metrics(credits[: len(rolled_out)]) | mismatch, epoch)
-    tolerance = tolerance_of(updates, agent.spec, precision, staleness, agent.temperature)
+    others = staleness > 0 or replays
+    tolerance = tolerance_of(updates, agent.spec, precision, agent.temperature, of_others=others)
     if updates.reuse_logprobs == "auto" and (epoch == 0 or not within_rounding(mismatch)):
         _say(epoch, describe_reuse(mismatch))
     check_mismatch(mismatch, tolerance, is_updated=trainer.global_step > 0)

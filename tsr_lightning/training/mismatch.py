@@ -90,21 +90,22 @@ def within_rounding(metrics: Mapping[str, float]) -> bool:
 
 
 def tolerance_of(
-    updates: Updates, spec: PolicySpec, precision: str, staleness: int, temperature: float
+    updates: Updates, spec: PolicySpec, precision: str, temperature: float, *, of_others: bool
 ) -> float | None:
     """`data.updates.mismatch_tolerance` as a number. `auto` has none where dropout makes the trainer's
-    log-probabilities random, since they are computed as in an update, and none where rollouts are stale on purpose.
+    log-probabilities random, since they are computed as in an update, and none where rollouts are of other weights on
+    purpose.
 
     Args:
         updates: the settings.
         spec: of the policy.
         precision: the Trainer's.
-        staleness: epochs that the policy of a rollout may lag behind.
         temperature: of sampling, which divides logits and so multiplies their rounding.
+        of_others: whether rollouts may be of other weights, as stale (`data.staleness`) and saved ones (`data.replay`).
     """
     if updates.mismatch_tolerance != "auto":
         return updates.mismatch_tolerance
-    if staleness or _is_random(spec):
+    if of_others or _is_random(spec):
         return None
     return (TOLERANCE if _in_float32(spec, precision) else LOW_PRECISION_TOLERANCE) / min(temperature, 1.0)
 
@@ -120,7 +121,7 @@ def _in_float32(spec: PolicySpec, precision: str) -> bool:
 
 def reuse_obstacle(needs: Needs, updates: Updates, spec: PolicySpec, precision: str, staleness: int) -> str | None:
     """Why `reuse_logprobs: auto` computes log-probabilities without a look at the engine's; None where that decides.
-    Arguments as of `tolerance_of`, with the objective's needs."""
+    Arguments as of `tolerance_of`, with the objective's needs and the epochs that a rollout's policy may lag behind."""
     obstacles = {
         "the objective needs values or entropies of the same pass": needs.values or needs.entropies,
         "the correction compares them with the engine's": updates.correction is not None,

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 from torch.optim import AdamW
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from tsr_lightning.errors import require
 from tsr_lightning.policy.model import Policy
@@ -75,6 +75,27 @@ class Optimizer:
     def schedule(self, adamw: AdamW) -> LambdaLR:
         """Warm-up and decay of both learning rates, one step of it per optimizer step."""
         return LambdaLR(adamw, self.factor)
+
+    def take_over(self, saved: "Optimizer", adamw: torch.optim.Optimizer, schedule: LRScheduler) -> None:
+        """Gives a resumed AdamW these settings in place of those it was saved with. A rate that was scaled since, as
+        by `callbacks.Restore`, stays scaled.
+
+        Args:
+            saved: the settings of the run that is resumed.
+            adamw: with the state of that run.
+            schedule: of its rates.
+        """
+        rates = {
+            "policy": (saved.learning_rate, self.learning_rate),
+            "critic": (saved.critic_learning_rate, self.critic_learning_rate),
+        }
+        for place, group in enumerate(adamw.param_groups):
+            before, rate = rates[group["name"]]
+            if before != rate:
+                scaled = schedule.base_lrs[place] / before if before else 1.0
+                schedule.base_lrs[place] = group["initial_lr"] = rate * scaled
+            group["lr"] = schedule.base_lrs[place] * self.factor(schedule.last_epoch)
+            group["betas"], group["weight_decay"] = self.betas, self.weight_decay
 
     def factor(self, update: int) -> float:
         """The share of the learning rates that an optimizer step has, counted from 0."""

@@ -19,6 +19,7 @@ from tsr_lightning.rollout.environments import Environments
 from tsr_lightning.search.plan import Plan
 from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import Expert, RandomActions, Strategy
+from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.trajectory import Origin
@@ -100,6 +101,20 @@ def check_template(objective: Objective, template: ChatTemplate) -> None:
     )
     continues = template.is_prefix_preserving or not objective.needs.observations
     require(continues, "model.objective.init_args.observations", "ObservationLoss", remedy)
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Refuses arguments of a Trainer that cut an optimizer step: Lightning counts micro-batches."""
+    remedy = (
+        "it would end an epoch within an optimizer step; leave it out, and for a quick try give trainer.max_epochs 1, "
+        "data.instances 4 and data.held_out.instances 4"
+    )
+    limits = compat.batch_limits(trainer)
+    require(not limits.fast_dev_run, "trainer.fast_dev_run", limits.fast_dev_run, remedy)
+    require(not limits.overfit_batches, "trainer.overfit_batches", limits.overfit_batches, remedy)
+    share = limits.limit_train_batches
+    is_whole = share == 0 or (isinstance(share, float) and share == 1)
+    require(is_whole, "trainer.limit_train_batches", share, remedy)
 
 
 _CONVERTING = {"bf16-true", "16-true", "transformer-engine", "transformer-engine-float16"}

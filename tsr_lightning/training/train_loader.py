@@ -24,12 +24,14 @@ class EpochSpec:
     """How every epoch of a fit is rolled out and trained on. Arguments as of the RolloutDataModule.
 
     Args:
+        replays: whether rollouts are those of an earlier run, as `data.replay` names it.
         micro_batches: the fewest of an optimizer step, as `trainer.accumulate_grad_batches` asks for.
     """
 
     rollout: RolloutSpec
     updates: Updates
     staleness: int
+    replays: bool
     demonstrations: Demonstrations | None
     min_valid: float
     micro_batches: int
@@ -62,20 +64,41 @@ class TrainLoader:
         self._rollouts = rollouts
         self._spec = spec
         self._notices = notices
+        self._begun: tuple[int, list[list[Batch]]] | None = None  # an epoch of which one batch was taken at most
 
     def __iter__(self) -> Iterator[Batch | None]:
         """The micro-batches of the current epoch; a single None where nothing is left to train on, and nothing where
-        the epoch will not be trained."""
-        trainer, agent, spec = self._trainer, self._agent, self._spec
+        the epoch will not be trained. Lightning asks twice for the first epoch of a Trainer that fits on, which is
+        rolled out once."""
+        trainer, agent = self._trainer, self._agent
         if reason := compat.nothing_to_train(trainer):
             rank_zero_info(reason)
             return
         epoch = compat.epochs_at_rollout(trainer)
+        if self._begun is None or self._begun[0] != epoch:
+            self._begun = epoch, self._steps(epoch)
+        _, steps = self._begun
+        if not steps:
+            compat.prepare_empty_epoch(trainer)
+            yield None
+            self._begun = None
+            return
+        trainer.accumulate_grad_batches = len(steps[0])
+        for step in steps:
+            if agent.has_moved_past:
+                return
+            for batch in step:
+                yield batch
+                self._begun = None
+
+    def _steps(self, epoch: int) -> list[list[Batch]]:
+        """Rolls an epoch out; its micro-batches by optimizer step."""
+        trainer, agent, spec = self._trainer, self._agent, self._spec
         drawn, rolled_out = self._rolled_out(epoch)
         demonstrated = self._demonstrated(epoch)
         self._actor.release()
         agent.begin_updates(epoch, spec.updates.target_kl)
-        steps = updates_of(
+        return updates_of(
             trainer,
             agent,
             rolled_out,
@@ -85,17 +108,9 @@ class TrainLoader:
             epoch=epoch,
             drawn=drawn,
             staleness=spec.staleness,
+            replays=spec.replays,
             at_least=spec.micro_batches,
         )
-        if not steps:
-            compat.prepare_empty_epoch(trainer)
-            yield None
-            return
-        trainer.accumulate_grad_batches = len(steps[0])
-        for step in steps:
-            if agent.has_moved_past:
-                return
-            yield from step
 
     def _rolled_out(self, epoch: int) -> tuple[int, Comparisons]:
         """How many groups were drawn in an epoch, by all ranks, and the comparisons of each that is trained on."""

@@ -17,6 +17,7 @@ from tsr_lightning.training.lightning_compat.saving import use_run_folder as use
 from tsr_lightning.training.lightning_compat.trainers import Position as Position
 from tsr_lightning.training.lightning_compat.trainers import Signals as Signals
 from tsr_lightning.training.lightning_compat.trainers import attach as attach
+from tsr_lightning.training.lightning_compat.trainers import batch_limits as batch_limits
 from tsr_lightning.training.lightning_compat.trainers import callbacks as callbacks
 from tsr_lightning.training.lightning_compat.trainers import datamodule as datamodule
 from tsr_lightning.training.lightning_compat.trainers import epoch_limit as epoch_limit
@@ -29,6 +30,7 @@ from tsr_lightning.training.lightning_compat.trainers import position_at_validat
 from tsr_lightning.training.lightning_compat.trainers import prepare_empty_epoch as prepare_empty_epoch
 from tsr_lightning.training.lightning_compat.trainers import run_folder as run_folder
 from tsr_lightning.training.lightning_compat.trainers import sharding_mesh as sharding_mesh
+from tsr_lightning.training.lightning_compat.trainers import skips_overflows as skips_overflows
 from tsr_lightning.training.lightning_compat.trainers import stopped_by as stopped_by
 from tsr_lightning.training.lightning_compat.trainers import summed_loss as summed_loss
 from tsr_lightning.training.lightning_compat.trainers import training_precision as training_precision

@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.connectors.signal_connector import _HandlersCompose, _SignalConnector
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
@@ -92,6 +93,25 @@ def uncount_step(trainer: Trainer) -> None:
     for counts in (progress.total, progress.current):
         counts.ready -= 1
         counts.completed -= 1
+
+
+class BatchLimits(NamedTuple):
+    """Arguments of a Trainer that cut epochs."""
+
+    fast_dev_run: bool | int
+    overfit_batches: int | float
+    limit_train_batches: int | float  # a share as a float, a number of micro-batches as an int
+
+
+def batch_limits(trainer: Trainer) -> BatchLimits:
+    """Its limits, which Lightning sets in its constructor and does not declare."""
+    return BatchLimits(**{name: vars(trainer)[name] for name in BatchLimits._fields})
+
+
+def skips_overflows(trainer: Trainer) -> bool:
+    """Whether a scaler of losses looks for gradients that are not finite, and leaves out their steps."""
+    precision = trainer.precision_plugin
+    return isinstance(precision, MixedPrecision) and precision.scaler is not None
 
 
 def training_precision(trainer: Trainer) -> AbstractContextManager[None]:

@@ -1,0 +1,62 @@
+"""Under float16 a scaler of losses finds its scale by gradients that overflow, and leaves out their steps."""
+
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision
+from optimizer_steps import SIZES
+
+from tsr_lightning.batching.schedule import Updates
+from tsr_lightning.engines.base import Sampling
+from tsr_lightning.objectives import GRPO
+from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.rollout.instances import HeldOut
+from tsr_lightning.search import Sample
+from tsr_lightning.search.plan import Uniform
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, with a new torch
+    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),  # a step was left out
+]
+
+
+class Norms(Callback):
+    """The policy's gradient norm at each optimizer step."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
+        self.norms.append(float(trainer.callback_metrics["train/grad_norm_policy"]))
+
+
+def test_an_overflow_ends_no_run() -> None:
+    norms, scaler = Norms(), torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+        callbacks=[norms],
+    )
+    data = RolloutDataModule(
+        "parity:Parity-v0",
+        plan=Uniform(Sample(), 4),
+        instances=8,
+        held_out=HeldOut(instances=2),
+        evaluations=[],
+        sampling=Sampling(max_response_tokens=2),
+        updates=Updates(min_trajectories=1, epochs=20, minibatches=2, mismatch_tolerance=None),
+    )
+    trainer.fit(Agent(PolicySpec(SIZES), GRPO()), data)
+    assert not math.isfinite(norms.norms[0])
+    assert math.isfinite(norms.norms[-1])
+    assert scaler.get_scale() < 2.0**40
