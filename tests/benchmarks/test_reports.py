@@ -12,8 +12,8 @@ from commands import QUICK, TINY, tsr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tsr_lightning.errors import RunError
-from tsr_lightning.rollout.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions
-from tsr_lightning.trajectory import Ended, Group, Turn
+from tsr_lightning.rollout.answer_notice import AnswerForm, ended_by_tokens, few_valid_actions, longer_than_allowed
+from tsr_lightning.trajectory import Ended, Group, Origin, Turn
 
 MEASURED = ("--trainer.callbacks", '[{"class_path": "callbacks.Evaluation"}]', "--trainer.check_val_every_n_epoch", "1")
 DEMONSTRATED = ("--config", "search/expert.yaml", "--config", "objective/sft.yaml")
@@ -91,11 +91,11 @@ class TestHardlyAResponseCanBeRead:
         assert said("validate", *model) == []
         [line] = said("validate", *model, "--data.env_kwargs.prompt_style", "paper")
         assert "while '<think></think><answer>" in line
-        assert "its data.env_kwargs.prompt_style is paper, for policies that were trained with it" in line
+        assert "its data.env_kwargs.prompt_style is paper: give the one that the model was trained with, a pre" in line
 
 
 def form(style: str | None = "bare") -> Callable[[int], AnswerForm]:
-    return lambda env: AnswerForm(f"tsr/Task{env}-v0", style, "<answer>Up</answer>")
+    return lambda env: AnswerForm(f"tsr/Task{env}-v0", style, style != "bare", "<answer>Up</answer>")
 
 
 def reason(*turns: Turn, style: str | None = "bare") -> str | None:
@@ -118,6 +118,27 @@ def test_why_they_cannot_be_read():
     assert "60% were cut off at data.sampling.max_response_tokens = 12, so raise it" in line
     assert line.endswith("the model has to learn to keep to it: begin with configs/warm_start/form.yaml")
     assert few_valid_actions([], 12, form()) is None
+
+
+def test_a_task_without_a_list_of_actions_needs_demonstrations():
+    """`warm_start/form.yaml` would be refused there."""
+    groups = [Group(1, (trajectory(1, 0, turn(valid=False)),))]
+    line = few_valid_actions(groups, 12, lambda _: AnswerForm("my:Task-v0", None, False, None))
+    assert line is not None
+    assert line.endswith(
+        "; begin with demonstrations (data.demonstrations, or configs/search/expert.yaml with an oracle)"
+    )
+
+
+def test_demonstrations_that_the_policy_cannot_say():
+    long = replace(turn(), response=(5,) * 30, behaviour_logprobs=(0.0,) * 30)
+    shown = replace(trajectory(1, 0, turn(), long), origin=Origin.DEMONSTRATED)
+    groups = [Group(1, (shown, trajectory(1, 0, long)))]  # what the policy said itself does not count
+    assert longer_than_allowed(groups, 30) is None
+    line = longer_than_allowed(groups, 24)
+    assert line is not None
+    assert line.startswith("1 of 2 demonstrated responses have more than data.sampling.max_response_tokens = 24, so")
+    assert line.endswith("give 30 or more")
 
 
 def test_episodes_that_a_token_limit_ended():

@@ -97,6 +97,21 @@ CASES = {
             "class Wide(Transformers):\n    takes_quantised = False\n"
         },
     ),
+    "a rank of an adapter that is no number": Case(
+        ("--model.policy.adapter.rank", "abc"),
+        r"^model\.policy\.adapter\.rank is abc: give a whole number$",
+    ),
+    "a target of an adapter that is no list": Case(
+        ("--model.policy.adapter.target_modules", "q_proj"),
+        r"^model\.policy\.adapter\.target_modules is q_proj: give a list or one of 'all-linear'$",
+    ),
+    "a response prefix with which no demonstration begins": Case(
+        (
+            *("--config", "search/expert.yaml", "--config", "objective/sft.yaml"),
+            *("--model.policy.response_prefix", "Action:"),
+        ),
+        r"model\.policy\.response_prefix is 'Action:': a demonstrated response begins with '<answer>",
+    ),
     "a strategy that is not as it says": Case(
         ("--data.plan.init_args.strategy", "tests.broken_strategies.StopsAtSuccess"),
         r"StopsAtSuccess\.traits\.independent_siblings is True, and in a rehearsal .*: correct the trait, or",

@@ -91,6 +91,26 @@ MOVES_TABLE = [
     ("To avoid the hole, go up.", "", False),  # excluding words make a sentence ambiguous, even here
     ("move:up", "Up", False),
     ("Déplacez-vous: Up", "", False),
+    # found by a review
+    ("Up\n\nMoving down would lead into a hole.", "Up", False),
+    ("Up. Moving down leads to a hole.", "Up", False),
+    ("**Up**\n\nExplanation: If you go down, you fall into the hole.", "Up", False),
+    ("Up, then right. That reaches the goal.", "Up Right", False),
+    ("1. Up\n2. Right\nThis reaches the goal.", "Up Right", False),
+    ("Up is best, since moving down leads into a hole.", "", False),
+    ("Down? Moving down leads to a hole.", "", False),
+    ("Right. Wait, down is better.", "", False),
+    ("Left. No, right.", "", False),
+    ("There is a hole on the left, so I would move down.", "Down", False),
+    ("I wouldn't go up.", "", False),
+    ("You mustn't move up.", "", False),
+    ("It doesn't make sense to move up", "", False),
+    ("We couldn’t move left", "", False),
+    ("It is impossible to go up", "", False),
+    ("The correct action isn't to move up", "", False),
+    ("I have two moves left.", "", False),
+    (r"\boxed{\text{Up}}", "Up", False),
+    ("The answer is $\\boxed{\\textbf{Left}}$.", "Left", False),
 ]
 
 
@@ -119,6 +139,8 @@ COMMANDS_TABLE = [
     ("<answer>go north", "go north"),
     ("**Command:** examine table", "examine table"),
     ("open door || go east", "open door"),
+    ("move island 1", "move island 1"),  # no label
+    ("take area rug", "take area rug"),
     ("dance", "dance"),  # any text is a command, and the game says what it thinks of it
 ]
 
@@ -139,6 +161,8 @@ CALLS_TABLE = [
     ("Click on Buy Now.", "click[Buy Now]"),
     ("search[red] or search[blue]", "search[red]"),  # the first (RAGEN)
     ("I need red shoes.", "I need red shoes."),
+    ("click[output: 5v]", "click[output: 5v]"),  # a label within an option
+    ("Action: click[output: 5v]", "click[output: 5v]"),
 ]
 
 
@@ -163,6 +187,21 @@ def test_the_reader_is_the_styles_unless_the_environment_is_given_one():
         env = TextFrozenLake(prompt_style=style, reader=reader)  # type: ignore[arg-type]
         env.reset(seed=0)
         assert env.step(natural)[-1]["action_is_valid"] is is_valid, (style, reader)
+
+
+@pytest.mark.parametrize("reader", list(READERS))
+@pytest.mark.parametrize("style", ["instruct", "brief", "bare", "paper"])
+@pytest.mark.parametrize("task", ["tsr/FrozenLake-v0", "tsr/Sokoban-v0"])
+def test_every_reader_reads_the_example_and_the_oracle_of_every_style(task: str, style: str, reader: str):
+    env = make_env(task, prompt_style=style, reader=reader, actions_per_turn=2)
+    observation, _ = env.reset(seed=2)
+    assert isinstance(env.unwrapped, HasOracle)
+    answer = env.unwrapped.oracle()
+    asked = re.search(r"such as: (\w+)(.*) (\w+)\.", str(observation))
+    assert (asked is not None) is (style == "instruct")
+    if asked is not None:
+        assert asked[2] == (" ||" if reader == "strict" else ",")
+    assert env.step(answer)[-1]["action_is_valid"], answer
 
 
 PIECES = [

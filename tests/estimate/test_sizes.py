@@ -11,7 +11,7 @@ from commands import QUICK, tsr
 
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.estimate import setup_of
-from tsr_lightning.estimate.caches import wanted_cache_mib
+from tsr_lightning.estimate.caches import evaluation_cache_mib, least_cache_mib, wanted_cache_mib
 from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.cards import CARDS
 from tsr_lightning.estimate.chosen_sizes import sized
@@ -44,6 +44,41 @@ def test_more_memory_gives_larger_sizes_up_to_what_is_of_use(setup: Setup):
     assert tokens == sorted(tokens)
     assert caches[0] < caches[-1] < 2 * wanted_cache_mib(setup)
     assert tokens[0] < tokens[-1]
+
+
+def test_a_run_whose_rollouts_sample_nothing_has_room_for_a_response_and_for_evaluations():
+    formed = (
+        "--config",
+        "frozen_lake.yaml",
+        "--config",
+        "model/qwen_lora_nf4.yaml",
+        "--config",
+        "warm_start/form.yaml",
+    )
+    setup = setup_of(*parsed_run((*formed, "--model.policy.model", "Qwen/Qwen2.5-3B-Instruct")))[0]
+    card = replace(CARDS["a100"], memory_gib=5000)
+    assert wanted_cache_mib(setup) < least_cache_mib(setup)
+    assert sized(replace(setup, evaluations=()), card).engine.cache_mib >= least_cache_mib(setup)
+    assert sized(setup, card).engine.cache_mib >= evaluation_cache_mib(setup) > 0
+    longer = replace(setup, context_tokens=16 * setup.context_tokens)
+    assert sized(longer, card).engine.cache_mib >= least_cache_mib(longer) > 10 * least_cache_mib(setup)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # of PEFT
+@pytest.mark.parametrize(("targets", "is_known"), [('["self_attn.q_proj"]', True), ('["q_proj", "lm_head"]', False)])
+def test_an_adapter_that_estimates_do_not_know_stops_no_run(
+    targets: str,
+    is_known: bool,
+    tiny_model: Callable[[str], Path],
+    empty_folder: Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level("INFO")
+    model = ("--model.policy.model", str(tiny_model("sokoban")), "--model.policy.adapter.target_modules", targets)
+    nulls = ("--data.updates.micro_batch_tokens", "null", "--data.engine.init_args.kv_cache_mib", "null")
+    tsr("fit", "--config", "sokoban.yaml", *model, *QUICK, *nulls, "--trainer.max_epochs", "1")
+    said = [record for record in caplog.records if record.getMessage().startswith("sizes by ")]
+    assert len(said) == is_known
 
 
 def test_given_sizes_stay(setup: Setup):

@@ -1,5 +1,6 @@
 """GGUF files, written here by the gguf library, become folders that plain transformers loads."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tsr_lightning.cli.import_gguf import import_gguf as command
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy import gguf as policy_gguf
 from tsr_lightning.policy.gguf import PROBES, import_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install 'tsr-lightning[gguf]'")
@@ -20,8 +22,27 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '<|end|>
 TOKENS = [*sorted(ByteLevel.alphabet()), "Ġ1", "<|end|>"]
 
 
-def write_gguf(path: Path, *, architecture: str = "llama", **changed: Any) -> dict[str, np.ndarray]:
-    """Writes a tiny model and returns its weights; `changed` are metadata of the tokenizer, None to leave one out."""
+def write_gguf(
+    path: Path,
+    *,
+    architecture: str = "llama",
+    scaling: str | None = None,
+    frequencies: bool = False,
+    parts: int = 1,
+    without: str = "",
+    **changed: Any,
+) -> dict[str, np.ndarray]:
+    """Writes a tiny model and returns its weights.
+
+    Args:
+        path: of the file.
+        architecture: that it names.
+        scaling: of its rotary embeddings, as its metadata name it.
+        frequencies: whether it has factors of the rotary frequencies, as those of Llama 3.
+        parts: of which it says that it is one.
+        without: the name of a tensor that is left out.
+        changed: metadata of the tokenizer, None to leave one out.
+    """
     draws = np.random.default_rng(1)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(LAYERS)
@@ -33,6 +54,11 @@ def write_gguf(path: Path, *, architecture: str = "llama", **changed: Any) -> di
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(len(TOKENS))
+    if scaling is not None:
+        writer.add_string(f"{architecture}.rope.scaling.type", scaling)
+        writer.add_float32(f"{architecture}.rope.scaling.factor", 4.0)
+    if parts > 1:
+        writer.add_uint16("split.count", parts)
     tokenizer = {"model": "gpt2", "pre": "smollm", **changed}
     if tokenizer["model"]:
         writer.add_tokenizer_model(tokenizer["model"])
@@ -51,7 +77,9 @@ def write_gguf(path: Path, *, architecture: str = "llama", **changed: Any) -> di
         shapes |= {f"blk.{layer}.{name}.weight": (INNER, WIDTH) for name in ("ffn_gate", "ffn_up")}
         shapes |= {f"blk.{layer}.ffn_down.weight": (WIDTH, INNER)}
         shapes |= {f"blk.{layer}.{name}.weight": (WIDTH,) for name in ("attn_norm", "ffn_norm")}
-    weights = {name: draws.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    if frequencies:
+        shapes["rope_freqs.weight"] = (WIDTH // HEADS // 2,)
+    weights = {name: draws.normal(size=shape).astype(np.float32) for name, shape in shapes.items() if name != without}
     for name, values in weights.items():
         quantised = values.ndim == 2 and name.startswith("blk")
         kind = gguf.GGMLQuantizationType.Q8_0 if quantised else gguf.GGMLQuantizationType.F32
@@ -105,8 +133,18 @@ def test_gpt2s_rule_stays_where_the_file_names_it(tmp_path: Path):
         (lambda path: write_gguf(path, architecture="mamba9"), "architecture mamba9 is not supported"),
         (lambda path: write_gguf(path, pre="klingon"), "splits text by the rule 'klingon', which is not known here"),
         (lambda path: write_gguf(path, model=None), "it has no tokenizer"),
+        (lambda path: write_gguf(path, parts=3), r"it is one of 3 parts, so join them first"),
+        (
+            lambda path: write_gguf(path, without="blk.1.ffn_down.weight"),
+            r"it lacks model\.layers\.1\.mlp\.down_proj\.weight \(1 such tensors\), so give a file of the whole model",
+        ),
+        (lambda path: write_gguf(path, scaling="yarn"), "does not read its scaling of rotary embeddings"),
+        (lambda path: write_gguf(path, frequencies=True), "does not read its scaling of rotary embeddings"),
     ],
-    ids=["absent", "zip", "cut-in-the-header", "cut-in-the-weights", "architecture", "rule", "no-tokenizer"],
+    ids=[
+        *("absent", "zip", "cut-in-the-header", "cut-in-the-weights", "architecture", "rule", "no-tokenizer"),
+        *("part", "lacking-a-tensor", "scaled", "scaled-by-frequency"),
+    ],
 )
 def test_what_cannot_be_imported_is_refused_in_one_sentence(prepare: Any, message: str, tmp_path: Path):
     prepare(tmp_path / "tiny.gguf")
@@ -115,6 +153,32 @@ def test_what_cannot_be_imported_is_refused_in_one_sentence(prepare: Any, messag
     assert str(refused.value).startswith("FILE is ")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "tiny").exists()
+
+
+def test_a_scaling_of_none_is_none(tmp_path: Path):
+    write_gguf(tmp_path / "tiny.gguf", scaling="none")
+    import_gguf(tmp_path / "tiny.gguf", tmp_path / "tiny")
+    assert (tmp_path / "tiny" / "config.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_or_held_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_gguf(tmp_path / "tiny.gguf")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"FOLDER is '.*file/sub': it cannot be written \(.*\), so give another one"):
+        import_gguf(tmp_path / "tiny.gguf", tmp_path / "file" / "sub")
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(
+        ConfigError, match=r"FOLDER is .* its weights take 0\.0 GB in float32, and its disk has 0\.0 GB"
+    ):
+        import_gguf(tmp_path / "tiny.gguf", tmp_path / "tiny")
+    monkeypatch.undo()
+    monkeypatch.setattr(policy_gguf, "free_bytes", lambda: 1000.0)
+    with pytest.raises(
+        ConfigError, match=r"FILE is .* it takes 0\.0 GB of memory to import and check, and 0\.0 GB are"
+    ):
+        import_gguf(tmp_path / "tiny.gguf", tmp_path / "tiny")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "tiny.gguf"]
 
 
 def _truncated(path: Path, size: int) -> None:

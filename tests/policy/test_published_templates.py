@@ -81,6 +81,27 @@ def test_every_prompt_is_the_template_tokenised_whole(format: str, responses: st
         whole.append(Message("assistant", read))
 
 
+# of glm-4-9b-chat: the token of the next role ends a response, and its end token is another
+GLM4 = (
+    "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+def test_where_nothing_closes_a_response_the_next_role_ends_it():
+    tokenizer = published_tokenizer(GLM4)
+    chat = Chat(tokenizer)
+    assert {tokenizer.convert_ids_to_tokens(index) for index in chat.end_ids} == {"<|user|>", tokenizer.eos_token}
+    prompt = chat.prompt([], [USER])
+    response = chat.write("Up", prompt)
+    assert tokenizer.convert_ids_to_tokens(response[-1]) == "<|user|>"
+    assert chat.read(response, prompt) == "Up"
+    turn = Turn(prompt, response, (0.0,) * len(response), True, (USER,), "Up", 0.0, True, True)
+    whole = [asdict(message) for message in (USER, Message("assistant", "Up"), USER)]
+    text = tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True)
+    assert list(chat.prompt([turn], [USER])) == tokenizer.encode(text, add_special_tokens=False)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_policys_text_has_added_tokens_and_no_control_token(name: str):
     tokenizer, chat = TOKENIZERS[name], CHATS[name]

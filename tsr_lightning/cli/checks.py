@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.vllm.spec import VLLM
 from tsr_lightning.envs.first_turns import check_first_turns
-from tsr_lightning.envs.playing import check_first_reset
+from tsr_lightning.envs.playing import check_first_reset, first_demonstration
 from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.errors import ConfigError, require
@@ -24,6 +24,7 @@ from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.engine_check import check_engine
 from tsr_lightning.search.rehearsal import rehearse
+from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.training import checkpoints
 from tsr_lightning.training.agent import Agent, check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -160,6 +161,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
         )
     chat = Chat.of(agent.spec, tokenizer, data.context)
     check_template(agent.objective, chat.template)
+    demonstrators = [one.demonstrator for one in data.plan.strategies if isinstance(one, Expert | RandomActions)]
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, TextEnv) else 0
         for turn, observed in enumerate(sample_observations(env, history, data.faults.retries)):
@@ -171,6 +173,10 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
                     f"within {limit}: use a model or data.context_tokens with a longer context"
                     + ("" if turn == 0 else f", or an env_kwargs.history below {history}")
                 )
+        for demonstrator in demonstrators if trains else ():  # whose text may not begin as the prompt does
+            method, respond = demonstrator.method, demonstrator.respond
+            text, messages = first_demonstration(env, method, respond, data.faults.retries)
+            chat.write(text, chat.prompt((), messages))
     if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)
 

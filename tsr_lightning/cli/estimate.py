@@ -17,6 +17,7 @@ from tsr_lightning.estimate.lookup import find_shape, find_tokenizer
 from tsr_lightning.estimate.markdown import page
 from tsr_lightning.estimate.prompt_lengths import average, counter_of, longest, measure
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
+from tsr_lightning.estimate.weights import adapter_parameters
 from tsr_lightning.estimate.workload import Episode
 from tsr_lightning.policy.sharding import check_not_quantised
 from tsr_lightning.rollout.protocol import EvalProtocol
@@ -164,6 +165,7 @@ def setup_of(
         engine=engine,
         concurrency=data.concurrency,
         max_response_tokens=allowed,
+        context_tokens=limit,
         is_sharded=is_sharded,
         is_deterministic=trainer.get("deterministic") not in (None, False),
     )
@@ -180,11 +182,14 @@ def setup_of(
 
 
 def known_setup(agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any]) -> Setup | None:
-    """Returns the setup of a run, or None where the shape of its model is unknown. An epoch limit that an estimate does
-    not take counts as one epoch. Arguments as of `setup_of`."""
+    """Returns the setup of a run, or None where the shape of its model or adapter is unknown. An epoch limit that an
+    estimate does not take counts as one epoch. Arguments as of `setup_of`."""
     epochs = trainer.get("max_epochs")
     try:
-        return setup_of(agent, data, {**trainer, "max_epochs": max(1, epochs) if isinstance(epochs, int) else 1})[0]
+        known = {**trainer, "max_epochs": max(1, epochs) if isinstance(epochs, int) else 1}
+        setup, _ = setup_of(agent, data, known)
+        adapter_parameters(setup.shape, setup.spec.adapter)
+        return setup
     except ConfigError:  # an estimate does not know every model; what else is wrong was refused before
         return None
 

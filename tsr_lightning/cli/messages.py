@@ -150,7 +150,14 @@ def _wrong_type(text: str, keys: Collection[str]) -> str | None:
     types = [_type(name) for name in re.findall(r"Expected an? (<class '[^']*'>|typing\.Literal\[[^\]]*\]|\S+)", text)]
     if not key or not given or not types:
         return None
-    return f"{key} is {given[-1]}: give {' or '.join(dict.fromkeys(types))}"
+    value = given[-1]
+    if nested := _NESTED.fullmatch(value):  # a field of a dataclass that may be null, where null is the dataclass
+        key, value = key.replace(".init_args.", "."), nested[1]
+        types = [one for one in types if one != "null"] or types
+    return f"{key} is {value}: give {' or '.join(dict.fromkeys(types))}"
+
+
+_NESTED = re.compile(r"NestedArg\(key='[^']*', val='?(.*?)'?\)")
 
 
 # The first that knows a message explains it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -14,6 +14,8 @@ from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.rng import Key
 from tsr_lightning.trajectory import Message
+
+_SHORT = 24  # characters of a response that is shown as an example, where there is one
 
 
 class Opening(NamedTuple):
@@ -76,16 +78,39 @@ def some_response(env: Branchable, seed: int, key: Key) -> str:
     return ""
 
 
+def first_demonstration(
+    env: Branchable, method: str, respond: Callable[[Branchable, Any, Key], str], retries: int = 0
+) -> tuple[str, tuple[Message, ...]]:
+    """What a demonstrator answers to the first messages of an episode, and these.
+
+    Args:
+        env: that is played.
+        method: of the environment, which the demonstrator asks.
+        respond: gives a response in a state, by a key.
+        retries: how often it is tried again where what the environment depends on fails.
+    """
+    key = Key(0).fold_in("first demonstration")
+
+    def act() -> tuple[str, tuple[Message, ...]]:
+        opening = begin(env, 0, key)
+        text = final(Call(env, method, 0), lambda: one_text(method, respond(env, env.get_state(), key)))
+        system = (Message("system", opening.instructions),) if opening.instructions else ()
+        return text, (*system, *opening.messages)
+
+    return retried(retries, act)
+
+
 def valid_response(env: Branchable) -> str | None:
-    """A response that can be played in the first state of episode 0; None where the environment lists none, or where
-    what it depends on fails: no run ends for an example."""
+    """A short response that can be played in the first state of episode 0; None where the environment lists none, or
+    where what it depends on fails: no run ends for an example."""
     if not isinstance(env, HasLegalActions):
         return None
     try:
         begin(env, 0, Key(0).fold_in("valid response"))
-        return next(iter(_legal_actions(env, 0)), None)
+        actions = _legal_actions(env, 0)
     except CallFailed:
         return None
+    return next((action for action in actions if len(action) <= _SHORT), min(actions, key=len, default=None))
 
 
 def _legal_actions(env: HasLegalActions, seed: int) -> list[str]:

@@ -6,17 +6,19 @@ r"""Readers: how a response is read as actions, a command of a text game, or any
     response = ["<think>" … "</think>"] … place
     place    = the last "<answer>" … ["</answer>"]  |  the last "\boxed{" … "}"
              | the line of the last label, such as "Action: …"  |  all of it
-    actions  = words that are all actions, links ("and", "then"), verbs ("move", "go") or numbers, in their order
-             | a sentence with a verb shortly before an action, if all such actions are the same and nothing in it
-               negates or offers a choice ("not", "or", "avoid")
+    actions  = the sentences it begins with whose words are all actions, links ("and", "then"), verbs ("move", "go") or
+               numbers, unless a correction follows ("wait, …")
+             | a sentence with a verb shortly before an action, if no other action is named (but as a place: "the left")
+               and nothing negates or offers a choice ("not", "or", "avoid")
 
 Letter case, quotes, punctuation, brackets and Markdown never count.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import Literal
 
 ReaderName = Literal["strict", "lenient"]
@@ -107,10 +109,12 @@ class Strict(Reader):
 
 _OPEN_THOUGHT, _THOUGHT = "<think>", "</think>"
 _OPENING, _CLOSING = re.compile(r"<\s*answer\s*>", re.IGNORECASE), re.compile(r"<\s*/\s*answer\s*>?", re.IGNORECASE)
-_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+_BOXED = re.compile(r"\\boxed\{(?:\\text\w*\{)?([^{}]*)\}")
 _LABEL = re.compile(
-    r"\b(?:answer|actions?|moves?|command|response|output|direction)\W{0,4}(?:is|are|:|=)\W*", re.IGNORECASE
+    r"\b(?:answer|actions?|moves?|command|response|output|direction)\W{0,4}(?:is\b|are\b|:|=)\W*", re.IGNORECASE
 )
+_CALL = re.compile(r"\w\s*\[[^\[\]\n]*\]")  # whose argument may have a label of its own
+_SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 
@@ -124,8 +128,11 @@ _VERBS = _set(
     "take play try action answer direction"
 )
 _EXCLUDING = _set(
-    "not no never cannot can't don't won't shouldn't avoid avoiding instead without or either neither nor"
+    "not no never cannot cant dont wont avoid avoiding instead without or either neither nor impossible mistake wrong"
 )
+_CORRECTING = _set("wait actually rather instead sorry correction")
+_COUNTED = _set("moves turns steps actions attempts")  # "two moves left" is no answer
+_PLACES = _set("the on your my its")  # "the hole on the left" names no answer either
 _REACH = 5  # words from a verb to the action that it names, as in "move the player one cell down"
 _EDGES = " '’.!,:;()[]{}"
 _MARKUP = re.compile(r"[*`\"“”]|^[\s>#\-•]+|^\s*\d+[.)]\s+")
@@ -149,24 +156,32 @@ class Lenient(Reader):
         text = _CLOSING.sub(" ", text)
         if boxed := _BOXED.findall(text):
             return str(boxed[-1])
-        labels = list(_LABEL.finditer(text))
+        labels = list(_LABEL.finditer(_CALL.sub(lambda call: "-" * len(call[0]), text)))
         if labels and (line := text[labels[-1].end() :].strip().partition("\n")[0].strip()):
             return line
         return text
 
     def actions(self, answer: str, known: Sequence[str], limit: int) -> Answer:
-        words = [word.lower().replace("’", "'") for word in _WORD.findall(answer)]
         spelt = {action.lower(): action for action in known}
-        named = [spelt[word] for word in words if word in spelt]
-        if not named:
+        sentences = [(found[0], _words(found[0])) for found in _SENTENCE.finditer(answer)]
+        words = [word for _, sentence in sentences for word in sentence]
+        if not any(word in spelt for word in words):
             problem = f"{' '.join(answer.split())[:_QUOTED]!a} names no action" if words else "the answer is empty"
             return Answer((), problem)
-        if all(word in spelt or word in _LINKS or word in _VERBS for word in words):
-            return Answer(tuple(named[:limit]))
-        chosen = {spelt[word] for place, word in enumerate(words) if word in spelt and _follows_a_verb(words, place)}
-        if len(chosen) != 1 or not _EXCLUDING.isdisjoint(words):
+        plain = spelt.keys() | _LINKS | _VERBS
+        lead = list(takewhile(lambda sentence: plain.issuperset(sentence[1]), sentences))
+        led = [spelt[word] for _, sentence in lead for word in sentence if word in spelt]
+        rest = [word for _, sentence in sentences[len(lead) :] for word in sentence]
+        takes_back = bool(rest) and (_corrects(rest, spelt) or any("?" in text for text, _ in lead))
+        if led and not takes_back:
+            return Answer(tuple(led[:limit]))
+        named = [place for place, word in enumerate(words) if word in spelt]
+        chosen = {words[place] for place in named if _follows_a_verb(words, place)}
+        others = {words[place] for place in named if place == 0 or words[place - 1] not in _PLACES} - chosen
+        excludes = not _EXCLUDING.isdisjoint(words) or any(word.endswith("n't") for word in words)
+        if led or len(chosen) != 1 or others or excludes:
             return Answer((), f"{' '.join(answer.split())[:_QUOTED]!a} does not name one action")
-        return Answer(tuple(chosen))
+        return Answer((spelt[chosen.pop()],))
 
     def command(self, answer: str, verbs: Sequence[str]) -> str:
         """The last line that begins with a verb of the game, or else the last line, without what leads up to it."""
@@ -185,6 +200,18 @@ class Lenient(Reader):
         if found := re.fullmatch(rf"({either})(?: for| on)?[\s:(]+(.*)", line, re.IGNORECASE):
             return f"{found[1].lower()}[{found[2].strip(_EDGES)}]"
         return answer
+
+
+def _words(sentence: str) -> list[str]:
+    """In lower case, without numbers, and without a "left" that counts what is left over."""
+    words = [word.lower().replace("’", "'") for word in _WORD.findall(sentence)]
+    return [word for place, word in enumerate(words) if word != "left" or not _COUNTED & {*words[place - 1 : place]}]
+
+
+def _corrects(rest: Sequence[str], actions: Container[str]) -> bool:
+    """Whether what follows an answer takes it back, as in "wait" or "no, left"."""
+    no = any(word == "no" and after in actions for word, after in pairwise(rest))
+    return no or not _CORRECTING.isdisjoint(rest)
 
 
 def _follows_a_verb(words: Sequence[str], place: int) -> bool:

@@ -119,10 +119,17 @@ def format_rules(
     ).rstrip()
 
 
-def ask_for_words(words: Sequence[str], per_turn: int) -> str:
+def read_by(prompt_style: PromptStyle, reader: Reader) -> PromptStyle:
+    """The style with another reader: a strict one reads no separator but its own."""
+    separator = f" {SEPARATOR} " if reader is STRICT else prompt_style.separator
+    return replace(prompt_style, reader=reader, separator=separator)
+
+
+def ask_for_words(prompt_style: PromptStyle, words: Sequence[str], per_turn: int) -> str:
     """How to answer, for a task whose actions are a few words."""
     *others, last = words
     listed = f"{', '.join(others)} or {last}"
     if per_turn == 1:
         return f"Answer with one word: {listed}."
-    return f"Answer with up to {per_turn} words, each of them {listed}, such as: {', '.join(words[:per_turn])}."
+    example = prompt_style.separator.join(words[:per_turn])
+    return f"Answer with up to {per_turn} words, each of them {listed}, such as: {example}."

@@ -6,7 +6,6 @@ also `noise_key`, `state_key`, `extra_info` and `render_state`, and the optional
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypedDict
 
 import gymnasium
@@ -16,7 +15,7 @@ from gymnasium.error import ResetNeeded
 from tsr_lightning.envs.base import HasLegalActions
 from tsr_lightning.envs.place_map import PlaceMap
 from tsr_lightning.envs.reading import READERS, Answer, ReaderName
-from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, PromptStyle
+from tsr_lightning.envs.text import CHARSET, PROMPT_STYLES, PromptStyle, read_by
 from tsr_lightning.envs.turns import Draws, StateT, TurnResult
 from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
@@ -108,7 +107,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         within_turns = max_turns * actions_per_turn
         self.max_actions = within_turns if max_actions is None else min(max_actions, within_turns)
         style = self.prompt_styles[prompt_style]
-        self.prompt_style = style if reader is None else replace(style, reader=READERS[reader])
+        self.prompt_style = style if reader is None else read_by(style, READERS[reader])
         self.format_penalty = float(format_penalty)
         self.render_mode = render_mode
         self.observation_space = AnyText(_LONGEST_OBSERVATION, min_length=0, charset=CHARSET)

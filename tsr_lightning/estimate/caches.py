@@ -1,10 +1,11 @@
 """The engine's caches: keys and values by token, states of recurrent layers by prefix. Pure functions of a setup."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tsr_lightning.engines.transformers.cache import BUFFER_SHARE
+from tsr_lightning.engines.transformers.cache import BUFFER_SHARE, least_kv_cache_mib
 from tsr_lightning.engines.transformers.kv_store import KVShape, LayerShape
 from tsr_lightning.engines.transformers.state_store import STATES_OF_A_GROUP, StateCounts
+from tsr_lightning.engines.transformers.static_backend import StepRounding
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.estimate.weights import DTYPES, ITEMSIZE
 from tsr_lightning.estimate.workload import Wave
@@ -56,8 +57,27 @@ def _state_bytes(setup: Setup) -> int:
 def wanted_cache_mib(setup: Setup, ranks: int = 1) -> int:
     """`kv_cache_mib` with which nothing is computed twice, and as many responses are generated at once as the searches
     side by side or `max_num_seqs` allow."""
+    return _cache_mib(setup, _waves(setup, ranks))
+
+
+def evaluation_cache_mib(setup: Setup, ranks: int = 1) -> int:
+    """As `wanted_cache_mib`, for evaluations."""
+    waves = []
+    for one in setup.evaluations:
+        searches = setup.held_out * one.samples
+        share = min(setup.concurrency, -(-searches // ranks)) / max(1, searches)
+        waves += [(wave, share) for wave in setup.evaluation(one, setup.worst).waves]
+    return _cache_mib(setup, waves)
+
+
+def least_cache_mib(setup: Setup) -> int:
+    """The least `kv_cache_mib` that the engine takes, of all its backends."""
+    return least_kv_cache_mib(kv_shape(setup), StepRounding().lengths.most(setup.context_tokens) + 1, BUFFER_SHARE)
+
+
+def _cache_mib(setup: Setup, waves: Iterable[tuple[Wave, float]]) -> int:
     stored, most = kv_shape(setup), 0.0
-    for wave, share in _waves(setup, ranks):
+    for wave, share in waves:
         responses = min(setup.engine.max_num_seqs, share * wave.responses)
         prompts = responses * wave.prompts / wave.responses
         tokens = prompts * wave.prompt_tokens + responses * setup.max_response_tokens

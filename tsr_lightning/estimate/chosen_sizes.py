@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tsr_lightning.estimate.caches import wanted_cache_mib
+from tsr_lightning.estimate.caches import evaluation_cache_mib, least_cache_mib, wanted_cache_mib
 from tsr_lightning.estimate.card_memory import GIB, memory, pass_size
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.setup import Setup
@@ -33,9 +33,10 @@ def _with_micro_batches(setup: Setup, card: Card, ranks: int) -> Setup:
 
 
 def _with_cache(setup: Setup, card: Card, ranks: int) -> Setup:
-    """Takes the largest power of two in MiB whose rollout fits in 60% of the memory, at most twice what a rollout uses;
-    256 if none fits."""
-    wanted, found = wanted_cache_mib(setup, ranks), setup
+    """Takes the largest power of two in MiB whose rollout fits in 60% of the memory, at most twice what rollouts,
+    evaluations and the engine need; 256 if none fits."""
+    found = setup
+    wanted = max(wanted_cache_mib(setup, ranks), evaluation_cache_mib(setup, ranks), least_cache_mib(setup))
     for size in _CACHES:
         found = replace(setup, engine=replace(setup.engine, kv_cache_mib=size))
         needed = memory(found, ranks, card.kept_cache_mib)

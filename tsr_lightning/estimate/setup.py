@@ -68,6 +68,7 @@ class Setup:
     engine: Transformers
     concurrency: int
     max_response_tokens: int
+    context_tokens: int  # most of a prompt and its response
     is_sharded: bool  # trainer.strategy is fsdp2
     is_deterministic: bool  # trainer.deterministic
 

@@ -52,8 +52,14 @@ def adapted(shape: ModelShape, adapter: LoRA, linears: Sequence[Linear]) -> list
     targets = names if isinstance(adapter.target_modules, str) else adapter.target_modules
     for target in targets:
         remedy = f'estimates know {", ".join(names)} and "all-linear"; choose from these'
-        require(target in names, "model.policy.adapter.target_modules", target, remedy)
-    return [linear for linear in linears if linear.name in targets and linear.name not in refused]
+        require(_last(target) in names, "model.policy.adapter.target_modules", target, remedy)
+    chosen = set(map(_last, targets)) - refused
+    return [linear for linear in linears if linear.name in chosen]
+
+
+def _last(target: str) -> str:
+    """The name of a layer, of which a target may have the path too, as in "self_attn.q_proj"."""
+    return target.rpartition(".")[2]
 
 
 def adapter_parameters(shape: ModelShape, adapter: LoRA | None) -> int:

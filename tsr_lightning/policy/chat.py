@@ -242,10 +242,14 @@ class Chat:
         return tuple(fragments)
 
     def _find_end(self) -> int:
-        """The token that ends a turn: the first control token after a response, or else the tokenizer's end token."""
-        control = set(self.tokenizer.get_added_vocab().values())
+        """The token that ends a turn: the first control token after a response, or before the message that follows it
+        (GLM-4's `<|user|>`), or else the tokenizer's end token."""
+        control = set(self.tokenizer.get_added_vocab().values()) - {self.tokenizer.bos_token_id}
         closing = self.template.fragments(["user", "assistant"], add_generation_prompt=False)[-1]
         ends = [index for index in self._encode_template(closing) if index in control]
+        if not ends:
+            following = self.template.fragments(["user", "assistant", "user"])[2]
+            ends += [index for index in self._encode_template(following) if index in control]
         ends += [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
         name = self.tokenizer.name_or_path
         require(bool(ends), "model.policy.model", name, "its tokenizer has no end token, so set its eos_token")

@@ -6,8 +6,10 @@ saved, and some byte-level tokenizers are split by GPT-2's rule where their voca
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.free_memory import free_bytes
 
 _MAGIC = b"GGUF"
+_GB = 10**9
 # names of `tokenizer.ggml.pre` that mean GPT-2's rule, which transformers takes where it knows none
 _GPT2 = frozenset({"default", "gpt-2", "phi-2", "jina-es", "jina-de", "mpt", "olmo", "jais"})
 # names that split off each digit first (llama.cpp, src/llama-vocab.cpp), which transformers does not know
@@ -47,18 +51,26 @@ def import_gguf(file: Path, folder: Path) -> None:
     """
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     require(is_free, "FOLDER", str(folder), "it exists already, so give another one, or remove it first")
-    pre_tokenizer = _checked_pre_tokenizer(file)
-    with _errors_of(file):
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    if pre_tokenizer in _DIGITS_APART:
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-    model = _unquantised(loaded)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as partial:
-        written = Path(partial) / "model"
+    header = _checked_header(file)
+    with _beside(folder) as beside:
+        size, disk, memory = header.float32_bytes, shutil.disk_usage(beside).free, free_bytes()
+        remedy = f"its weights take {size / _GB:.1f} GB in float32, and its disk has {disk / _GB:.1f} GB left"
+        require(size < disk, "FOLDER", str(folder), remedy)
+        remedy = f"it takes {2 * size / _GB:.1f} GB of memory to import and check, and {memory / _GB:.1f} GB are free"
+        require(2 * size < memory, "FILE", str(file), remedy)
+        with _errors_of(file):
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            both: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
+            )
+        loaded, report = both
+        _check_whole(file, loaded, report, header)
+        if header.pre_tokenizer in _DIGITS_APART:
+            tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+                [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+            )
+        model = _unquantised(loaded)
+        written = beside / "model"
         model.save_pretrained(written)
         tokenizer.save_pretrained(written)
         _check_written(written, model, tokenizer)
@@ -67,11 +79,33 @@ def import_gguf(file: Path, folder: Path) -> None:
         shutil.move(written, folder)
 
 
-def _checked_pre_tokenizer(file: Path) -> str:
-    """The name of the tokenizer's rule for splitting text; "" for tokenizers that have none.
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside the one that is to be written."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
+    except OSError as error:
+        remedy = f"it cannot be written ({error.strerror}), so give another one"
+        raise ConfigError(f"FOLDER is {str(folder)!r}: {remedy}") from error
+    with made as path:
+        yield Path(path)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What a file says of itself."""
+
+    pre_tokenizer: str  # the tokenizer's rule for splitting text; "" for tokenizers that have none
+    scales_positions: bool  # rotary embeddings are scaled for longer contexts
+    float32_bytes: int  # of its weights
+
+
+def _checked_header(file: Path) -> _Header:
+    """Reads a file's header.
 
     Raises:
-        ConfigError: the file cannot be read, or its rule is not known.
+        ConfigError: the file cannot be read, is a part of a model, or its tokenizer's rule is not known.
     """
     require(file.is_file(), "FILE", str(file), "there is no such file, so check the path")
     with file.open("rb") as opened:
@@ -81,16 +115,35 @@ def _checked_pre_tokenizer(file: Path) -> str:
     except ModuleNotFoundError as error:
         raise ConfigError("tsr import-gguf needs gguf: pip install 'tsr-lightning[gguf]'") from error
     with _errors_of(file):
-        fields = GGUFReader(file).fields
-    named = {key: fields[key].contents() for key in ("tokenizer.ggml.model", "tokenizer.ggml.pre") if key in fields}
+        reader = GGUFReader(file)
+        fields, tensors = reader.fields, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
+    keys = ("tokenizer.ggml.model", "tokenizer.ggml.pre", "split.count", "general.architecture")
+    named = {key: fields[key].contents() for key in keys if key in fields}
+    parts = int(named.get("split.count", 1))
+    remedy = f"it is one of {parts} parts, so join them first (llama-gguf-split --merge of llama.cpp)"
+    require(parts <= 1, "FILE", str(file), remedy)
+    scaling = fields.get(f"{named.get('general.architecture')}.rope.scaling.type")
+    scales = "rope_freqs.weight" in tensors or (scaling is not None and scaling.contents() not in ("", "none"))
+    rest = partial(_Header, scales_positions=scales, float32_bytes=4 * sum(tensors.values()))
     require("tokenizer.ggml.model" in named, "FILE", str(file), "it has no tokenizer, so give a file of a whole model")
     name = str(named.get("tokenizer.ggml.pre", "default"))
     if named["tokenizer.ggml.model"] != "gpt2":  # only byte-level tokenizers have such a rule
-        return ""
+        return rest("")
     known = {*_GPT2, *_DIGITS_APART, *GGUF_PRE_TOKENIZER_SPLITS}
     remedy = f"its tokenizer splits text by the rule {name!r}, which is not known here, so take the model's own folder"
     require(name in known, "FILE", str(file), remedy)
-    return name
+    return rest(name)
+
+
+def _check_whole(file: Path, model: PreTrainedModel, report: Mapping[str, Collection[Any]], header: _Header) -> None:
+    """transformers draws at random what a file lacks, and leaves out how most models scale their positions."""
+    lacking = sorted([*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])])
+    remedy = f"it lacks {(lacking or [''])[0]} ({len(lacking)} such tensors), so give a file of the whole model"
+    require(not lacking, "FILE", str(file), remedy)
+    rotary = model.config.to_dict().get("rope_parameters") or {}
+    remedy = "transformers does not read its scaling of rotary embeddings, so take the model's own folder"
+    is_read = not header.scales_positions or rotary.get("rope_type", "default") != "default"
+    require(is_read, "FILE", str(file), remedy)
 
 
 @contextmanager
@@ -111,8 +164,9 @@ def _unquantised(loaded: PreTrainedModel) -> PreTrainedModel:
     config = type(loaded.config).from_dict(
         {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
     )
-    model: PreTrainedModel = type(loaded)(config)
-    model.load_state_dict(loaded.state_dict())
+    with torch.device("meta"):
+        model: PreTrainedModel = type(loaded)(config)
+    model.load_state_dict(loaded.state_dict(), assign=True)
     model.tie_weights()
     return model
 

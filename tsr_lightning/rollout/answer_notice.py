@@ -1,4 +1,5 @@
-"""Notices and an error about responses: too few are valid actions, or a token limit ended episodes."""
+"""Notices and an error about responses: few are valid actions, demonstrated ones are too long to be said, or a token
+limit ended episodes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ class AnswerForm:
     Args:
         env: its id.
         prompt_style: the one that its arguments name; None where they name none.
+        says_form: whether prompts of that style say what an answer looks like.
         example: a response that can be played in its first state; None where it lists no legal actions.
     """
 
     env: str
     prompt_style: str | None
+    says_form: bool
     example: str | None
 
 
@@ -71,13 +74,20 @@ def few_valid_actions(
 
 
 def _remedy(cut: Sequence[bool], max_response_tokens: int, asked: AnswerForm) -> str:
-    style = asked.prompt_style
+    style, formed = asked.prompt_style, "configs/warm_start/form.yaml"
+    if asked.example is None:  # random actions, which that file imitates, need a list of them
+        formed = "demonstrations (data.demonstrations, or configs/search/expert.yaml with an oracle)"
     if style is None:
-        taught = "begin with configs/warm_start/form.yaml"
+        taught = f"begin with {formed}"
     elif style == "instruct":
         taught = (
             "its data.env_kwargs.prompt_style is instruct, which says the form, so the model has to learn to keep to "
-            "it: begin with configs/warm_start/form.yaml"
+            f"it: begin with {formed}"
+        )
+    elif asked.says_form:
+        taught = (
+            f"its data.env_kwargs.prompt_style is {style}: give the one that the model was trained with, a pretrained "
+            f"model instruct, or begin with {formed}"
         )
     else:
         taught = (
@@ -90,6 +100,25 @@ def _remedy(cut: Sequence[bool], max_response_tokens: int, asked: AnswerForm) ->
     return (
         f"{share:.0%} were cut off at data.sampling.max_response_tokens = {max_response_tokens}, so raise it if the "
         f"answer would have followed, and else {taught}"
+    )
+
+
+def longer_than_allowed(groups: Sequence[Group], max_response_tokens: int) -> str | None:
+    """One sentence on demonstrated responses that are too long for the policy to say; None without any. Arguments as of
+    `few_valid_actions`."""
+    lengths = [
+        len(turn.response)
+        for group in groups
+        for trajectory in group.trajectories
+        if trajectory.origin is Origin.DEMONSTRATED
+        for turn in trajectory.turns
+    ]
+    longer = sum(length > max_response_tokens for length in lengths)
+    if not longer:
+        return None
+    return (
+        f"{longer:,} of {len(lengths):,} demonstrated responses have more than data.sampling.max_response_tokens = "
+        f"{max_response_tokens}, so the policy that learns them is cut off: give {max(lengths)} or more"
     )
 
 

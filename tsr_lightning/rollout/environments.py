@@ -9,6 +9,7 @@ from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.playing import valid_response
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.sample_texts import sample_texts
+from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.rollout.answer_notice import AnswerForm
 from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
 
@@ -53,7 +54,8 @@ class EnvFactory:
         entry = self.mixture[index]
         env = self.make(entry)
         style = entry.env_kwargs.get("prompt_style")
-        form = AnswerForm(entry.env, None if style is None else str(style), valid_response(env))
+        says_form = isinstance(env, TextEnv) and env.prompt_style.says_form
+        form = AnswerForm(entry.env, None if style is None else str(style), says_form, valid_response(env))
         close([env])
         return form
 

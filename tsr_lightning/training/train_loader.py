@@ -128,4 +128,5 @@ class TrainLoader:
             return []
         objective, actor = self._agent.objective.at(epoch), self._actor
         groups = self._spec.demonstrations.groups(self._spec.rollout.key, epoch, actor.chat, actor.context_tokens)
+        self._notices.log("demonstrations", groups, actor)
         return [objective.comparisons(group) for group in groups]

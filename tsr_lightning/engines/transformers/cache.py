@@ -30,6 +30,18 @@ BUFFER_SHARE = 1 / 3  # of the memory, for the decode buffer of a backend that n
 Decode = TorchDecode | NativeDecode | StaticDecode
 
 
+def least_kv_cache_mib(shape: KVShape, tokens: int, buffer: float) -> int:
+    """The least `kv_cache_mib` in which a prompt and its response fit.
+
+    Args:
+        shape: of what is stored of a token.
+        tokens: of both.
+        buffer: share of the memory that decoding has; 0 where it needs none.
+    """
+    of_buffer = shape.token_bytes / buffer if buffer else 0.0
+    return int(tokens * max(shape.slot_bytes / (1 - buffer), of_buffer) / _MIB) + 1
+
+
 class PrefixCache:
     """Trie, store and attention backend, in memory of a stated size.
 
@@ -64,13 +76,12 @@ class PrefixCache:
         buffer_tokens = int(kv_cache_mib * _MIB * buffer) // max(1, shape.token_bytes)
         slots = int(kv_cache_mib * _MIB * (1 - buffer)) // shape.slot_bytes - is_static
         needed = rounding.lengths.most(context_tokens) + 1 if is_static else context_tokens
-        token_bytes = max(shape.slot_bytes / (1 - buffer), 0 if is_native else shape.token_bytes / buffer)
         require(
             slots >= context_tokens and (is_native or buffer_tokens >= needed),
             "Transformers.kv_cache_mib",
             kv_cache_mib,
             f"a prompt and response of {context_tokens} tokens of this model do not fit, so give "
-            f"{int(needed * token_bytes / _MIB) + 1} or more, or lower data.context_tokens",
+            f"{least_kv_cache_mib(shape, needed, buffer)} or more, or lower data.context_tokens",
         )
         self._slot_bytes = shape.slot_bytes
         self.trie = Trie(slots)

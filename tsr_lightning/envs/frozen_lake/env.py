@@ -82,7 +82,7 @@ class TextFrozenLake(TextEnv[LakeState]):
             limit=self.max_actions,
             example=("Right", "Down")[: self.actions_per_turn],
         )
-        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
+        self.asked = ask_for_words(self.prompt_style, ACTIONS, self.actions_per_turn)
 
     def initial_state(self, seed: int) -> LakeState:
         """The lake that a seed names, with the player on its start."""

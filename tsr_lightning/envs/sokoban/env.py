@@ -77,7 +77,7 @@ class SokobanEnv(TextEnv[Board]):
             limit=self.max_actions,
             example=("Right", "Up")[: self.actions_per_turn],
         )
-        self.asked = ask_for_words(ACTIONS, self.actions_per_turn)
+        self.asked = ask_for_words(self.prompt_style, ACTIONS, self.actions_per_turn)
 
     def initial_state(self, seed: int) -> Board:
         """The level that a seed names."""
