@@ -176,8 +176,12 @@ def test_is_the_formula_as_a_plain_loop():
     freedom = total**2 / (
         of_seeds**2 / (seeds - 1) + of_instances**2 / (instances - 1) + rest**2 / ((seeds - 1) * (instances - 1))
     )
-    half = stats.t.ppf(0.975, freedom) * (total / (seeds * instances)) ** 0.5
-    assert mean_difference(values)[:3] == pytest.approx((mean, mean - half, mean + half))
+    error = (total / (seeds * instances)) ** 0.5
+    half = stats.t.ppf(0.975, freedom) * error
+    of_instances -= rest  # the p-value has what the instances add, with their degrees of freedom
+    freedom = total**2 / (of_seeds**2 / (seeds - 1) + of_instances**2 / (instances - 1))
+    p_value = 2 * stats.t.sf(abs(mean) / error, freedom)
+    assert mean_difference(values) == pytest.approx((mean, mean - half, mean + half, p_value))
 
 
 def test_of_one_instance_is_that_of_a_mean_over_seeds():
@@ -250,6 +254,21 @@ def test_covers_the_truth_in_95_of_100_studies(seeds: int, spreads: tuple[float,
     found = [mean_difference(crossed(rng, seeds, 64, spreads)) for _ in range(studies)]
     coverage = sum(one.low <= 0 <= one.high for one in found) / studies
     assert 0.93 <= coverage <= 0.995  # the standard error of a coverage is 0.007
+
+
+@pytest.mark.parametrize(
+    "spreads",
+    [
+        (0.035, 0.051, 0.272),
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ((0.0, 0.1, 0.4), (0.07, 0.08, 0.41))),
+    ],
+    ids=str,
+)
+def test_small_p_values_are_as_rare_as_they_say(spreads: tuple[float, float, float]):
+    """Holm's procedure over a hundred comparisons asks for a p-value of .0005, far beyond a 95% interval."""
+    rng, level, studies = RNG(6), 0.001, 20_000
+    small = sum(mean_difference(crossed(rng, 5, 64, spreads)).p_value < level for _ in range(studies))
+    assert small <= 1.6 * level * studies  # three standard errors above
 
 
 def test_holm_holds_what_every_set_of_true_hypotheses_would_leave():

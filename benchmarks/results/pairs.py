@@ -102,11 +102,13 @@ TASKS = [
         0.12,
         [
             PairRow("first-improvement", "grpo", "GRPO", "plain GRPO"),
-            PairRow("first-improvement", "ppo-4-updates", "GRPO", "plain PPO, four updates", headline=True),
-            PairRow("ppo-first-improvement", "ppo-4-updates", "PPO", "plain PPO, four updates"),
-            PairRow("ppo-first-improvement", "ppo-8-updates", "PPO", "plain PPO, eight updates"),
+            PairRow(
+                "first-improvement", "ppo-4-updates", "GRPO", "plain PPO, four updates", alike=False, headline=True
+            ),
+            PairRow("ppo-first-improvement", "ppo-4-updates", "PPO", "plain PPO, four updates", alike=False),
+            PairRow("ppo-first-improvement", "ppo-8-updates", "PPO", "plain PPO, eight updates", alike=False),
             PairRow("imitate-keep", "grpo", "GRPO, beam 1 of 4", "plain GRPO", alike=False),
-            PairRow("ppo-imitate-keep", "ppo-4-updates", "PPO, beam 1 of 4", "plain PPO, four updates"),
+            PairRow("ppo-imitate-keep", "ppo-4-updates", "PPO, beam 1 of 4", "plain PPO, four updates", alike=False),
         ],
     ),
     VerdictTask(
