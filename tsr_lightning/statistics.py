@@ -231,7 +231,9 @@ def _crossed(values: Floats) -> Estimate:
     return Estimate(mean, mean - half, mean + half, 2 * float(stats.t.sf(abs(mean) / error, freedom)))
 
 
-Terms = list[tuple[float, int]]  # signed mean squares that sum to S·I times the variance of the mean; degrees of freedom
+Terms = list[
+    tuple[float, int]
+]  # signed mean squares that sum to S·I times the variance of the mean; degrees of freedom
 
 
 class _MeanSquares(NamedTuple):

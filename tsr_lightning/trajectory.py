@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-_ROLES = ("system", "user", "assistant", "tool", "tools")
+ROLES = ("system", "user", "assistant", "tool", "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ def to_messages(observation: str | Sequence[Message], instructions: str = "") ->
     for message in answered:
         if not isinstance(message, Message):
             raise TypeError(f"an observation is a text or a sequence of trajectory.Message, and this holds {message!r}")
-        if message.role not in _ROLES:
-            raise TypeError(f"a message has the role {message.role!r}; give one of {', '.join(_ROLES)}")
+        if message.role not in ROLES:
+            raise TypeError(f"a message has the role {message.role!r}; give one of {', '.join(ROLES)}")
         if not isinstance(message.content, str):
             raise TypeError(f"the content of the {message.role} message is {message.content!r}; give one string")
     return (Message("system", instructions), *answered) if instructions else answered

@@ -1,6 +1,7 @@
 """Environments in processes of their own give what they give in this one, and their failures are noticed."""
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,32 @@ def test_a_step_that_hangs_is_ended_with_its_process(misbehaving: Any) -> None:
     env.set_state(state)
     assert env.get_state() == state  # in a new process
     assert pid(env) != hung
+
+
+def test_an_interrupted_call_gives_no_later_one_its_answer(misbehaving: Any, tmp_path: Path) -> None:
+    """As Ctrl-C in a notebook does, after which the environment is used again."""
+    env = misbehaving(folder=str(tmp_path))
+    states = []
+    for seed in range(3):
+        env.reset(seed=seed)
+        states.append(env.get_state())
+    assert len({*states}) > 1
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    hanging = misbehaving(hangs=1.0)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hanging.step("r")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    for seed in range(3):
+        hanging.reset(seed=seed)
+        assert hanging.get_state() == states[seed]
 
 
 def test_the_death_of_the_process_is_noticed(misbehaving: Any) -> None:

@@ -23,6 +23,14 @@ env.reset(seed=0)
 print("reset", flush=True)
 time.sleep(600)
 """
+STEPPING = """
+import sys
+from tsr_lightning.envs.process import process_env
+env = process_env("tests.own_processes:WithChild-v0", {"folder": sys.argv[1], "hangs": True})
+env.reset(seed=0)
+print("reset", flush=True)
+env.step("r")
+"""
 
 
 def lives(child: int) -> bool:
@@ -67,9 +75,10 @@ def test_children_end_with_the_process(
 
 
 @pytest.mark.slow
-def test_children_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [USER, STEPPING], ids=["idle", "in a step"])
+def test_children_end_with_a_run_that_is_killed(program: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    arguments = [sys.executable, "-c", USER, str(tmp_path)]
+    arguments = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(arguments, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as user:
         assert user.stdout is not None
         assert user.stdout.readline() == "reset\n"

@@ -1,11 +1,13 @@
 """Environment classes of TRL run as they are."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.envs.trl_examples import IncrementEnv, reward_func
 from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.global_random import lent
 from tsr_lightning.envs.trl_env import TRLEnv
 from tsr_lightning.errors import ConfigError
 
@@ -53,3 +55,16 @@ def test_it_can_be_branched():
 def test_a_class_that_is_none_is_refused(given: str):
     with pytest.raises(ConfigError, match=r"TRLEnv\.environment is"):
         TRLEnv(given)
+
+
+def test_threads_draw_from_the_shared_generators_one_after_the_other():
+    """As with `data.env_workers`, where environments of libraries step beside each other."""
+
+    def drawn(seed: int) -> list[float]:
+        with lent(seed):
+            return [random.random() for _ in range(200)]
+
+    seeds = [*range(8)] * 20
+    alone = list(map(drawn, seeds))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(drawn, seeds)) == alone

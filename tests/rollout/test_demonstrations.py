@@ -114,6 +114,21 @@ def test_messages_of_another_shape_are_refused(messages: str, tmp_path: Path):
         _ = Demonstrations(path, count=1).conversations
 
 
+@pytest.mark.parametrize(
+    ("role", "content", "problem"),
+    [
+        ("3", "a", "has the role 3; give one of system, user, assistant, tool, tools"),
+        ('"function"', "a", "has the role 'function'; give one of system"),
+        ('"tools"', "look", "has tools that are no JSON"),
+    ],
+)
+def test_other_roles_and_tools_that_are_no_json_are_refused(role: str, content: str, problem: str, tmp_path: Path):
+    said = f'{{"role": {role}, "content": "{content}"}}, {{"role": "user", "content": "a"}}'
+    path = written(tmp_path, f'{{"messages": [{said}, {{"role": "assistant", "content": "b"}}]}}')
+    with pytest.raises(ConfigError, match=rf"demonstrations\.jsonl': line 1 {problem}"):
+        _ = Demonstrations(path, count=1).conversations
+
+
 def test_a_content_of_parts_is_refused(tmp_path: Path):
     content = '[{"type": "text", "text": "go"}]'
     path = written(tmp_path, f'{{"messages": [{{"role": "user", "content": {content}}}]}}')

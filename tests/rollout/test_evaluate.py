@@ -78,3 +78,15 @@ def test_a_search_by_a_score_that_only_rollouts_teach_is_refused() -> None:
     sentence = r"data\.evaluations\.mine\.search\.scorer is 'ProcessScore': it learns from the rollouts of data\.plan"
     with pytest.raises(ConfigError, match=sentence):
         evaluate("embedded/frozen_lake", LAKE, EvalProtocol("mine", search=AdaptiveTree()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"samples": 0}, r"data\.evaluations\.sampled\.samples is 0: give 1"),
+        ({"temperature": -1.0}, r"is -1\.0: give 0"),
+    ],
+)
+def test_a_protocol_that_measures_nothing_is_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EvalProtocol(**settings)  # type: ignore[arg-type]

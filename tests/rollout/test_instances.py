@@ -2,15 +2,18 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from tsr_lightning.envs.base import Branchable, fingerprint
 from tsr_lightning.envs.make import make_env
+from tsr_lightning.envs.process import ProcessEnv, process_env
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.instances import DrawnStates, HeldOut, Instances
+from tsr_lightning.search.retry import Retrying
 
 LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 4})
 SMALL_LAKE: tuple[str, dict[str, Any]] = ("tsr/FrozenLake-v0", {"size": 3})
@@ -47,6 +50,33 @@ def test_no_held_out_state_is_trained_on(
     assert kept.isdisjoint(trained)
     assert len(set(trained)) > 0.05 * draws
     assert sum(part.skipped for part in drawn) >= least_skipped
+
+
+def test_equal_keys_have_one_fingerprint_whatever_numbers_they_are_made_of() -> None:
+    class Place(NamedTuple):
+        row: float
+        name: str
+
+    key = (1, 2.5, "np.", True, (3, Place(0.5, "a")))
+    numpy = (np.int64(1), np.float64(2.5), np.str_("np."), np.bool_(True), (np.int64(3), Place(np.float64(0.5), "a")))
+    assert numpy == key
+    assert fingerprint(numpy) == fingerprint(key)
+    assert fingerprint((*key[:1], 2.25, *key[2:])) != fingerprint(key)
+
+
+def test_seeds_are_announced_again_where_the_process_died() -> None:
+    """Preparation changes nothing but time, so no failure of it ends a run."""
+    env = process_env("tests.own_processes:Prepares-v0", {})
+    assert isinstance(env, ProcessEnv)
+    retry = Retrying(1)
+    source = Instances([env], Key(1), HeldOut(2), retry=retry)
+    expected = Instances([make_env("tests.own_processes:Prepares-v0")], Key(1), HeldOut(2)).training(0, 4)
+    assert source.held_out
+    assert env._worker is not None
+    env._worker._process.kill()
+    assert source.training(0, 4) == expected
+    assert retry.take_costs().env_deaths == 1
+    env.close()
 
 
 def test_rounds_go_on_with_the_stream_of_the_epoch() -> None:

@@ -14,6 +14,7 @@ from tsr_lightning.envs.sokoban import SokobanEnv
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rng import Key
 from tsr_lightning.search.demonstrators import Oracle, RandomPlayer
+from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.trajectory import Origin
 
@@ -115,3 +116,20 @@ def test_search_refuses_it_too(strategy: Any) -> None:
 
     with pytest.raises(ConfigError, match="add the method"):
         driver(Silent()).run(tasks(strategy, 1))
+
+
+def test_a_demonstration_beyond_the_context_is_refused() -> None:
+    """The model would be trained on more tokens than it is allowed to see."""
+
+    class Wordy(Guided):
+        def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
+            return 2 * super().oracle(noise, key)
+
+    whole = tasks(Expert(), 1)
+    [tree] = driver(Wordy()).run(whole)
+    longest = max(len(turn.prompt) + len(turn.response) for turn in tree.turns)
+    assert driver(Wordy(), limits=TokenLimits(longest)).run(whole)[0].turns == tree.turns
+    with pytest.raises(
+        ConfigError, match=rf"data\.context_tokens is {longest - 1}: .* ends at token {longest}; raise it"
+    ):
+        driver(Wordy(), limits=TokenLimits(longest - 1)).run(whole)

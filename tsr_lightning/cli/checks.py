@@ -89,7 +89,6 @@ def _check_numbers(data: RolloutDataModule) -> None:
         "data.updates.epochs": data.updates.epochs,
         "data.updates.minibatches": data.updates.minibatches,
         "data.updates.micro_batch_tokens": data.updates.tokens_at_once,
-        **{f"data.evaluations.{protocol.name}.samples": protocol.samples for protocol in data.evaluations},
     }
     for key, count in counts.items():
         require(count >= 1, key, count, "give 1 or more")
@@ -104,9 +103,6 @@ def _check_numbers(data: RolloutDataModule) -> None:
     temperature = data.sampling.temperature
     remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
     require(temperature > 0, "data.sampling.temperature", temperature, remedy)
-    for protocol in data.evaluations:
-        key = f"data.evaluations.{protocol.name}.temperature"
-        require(protocol.temperature >= 0, key, protocol.temperature, "give 0 (greedy) or more")
 
 
 def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:

@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from tsr_lightning.errors import EnvFault
 from tsr_lightning.rng import Key
 from tsr_lightning.trajectory import Message
@@ -134,5 +136,22 @@ class EnvBroken(Exception):
 
 
 def fingerprint(state_key: Hashable) -> str:
-    """A hash of a state key, the same in every process (Python's own hash of a string is salted)."""
-    return hashlib.blake2b(repr(state_key).encode(), digest_size=12).hexdigest()
+    """A hash of a state key, the same in every process (Python's own hash of a string is salted), and of a NumPy number
+    that of the equal one of Python."""
+    text = repr(state_key)
+    if "np." in text:
+        text = repr(_plain(state_key))
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _plain(key: Any) -> Any:
+    """A key whose NumPy scalars are Python's, within tuples too."""
+    match key:
+        case np.generic():
+            return key.item()
+        case tuple(_make=make):  # type: ignore[misc]  # a named one
+            return make(map(_plain, key))
+        case tuple():
+            return tuple(map(_plain, key))
+        case _:
+            return key

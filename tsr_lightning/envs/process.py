@@ -123,8 +123,9 @@ class ProcessEnv:
                 self._worker = _Worker()
                 self._worker.ask(self._spec, _START_TIMEOUT)
             answer = self._worker.ask(calls, self._timeout)
-        except (EnvTimedOut, EnvDied):
-            self.close()
+        except BaseException:
+            if self._worker is None or self._worker.is_asked:
+                self.close()  # its answer, if it still comes, is to this call and no other
             raise
         self._view = answer.view
         return answer.result
@@ -200,6 +201,7 @@ class _Worker:
     """A process with one environment (`worker.main`), ended with this object at the latest."""
 
     def __init__(self) -> None:
+        self.is_asked = False  # and has not answered
         ours, theirs = socketpair()
         with theirs:
             arguments = [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
@@ -210,6 +212,7 @@ class _Worker:
         self.end = weakref.finalize(self, _end, self._process, self._connection)
 
     def ask(self, message: Any, timeout: float | None) -> Answer:
+        self.is_asked = True
         try:
             self._connection.send(message)
             if not self._connection.poll(timeout):
@@ -218,6 +221,7 @@ class _Worker:
         except (EOFError, ConnectionError) as error:
             self._connection.close()
             raise EnvDied(f"its process ended with exit status {end_group(self._process)}") from error
+        self.is_asked = False
         if answer.raised is EnvBroken:
             raise EnvBroken(answer.error, answer.traceback)
         if answer.raised is not None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 from tsr_lightning.search.simulator import ChatFormat
-from tsr_lightning.trajectory import Ended, Group, Message, Origin, Trajectory, Turn
+from tsr_lightning.trajectory import ROLES, Ended, Group, Message, Origin, Trajectory, Turn
 
 _KEY = "data.demonstrations.path"
 
@@ -150,6 +150,16 @@ class Demonstrations:
         texts = all(isinstance(content, str) for _, content in said)
         self._require(texts, number, "has a content that is no text, so write every content as one string")
         roles = [role for role, _ in said]
+        unknown = [role for role in roles if role not in ROLES]
+        known = ", ".join(ROLES)
+        self._require(not unknown, number, f"has the role {unknown[0] if unknown else ''!r}; give one of {known}")
+        for schemas in (content for role, content in said if role == "tools"):
+            try:
+                json.loads(schemas)
+            except json.JSONDecodeError as error:
+                self._refuse(
+                    number, f"has tools that are no JSON ({error.msg}), so write their schemas as a list", error
+                )
         self._require("assistant" in roles, number, "has no assistant message, so there is nothing to learn from")
         exchanges: list[tuple[tuple[Message, ...], str]] = []
         asked: tuple[Message, ...] = ()

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import gymnasium
+
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.playing import valid_response
 from tsr_lightning.envs.process import ProcessEnv
@@ -47,16 +49,16 @@ class EnvFactory:
         for entry in self.mixture:
             env = self.make(entry)
             yield from sample_texts(env, self.retries)
-            close([env])
+            _discard(env)
 
     def answer_form(self, index: int) -> AnswerForm:
         """The form in which the environment with an index of the mixture wants to be answered."""
         entry = self.mixture[index]
         env = self.make(entry)
         style = entry.env_kwargs.get("prompt_style")
-        says_form = isinstance(env, TextEnv) and env.prompt_style.says_form
+        says_form = not isinstance(env, TextEnv) or env.prompt_style.says_form  # one in its own process does not tell
         form = AnswerForm(entry.env, None if style is None else str(style), says_form, valid_response(env))
-        close([env])
+        _discard(env)
         return form
 
 
@@ -93,6 +95,12 @@ class Environments:
         envs = self.factory.make_all()
         self._made += envs
         return envs
+
+
+def _discard(env: Branchable) -> None:
+    """Closes an environment that is not used again."""
+    if isinstance(env, gymnasium.Env | ProcessEnv):
+        env.close()
 
 
 def close(envs: Sequence[Branchable]) -> None:

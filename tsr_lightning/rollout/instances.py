@@ -8,13 +8,14 @@ and a seed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
 from tsr_lightning.envs.base import Branchable, PreparesInstances, fingerprint
-from tsr_lightning.envs.boundary import Call, bounded, final, name_of
+from tsr_lightning.envs.boundary import Call, bounded, name_of
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.retried import describe
 from tsr_lightning.envs.waiting import told
@@ -223,7 +224,8 @@ class Instances:
         for number, env in enumerate(self._envs):
             if isinstance(env, PreparesInstances):
                 seeds = [seed for index, seed in instances if index == number]
-                final(Call(env, "prepare"), partial(env.prepare, seeds))
+                with suppress(RetriesExhausted):  # what was not prepared is made when it is drawn
+                    self._retry(partial(bounded, Call(env, "prepare"), partial(env.prepare, seeds)))
 
     def _is_held_out(self, state: State) -> bool:
         """True if it is held out of any environment."""

@@ -40,7 +40,7 @@ class EvalProtocol:
             last always do; null: these two alone. `tsr validate` always does.
 
     Raises:
-        ConfigError: for such a name, or fewer than 1 in `every_n_validations`.
+        ConfigError: for such a name, a temperature below 0, or a count below 1.
     """
 
     name: str = "sampled"
@@ -53,9 +53,12 @@ class EvalProtocol:
         is_own = self.name not in ("", TRAINING_ROLLOUT) and self.name == PurePath(self.name).name
         remedy = f'give a word of its own, such as "sampled": {TRAINING_ROLLOUT} is what is trained on, and / a folder'
         require(is_own, "data.evaluations.name", self.name, remedy)
+        key = f"data.evaluations.{self.name}"
+        require(self.samples >= 1, f"{key}.samples", self.samples, "give 1 or more")
+        require(self.temperature >= 0, f"{key}.temperature", self.temperature, "give 0 (greedy) or more")
         every = self.every_n_validations
         remedy = "give 1 or more, or null for the first and the last validation alone"
-        require(every is None or every >= 1, f"data.evaluations.{self.name}.every_n_validations", every, remedy)
+        require(every is None or every >= 1, f"{key}.every_n_validations", every, remedy)
 
     def check(self) -> None:
         """Refuses a search by a scorer that learns from training rollouts, and so knows nothing here.

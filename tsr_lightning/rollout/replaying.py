@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tsr_lightning.engines.base import Response
+from tsr_lightning.envs.retried import FAULTS, describe
 from tsr_lightning.episodes.convert import final_prompt, messages_of, prompts
 from tsr_lightning.episodes.schema import LOST, Episode, Node
 from tsr_lightning.errors import ConfigError, RunError
@@ -24,6 +25,8 @@ def first_difference(task: SavedTask, episode: Episode) -> str:
         return next(_differences(task, episode), "")
     except (ConfigError, RunError) as error:
         return f"it cannot be played: {error}"
+    except FAULTS as error:
+        return f"it cannot be played: {describe(error)}"
 
 
 def _differences(task: SavedTask, episode: Episode) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.boundary import Call, bounded, name_of
 from tsr_lightning.envs.outcome import Outcome, play, reset
 from tsr_lightning.envs.random_play import play_randomly
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
 from tsr_lightning.search.retry import NoRetry, Retry
@@ -132,6 +132,9 @@ class TurnSimulator:
         call = Call(env, demonstrator.method, node.driver.instance)
         text = self._called(call, partial(demonstrator.respond, env, node.snapshot.state, key.fold_in(Stream.ORACLE)))
         ids = self.chat_format.write(text, self.prompt(node))
+        length = len(self.prompt(node)) + len(ids)
+        remedy = f"a demonstrated response of {name_of(env)} ends at token {length}; raise it, or show fewer turns"
+        require(length <= self.limits.context, "data.context_tokens", self.limits.context, remedy)
         played = self.chat_format.read(ids, self.prompt(node))  # as the policy's own would be
         response = Response(ids, (0.0,) * len(ids), True)
         return self._step(node, response, played, key, key.fold_in(Stream.BRANCH), scored)

@@ -202,16 +202,16 @@ class RolloutDataModule(LightningDataModule):
             self._trainer.accumulate_grad_batches = self._micro_batches
             self._trainer.limit_val_batches = self._limit_val_batches
             rank_zero_info(self.instances.summary)
-        self.environments.close()
-        self._instance_envs.close()
 
     def _close(self) -> None:
-        """Closes the actors; a further run makes new ones."""
+        """Closes the actors and ends the processes of environments; a further run makes new ones."""
         if self._rollouts is not None:
             self._rollouts.close()
         if self._actor is not None:
             self._actor.close()
         self._rollouts = self._actor = None
+        self.environments.close()
+        self._instance_envs.close()
 
     # -- actor and environments -------------------------------------------------------------------------------------
 

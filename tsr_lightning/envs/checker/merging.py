@@ -3,7 +3,7 @@
 from textwrap import shorten
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions
-from tsr_lightning.envs.boundary import name_of
+from tsr_lightning.envs.boundary import Call, CallFailed, final, name_of
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
 from tsr_lightning.envs.checker.noise import check_noise
 from tsr_lightning.envs.checker.recording import Recorder
@@ -36,22 +36,19 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
                 "legal_actions to look for it with: add that method, or use MeanBackup (--config credit/graph.yaml)"
             )
         return
-    lists_some = False
     recorder = Recorder(env, EnvFactory(name, env, None, None), TURNS, ())
-    noisy = False
+    places = [(seed, depth) for seed in SEEDS for depth in DEPTHS]
     try:
-        for seed, depth in ((seed, depth) for seed in SEEDS for depth in DEPTHS):
-            snapshot = take_snapshot(recorder, seed, depth)
-            if snapshot is not None:
-                lists_some = lists_some or bool(snapshot.record.legal)
-                noisy = check_noise(snapshot, KEYS) or noisy
-                check_state_keys(snapshot)
+        seen = [found for place in places if (found := _seen(recorder, *place)) is not None]
     except BranchabilityError as error:
-        found = shorten(str(error), 140, placeholder="...")
+        problem = shorten(str(error), 140, placeholder="...")
         raise ConfigError(
-            f"{credit} takes states with equal keys for one, and {name} breaks the contract: {found}; correct it "
+            f"{credit} takes states with equal keys for one, and {name} breaks the contract: {problem}; correct it "
             "(check_branchable tells more), or use TreeCredit"
         ) from error
+    if not seen:  # what it depends on fails: no run ends for that here
+        return
+    lists_some, noisy = (any(each) for each in zip(*seen, strict=True))
     if takes_best and not lists_some:
         raise ConfigError(
             f"{credit} has a MaxBackup, which takes luck for skill where there is chance, and legal_actions of {name} "
@@ -62,3 +59,27 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
             f"{credit} has a MaxBackup, and equal actions in one state of {name} had two outcomes, of which the best "
             "is luck: use MeanBackup (--config credit/graph.yaml)"
         )
+
+
+def _seen(recorder: Recorder, seed: int, depth: int) -> tuple[bool, bool] | None:
+    """Whether a state lists legal actions, and whether equal ones had two outcomes; None where what the environment
+    depends on failed."""
+
+    def act() -> tuple[bool, bool] | BranchabilityError:
+        try:
+            snapshot = take_snapshot(recorder, seed, depth)
+            if snapshot is None:
+                return False, False
+            noisy = check_noise(snapshot, KEYS)
+            check_state_keys(snapshot)
+            return bool(snapshot.record.legal), noisy
+        except BranchabilityError as error:
+            return error
+
+    try:
+        found = final(Call(recorder.env, "step", seed), act)
+    except CallFailed:
+        return None
+    if isinstance(found, BranchabilityError):
+        raise found
+    return found

@@ -12,6 +12,7 @@ from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
 from tsr_lightning.envs.checker.reported import read_reset, read_step
 from tsr_lightning.envs.outcome import InvalidOutcome
+from tsr_lightning.envs.retried import FAULTS
 from tsr_lightning.rng import Key
 
 ReadT = TypeVar("ReadT")
@@ -111,7 +112,8 @@ class Recorder:
         return _until_done(map(self.step, responses))
 
     def replay(self, responses: Iterable[str]) -> list[StepRecord]:
-        """Plays responses that were played before; an exception is recorded like an end."""
+        """Plays responses that were played before; an exception is recorded like an end, but for one that a run would
+        try again."""
         return _until_done(map(self._step_or_exception, responses))
 
     def play_randomly(self, key: Key, turns: int | None = None) -> list[StepRecord]:
@@ -122,7 +124,7 @@ class Recorder:
     def _step_or_exception(self, response: str) -> StepRecord:
         try:
             return self.step(response)
-        except BranchabilityError:
+        except (BranchabilityError, *FAULTS):
             raise
         except Exception as error:
             raised = f"step() raised {error!r}"
