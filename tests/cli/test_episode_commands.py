@@ -198,3 +198,19 @@ def test_the_header_is_a_line_of_plain_json(tmp_path: Path) -> None:
 
     write(tmp_path / "e.jsonl.gz", header(size=[6, 6]), [])
     assert plain(read_header(tmp_path / "e.jsonl.gz"))["envs"][0]["env_kwargs"] == {"size": [6, 6]}
+
+
+def test_what_is_there_is_not_overwritten_and_no_path_ends_in_a_traceback(beam: Path, run: Run, tmp_path: Path) -> None:
+    flags = ("rollout", "--config", "sokoban.yaml", "--episodes", 1, "--trainer.accelerator=cpu")
+    kept = tmp_path / "games.jsonl.gz"
+    kept.write_text("mine")
+    for output in (kept, tmp_path):
+        status, said = run(*flags, "--output", output)
+        assert status == 2
+        assert f"output is '{output}': it exists already; give another file, or remove it first" in said
+    assert kept.read_text() == "mine"
+    for command in ("view", "episodes"):
+        to = ("--to", "messages") if command == "episodes" else ()
+        status, said = run(command, beam, *to, "--output", kept / "x")
+        assert status == 2, said
+        assert "cannot be written" in said or "No such file" in said

@@ -132,10 +132,20 @@ def test_the_machine_that_asks_is_measured(capsys, empty: Path):
     assert 1e-8 < card.operator_seconds < 1e-3
 
 
+def test_evaluations_that_are_off_cost_nothing():
+    on, off = (setup_of(*parsed_run((*PAPER, *flags)))[0] for flags in ((), ("--trainer.limit_val_batches", "0")))
+    assert hours(on, on.worst, machine_of("a100")).evaluation > 0
+    assert hours(off, off.worst, machine_of("a100")).evaluation == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         ((), "tsr estimate needs a configuration: give --config FILE"),
+        (
+            (*PAPER, "--ckpt_path", "a.ckpt"),
+            "tsr estimate takes no --ckpt_path, since it counts whole runs: leave it out",
+        ),
         (
             (*PAPER, "--machine", "abacus"),
             "--machine is 'abacus': choose from rtx4090, a100, h100, h200, here, or several",

@@ -1,20 +1,23 @@
 """Exports have the same logits in plain peft and transformers."""
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
-from peft import PeftModel
+from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel, Qwen2Config
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.policy.architecture import as_seed_oss
+from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import make_tokenizer
+from tsr_lightning.trajectory import Message
 
 SCRATCH = Scratch(
     hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128, max_position_embeddings=64
@@ -102,6 +105,33 @@ def test_the_tokenizer_is_exported_with_the_weights(folder, tmp_path):
     assert loaded.encode(text) == TOKENIZER.encode(text)
     assert loaded.chat_template == TOKENIZER.chat_template
     assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == folder
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
+def test_an_adapter_finds_its_base_from_another_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(folder).parent)
+    export(trained(PolicySpec(Path(folder).name, LoRA(rank=4))), TOKENIZER, tmp_path / "adapter")
+    monkeypatch.chdir(tmp_path)
+    AutoPeftModelForCausalLM.from_pretrained("adapter")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [None, "{% for m in messages %}{{ strftime_now('%d %b %Y') + m['content'] + '<|im_end|>' }}{% endfor %}"],
+    ids=["none", "with the date"],
+)
+def test_the_exported_template_is_the_one_that_prompts_were_written_by(template, folder, tmp_path):
+    own = copy.deepcopy(TOKENIZER)
+    own.chat_template = template
+    spec = PolicySpec(folder, LoRA(rank=4))
+    export(trained(spec), own, tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    said = (Message("user", "Turn 1"),)
+    shown = loaded.apply_chat_template(
+        [{"role": "user", "content": "Turn 1"}], tokenize=False, add_generation_prompt=True
+    )
+    assert tuple(loaded.encode(shown, add_special_tokens=False)) == Chat.of(spec, own).prompt((), said)
+    assert own.chat_template == template
 
 
 @pytest.mark.parametrize("key_value_heads", [2, 1])

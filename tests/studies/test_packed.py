@@ -159,6 +159,19 @@ class TestCommands:
         assert (tmp_path / "kept" / "known" / "report.md").read_text() == text
         assert "known: 1 of 2 runs are finished; missing: beam seed 1." in text
 
+    def test_a_grid_is_not_replaced_by_a_packed_study(self, empty_folder: Path):
+        record, grid = read_folder(write_study(empty_folder / "known")), Path("known.yaml")
+        grid.write_text("seeds: [1]\n")
+        with pytest.raises(
+            ConfigError, match=r"known\.yaml is there, and no packed study, such as a grid: pack into an"
+        ):
+            write_packed(record, grid)
+        assert grid.read_text() == "seeds: [1]\n"
+        assert not table_path(grid).exists()
+        grid.unlink()
+        write_packed(record, grid)
+        write_packed(record, grid)  # one of its own may be written again
+
     def test_a_study_goes_on_from_a_packed_one(self, empty_folder: Path):
         record = read_folder(write_study(empty_folder / "known"))
         write_packed(record, Path("kept.yaml"))

@@ -276,6 +276,8 @@ def test_a_folder_of_games_is_played_and_its_grammar_never_run(tmp_path: Path):
 def test_a_folder_that_is_missing_or_without_games_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"ALFWorldEnv\.games is '.*nowhere': there is no such folder; give"):
         ALFWorldEnv(games=tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"ALFWorldEnv\.tasks is \['heat'\]: games of a folder are what they are"):
+        ALFWorldEnv(games=tmp_path, tasks=["heat"])
     (tmp_path / "traj_data.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"no game\.tw-pddl and no initial_state\.pddl is in it or below it; give"):
         ALFWorldEnv(games=tmp_path)

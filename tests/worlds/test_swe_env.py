@@ -273,6 +273,34 @@ def test_what_a_turn_shows() -> None:
     assert not info["action_is_effective"]
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("echo a\0b", "bash: a command takes no NUL character."),
+        ("echo " + "a" * 100_000, "bash: the command is longer than 100,000 bytes."),
+    ],
+    ids=["nul", "long"],
+)
+def test_what_no_program_can_be_given_ends_no_run(command: str, said: str) -> None:
+    env = SWEEnv(packages=["calc"], task_count=1, call_format="hermes")
+    env.reset(seed=0)
+    [answer], *_ = env.step(CALL_FORMATS["hermes"].write("bash", {"command": command}))
+    assert answer.content == said
+
+
+def test_a_folder_that_could_not_be_written_again_is_too_large() -> None:
+    """Hard links become copies, each in pages of its own."""
+    env = made()
+    env.reset(seed=0)
+    links = 'echo a > one; for i in $(seq 1900); do ln one "link$i"; done'
+    [answer], *_ = env.step(bash(links))
+    assert "undone: the folder has more than" in answer.content
+    [after], *_ = env.step(bash("ls | grep -c link"))
+    assert after.content == "0\n[exit code 1]"
+    [answer], *_ = env.step(bash(links.replace("1900", "900")))
+    assert answer.content == "[exit code 0]"
+
+
 def test_pytest_is_there() -> None:
     """As models expect, with the tests' own imports."""
     env = made()
@@ -293,6 +321,16 @@ def test_replace() -> None:
         [shown], *_ = env.step(CALL_FORMATS["hermes"].write("replace", arguments))
         assert shown.content == answer
     assert env.state.folder.files["README.md"].startswith(b"# CALC\n")
+
+
+def test_a_program_stays_one_when_a_text_of_it_is_replaced() -> None:
+    env = SWEEnv(packages=["calc"], task_count=1, call_format="hermes")
+    env.reset(seed=0)
+    write = CALL_FORMATS["hermes"].write
+    env.step(write("bash", {"command": "printf '#!/bin/sh\\necho one\\n' > r.sh; chmod +x r.sh"}))
+    env.step(write("replace", {"path": "r.sh", "old": "one", "new": "two"}))
+    [answer], *_ = env.step(write("bash", {"command": "./r.sh"}))
+    assert answer.content == "two\n[exit code 0]"
 
 
 def test_parts_of_a_reward() -> None:

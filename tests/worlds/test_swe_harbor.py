@@ -57,6 +57,16 @@ def test_a_task_of_others_is_played(tmp_path: Path) -> None:
     assert (reward, terminated, info["success"]) == (1.0, True, True)
 
 
+def test_a_program_that_a_dockerfile_copies_stays_one(tmp_path: Path) -> None:
+    folder = write(tmp_path / "hello", {**OTHERS, "environment/data/run.sh": "#!/bin/sh\necho ran\n"})
+    (folder / "environment" / "data" / "run.sh").chmod(0o755)
+    (folder / "environment" / "notes.txt").chmod(0o755)
+    env = SWEEnv(tasks=str(folder), call_format="fenced")
+    env.reset(seed=0)
+    [shown], *_ = env.step("```bash\n./data/run.sh; [ -x notes.txt ] && [ ! -x data/x.csv ]\n```")
+    assert shown.content == "ran\n[exit code 0]"
+
+
 def test_a_task_of_others_is_not_solved_by_its_own_script(tmp_path: Path) -> None:
     """What a policy puts where tests and logs are is not there when the tests run."""
     env = SWEEnv(tasks=str(write(tmp_path / "hello", OTHERS)), call_format="fenced")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one, refuse_checkpoint
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.estimate.cards import CARDS, DEFAULT, HERE, Machine, machine_of
@@ -89,6 +89,7 @@ def estimate(args: Sequence[str], parse: Parse) -> int:
         parse: reads all flags that are not its own.
     """
     given, others = make_parser().parse_known_args(args)
+    refuse_checkpoint("tsr estimate", others, "counts whole runs")
     if not any(flag.partition("=")[0] in ("--config", "-c") for flag in others):
         raise ConfigError("tsr estimate needs a configuration: give --config FILE, such as --config paper/sokoban.yaml")
     machines = [_machine(name) for name in given.machine or DEFAULT]
@@ -157,7 +158,9 @@ def setup_of(
         epochs=epochs,
         instances=data.instances_per_epoch,
         kept=kept,
-        evaluations=tuple(_evaluation(one, epochs, trainer) for one in data.evaluations),
+        evaluations=()
+        if trainer.get("limit_val_batches") == 0
+        else tuple(_evaluation(one, epochs, trainer) for one in data.evaluations),
         held_out=data.held_out.instances,
         worst=worst,
         expected=expected,

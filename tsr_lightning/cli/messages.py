@@ -53,8 +53,8 @@ def run_error(error: BaseException) -> RunError | None:
 
 @contextmanager
 def one_sentence_errors(program: str) -> Iterator[None]:
-    """Ends the program with one sentence: with status 2 for bad input, with status 1 for a run that broke. Other errors
-    pass."""
+    """Ends the program with one sentence: with status 2 for bad input and paths that cannot be used, and with status 1
+    for a run that broke. Other errors pass."""
     try:
         yield
     except RunError as error:
@@ -66,6 +66,12 @@ def one_sentence_errors(program: str) -> Iterator[None]:
         if sentence is None:
             raise
         print(f"{program}: error: {sentence}", file=sys.stderr)
+        sys.exit(2)
+    except (IsADirectoryError, NotADirectoryError, FileExistsError, PermissionError) as error:
+        if error.filename is None:
+            raise
+        reason = (error.strerror or type(error).__name__).lower()
+        print(f"{program}: error: {error.filename} cannot be written or read: {reason}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tsr_lightning.cli.quiet import quiet_lightning
-from tsr_lightning.cli.subcommands import PLAIN, PlainParser
+from tsr_lightning.cli.subcommands import PLAIN, PlainParser, refuse_checkpoint
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.probe.ladder import probe as climb
 from tsr_lightning.training.agent import Agent
@@ -33,6 +33,7 @@ def probe(args: Sequence[str], parse: Parse) -> int:
         parse: reads the flags of a fit.
     """
     _, flags = make_parser().parse_known_args(args)
+    refuse_checkpoint("tsr probe", flags, "trains tiny tasks from the start of model.policy.model")
     if not any(flag.partition("=")[0] in ("--config", "-c") for flag in flags):
         raise ConfigError("tsr probe needs a configuration: give --config FILE, such as --config quickstart.yaml")
     agent, data, trainer = parse(flags)

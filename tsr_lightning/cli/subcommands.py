@@ -2,6 +2,7 @@
 help and mistakes are told at once."""
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn
 
 from tsr_lightning.errors import ConfigError
@@ -52,3 +53,15 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no whole number of 1 or more")
     return int(text)
+
+
+def refuse_checkpoint(program: str, flags: Sequence[str], does: str) -> None:
+    """Refuses `--ckpt_path` for a subcommand that takes the flags of a fit and loads none.
+
+    Args:
+        program: the subcommand, as it is called.
+        flags: of its command line.
+        does: what it does instead, in a few words.
+    """
+    if any(flag.partition("=")[0] == "--ckpt_path" for flag in flags):
+        raise ConfigError(f"{program} takes no --ckpt_path, since it {does}: leave it out, or export the policy first")

@@ -1,5 +1,6 @@
 """Exports a trained policy as files that plain transformers and peft load: safetensors and the tokenizer."""
 
+import copy
 import warnings
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
 
 
 def _write(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Path, *, merged: bool) -> None:
-    model = policy.model
+    model, tokenizer = policy.model, _as_trained(policy.spec, tokenizer)
     has_adapter = not isinstance(model, PreTrainedModel)  # peft's models are none of transformers'
     if has_adapter and not merged:
         remedy = "the base is a new model, whose weights are in no file, so export it merged"
@@ -53,6 +54,17 @@ def _write(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
     _generation_config(policy.spec, tokenizer).save_pretrained(folder)
     if not _reloads_unchanged(tokenizer, folder):
         _save_as_seed_oss(whole, folder)
+
+
+def _as_trained(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """The tokenizer with the chat template that prompts were written by: the default one where it has none, and without
+    the date of another day."""
+    template = Chat.of(spec, tokenizer).template.text
+    if isinstance(tokenizer.chat_template, dict) or template == tokenizer.chat_template:
+        return tokenizer
+    changed = copy.deepcopy(tokenizer)
+    changed.chat_template = template
+    return changed
 
 
 def _generation_config(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:

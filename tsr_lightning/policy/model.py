@@ -157,7 +157,11 @@ class Policy(nn.Module):
         config.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:
-        """Writes the adapter as a folder that peft loads."""
+        """Writes the adapter as a folder that peft loads, from any folder where its base is one of this machine."""
+        base = Path(str(self.spec.model))
+        if base.is_dir():
+            for config in self.model.peft_config.values():
+                config.base_model_name_or_path = str(base.resolve())
         self.model.save_pretrained(str(folder), save_embedding_layers=False)
 
     def trainable_state(self) -> dict[str, Tensor]:

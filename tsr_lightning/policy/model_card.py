@@ -93,6 +93,7 @@ class Card:
         temperature: that it was sampled at.
         max_response_tokens: of a response.
         version: of this project.
+        end_ids: tokens that end a response.
         template_arguments: of the chat template, by name.
         response_prefix: that ends every prompt.
     """
@@ -108,6 +109,7 @@ class Card:
     temperature: float
     max_response_tokens: int
     version: str
+    end_ids: tuple[int, ...] = ()
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     response_prefix: str = ""
 
@@ -131,9 +133,15 @@ class Card:
             rows=_table(rows),
             figures=self._figures(),
             inputs=self._inputs(),
-            sampling=f"temperature={self.temperature:g}, top_k=0, max_new_tokens={self.max_response_tokens}",
+            sampling=self._sampling(),
             further="" if self.form == "adapter" else _FURTHER,
         )
+
+    def _sampling(self) -> str:
+        given = f"temperature={self.temperature:g}, top_k=0, max_new_tokens={self.max_response_tokens}"
+        if self.form != "adapter":  # whose base has a generation configuration of its own
+            return given
+        return f"{given}, top_p=1.0, repetition_penalty=1.0, eos_token_id={list(self.end_ids)}"
 
     def _inputs(self) -> str:
         given = {"add_generation_prompt": True, **self.template_arguments}

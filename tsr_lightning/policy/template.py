@@ -93,6 +93,7 @@ class ChatTemplate:
         response_prefix: follows the template's text before a response.
     """
 
+    text: str  # the tokenizer's, or the default, on the day that all prompts show
     opened: str  # a tag, such as "<think>\n", that begins a response and is written in the prompt
     is_prefix_preserving: bool  # each prompt begins with the prompt before it and that turn's response
     call_format: CallFormatName | None  # in which it shows calls; None where it offers no tools, or in another format
@@ -104,7 +105,7 @@ class ChatTemplate:
         self._arguments = dict(arguments or {})
         self._prefix = ""
         own = tokenizer.get_chat_template() if tokenizer.chat_template else DEFAULT_TEMPLATE
-        self._template = _STRFTIME.sub(lambda match: repr(_TODAY.strftime(match["format"])), own)
+        self.text = _STRFTIME.sub(lambda match: repr(_TODAY.strftime(match["format"])), own)
         self._check_arguments()
         # of a text, what may not reach the template: control tokens, and what placeholders are made of
         self._hidden = re.compile(f"[\ue000\ue001]|{spelled_control(tokenizer).pattern}")
@@ -166,7 +167,7 @@ class ChatTemplate:
             key = f"model.policy.template_arguments.{name}"
             require(name not in _SET_HERE, key, self._arguments[name], "it is set for every prompt, so leave it out")
             remedy = f"the chat template of {self._tokenizer.name_or_path!r} does not mention it, so leave it out"
-            is_mentioned = re.search(rf"\b{re.escape(name)}\b", self._template)
+            is_mentioned = re.search(rf"\b{re.escape(name)}\b", self.text)
             require(is_mentioned is not None, key, self._arguments[name], remedy)
 
     def _check_prefix(self, prefix: str) -> None:
@@ -256,7 +257,7 @@ class ChatTemplate:
             rendered = self._tokenizer.apply_chat_template(
                 messages,
                 tools=json.loads(tools) if tools else None,
-                chat_template=self._template,
+                chat_template=self.text,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 date_string=_TODAY.strftime("%d %b %Y"),

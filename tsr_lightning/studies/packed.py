@@ -33,12 +33,23 @@ def write_packed(record: StudyRecord, path: Path) -> None:
         path: of the YAML; the table goes beside it.
 
     Raises:
-        ConfigError: the path is no YAML's.
+        ConfigError: the path is no YAML's, or of another file that is there.
     """
     if path.suffix != SUFFIX:
         raise ConfigError(f"a study is packed into NAME{SUFFIX} and a table beside it: {path} has another ending")
+    if path.exists() and not _is_packed(path):
+        raise ConfigError(f"{path} is there, and no packed study, such as a grid: pack into another file")
     write_whole_bytes(table_path(path), table(record))
     write_whole(path, _yaml(_head(record)))
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether a file is a packed study of any version."""
+    try:
+        head = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    return isinstance(head, dict) and "packed" in head
 
 
 def read_packed(path: Path) -> StudyRecord:

@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.files import write_whole
+from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.export_folder import Exported, digest, size_of
 from tsr_lightning.policy.model_card import FORMS, Card, Figure, Form
@@ -64,6 +65,7 @@ def card(
         temperature=data.sampling.temperature,
         max_response_tokens=data.sampling.max_response_tokens,
         version=_version(),
+        end_ids=tuple(sorted(Chat.of(spec, agent.tokenizer).end_ids)),
         template_arguments=spec.template_arguments,
         response_prefix=spec.response_prefix,
     )

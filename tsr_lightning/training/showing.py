@@ -47,6 +47,7 @@ def play(data: RolloutDataModule, output: Path, count: int, epochs: int) -> None
         epochs: that the policy had been trained for.
     """
     require(count >= 1, "episodes", count, "give 1 or more")
+    require(not output.exists(), "output", str(output), "it exists already; give another file, or remove it first")
     strategies = [entry.strategy for entry in data.plan.entries(0) for _ in range(entry.count)]
     require(bool(strategies), "data.plan", data.plan, "it plays nothing in its first epoch, so give another")
     instances, actor = data.instances.held_out, data.actor

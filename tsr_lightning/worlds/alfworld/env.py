@@ -84,6 +84,10 @@ class ALFWorldEnv(CommandEnv[Game]):
         for name, value in (("tasks", tasks), ("rooms", rooms)):
             listed = value is None or isinstance(value, list | tuple)
             require(listed, f"ALFWorldEnv.{name}", value, "give a list of names.")
+            remedy = (
+                "games of a folder are what they are, and it chooses among generated scenes; leave out one of the two."
+            )
+            require(games is None or value is None, f"ALFWorldEnv.{name}", value, remedy)
         for name, bounds in (("receptacles", receptacles), ("things", things)):
             pair = isinstance(bounds, list | tuple) and len(bounds) == 2  # YAML has lists
             require(pair, f"ALFWorldEnv.{name}", bounds, "give the fewest and the most, such as [6, 12].")

@@ -27,6 +27,7 @@ from tsr_lightning.worlds.swe.unsafe import Unsafe
 
 SplitName = Literal["all", "train", "test"]
 
+_LONGEST_COMMAND = 100_000  # bytes; Linux takes 131,072 as one argument
 _UNFINISHED = 0.9  # the most that a folder scores before it is submitted
 _INSTRUCTIONS = (
     "You repair programs. Your working directory holds one with a fault, its README and some of its tests. Look at it "
@@ -113,6 +114,10 @@ class SWEEnv(ToolEnv[Work]):
         Args:
             command: such as `sed -n 1,40p README.md`
         """
+        if "\0" in command:
+            return "bash: a command takes no NUL character."
+        if len(command.encode()) > _LONGEST_COMMAND:
+            return f"bash: the command is longer than {_LONGEST_COMMAND:,} bytes."
         result = self._sandbox.run(self.state.folder, command, self._limits)
         self.state = self.state._replace(folder=result.folder, commands=(*self.state.commands, command))
         return _shown(result)

@@ -9,13 +9,14 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
 MOST_ENTRIES = 2000
 MOST_BYTES = 4 << 20
+_PAGE, _MOST_PAGES = 4096, (7 << 20) // 4096  # of a disk in memory of 8 MB, which holds whole pages of each file
 _DEEPEST = 32
 _TIME = 1577836800  # 2020-01-01: `ls -l` shows the same of equal folders
 
@@ -69,8 +70,14 @@ class Folder:
         return {entry.path: entry.content for entry in self.entries if entry.kind in (Kind.FILE, Kind.PROGRAM)}
 
     def with_files(self, files: Mapping[str, bytes]) -> "Folder":
-        """Replaces or adds files."""
-        return folder_of({entry.path: entry for entry in self.entries} | _files(files))
+        """Replaces or adds files; a program stays one."""
+        before = {entry.path: entry for entry in self.entries}
+        programs = {path for path, entry in before.items() if entry.kind is Kind.PROGRAM}
+        after = {
+            path: replace(entry, kind=Kind.PROGRAM) if path in programs else entry
+            for path, entry in _files(files).items()
+        }
+        return folder_of(before | after)
 
     def without(self, unwanted: Callable[[str], bool]) -> "Folder":
         """Leaves out entries by their paths, and what is below them."""
@@ -110,10 +117,11 @@ def read_folder(directory: int, before: Folder = Folder(())) -> Folder:
     """
     known = {entry.path: entry for entry in before.entries}
     entries = list[Entry]()
-    size = 0
+    size = pages = 0
     for entry in _walk(directory, "", 0):
         size += len(entry.content)
-        if len(entries) == MOST_ENTRIES or size > MOST_BYTES:
+        pages += -(-len(entry.content) // _PAGE)
+        if len(entries) == MOST_ENTRIES or size > MOST_BYTES or pages > _MOST_PAGES:
             raise FolderTooLarge(f"the folder has more than {MOST_ENTRIES} entries or {MOST_BYTES >> 20} MB")
         entries.append(same if (same := known.get(entry.path)) == entry else entry)
     folder = Folder(tuple(sorted(entries, key=_order)))

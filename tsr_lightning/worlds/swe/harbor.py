@@ -5,6 +5,7 @@ to be built for them.
 
 import json
 import shlex
+import stat
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.worlds.swe.exam import CHECKER, questions_of
-from tsr_lightning.worlds.swe.folder import Folder, FolderTooLarge, folder_of, of_files, read_directory
+from tsr_lightning.worlds.swe.folder import Entry, Folder, FolderTooLarge, Kind, folder_of, read_directory
 from tsr_lightning.worlds.swe.generate import HiddenTests
 from tsr_lightning.worlds.swe.library import package
 from tsr_lightning.worlds.swe.sandbox import Limits, Sandbox
@@ -170,7 +171,7 @@ def _environment(folder: Path) -> Folder:
     if not file.is_file():
         require(folder.is_dir(), _KEY, str(folder.parent), "it has no environment/, so it needs an image of its own.")
         return read_directory(folder)
-    copied = dict[str, bytes]()
+    copied = dict[str, Entry]()
     lines = file.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     for line in (line.strip() for line in lines):
         name, _, rest = line.partition(" ")
@@ -186,10 +187,10 @@ def _environment(folder: Path) -> Folder:
             case _:
                 remedy = _IMAGE.format(" or ".join(_WORK_FOLDERS))
                 raise ConfigError(f"{_KEY} is {str(folder.parent)!r}: its Dockerfile has {line[:60]!r}, so {remedy}.")
-    return of_files(copied)
+    return folder_of(copied)
 
 
-def _copied(folder: Path, words: Sequence[str]) -> dict[str, bytes] | None:
+def _copied(folder: Path, words: Sequence[str]) -> dict[str, Entry] | None:
     """The files of a COPY into the working folder, by their paths there; None for another one."""
     if len(words) < 2 or any(word.startswith("--") for word in words):
         return None
@@ -203,18 +204,21 @@ def _copied(folder: Path, words: Sequence[str]) -> dict[str, bytes] | None:
         if target.startswith("/"):
             return None
         target = "" if target == "." else target.removeprefix("./")
-    found = dict[str, bytes]()
+    found = dict[str, Entry]()
     for source in sources:
         path = (folder / source).resolve()
         if not path.is_relative_to(folder.resolve()) or not path.exists():
             return None
         if path.is_dir():
-            for name, content in read_directory(path).files.items():
-                if name != "Dockerfile":
-                    found[f"{target}/{name}".lstrip("/")] = content
+            for entry in read_directory(path).entries:
+                if entry.path != "Dockerfile" and entry.kind in (Kind.FILE, Kind.PROGRAM):
+                    name = f"{target}/{entry.path}".lstrip("/")
+                    found[name] = replace(entry, path=name)
         else:
             renamed = (
                 target if target and not words[-1].endswith("/") and len(sources) == 1 else f"{target}/{path.name}"
             )
-            found[renamed.lstrip("/")] = path.read_bytes()
+            name = renamed.lstrip("/")
+            kind = Kind.PROGRAM if path.stat().st_mode & stat.S_IXUSR else Kind.FILE
+            found[name] = Entry(name, kind, path.read_bytes())
     return found
