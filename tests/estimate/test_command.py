@@ -12,6 +12,7 @@ from commands import ROOT, TINY
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.command import main
 from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.estimate.caches import kv_shape
 from tsr_lightning.estimate.card_memory import GIB, largest_cache_mib, memory
 from tsr_lightning.estimate.cards import CARDS, machine_of
 from tsr_lightning.estimate.here import card_here, measured_card
@@ -130,6 +131,24 @@ def test_the_machine_that_asks_is_measured(capsys, empty: Path):
     assert 1e8 < card.float32 < 1e14
     assert 1e8 < card.bandwidth < 1e13
     assert 1e-8 < card.operator_seconds < 1e-3
+
+
+def test_autocast_computes_and_keeps_keys_in_bfloat16():
+    wide = ("--model.policy.quantisation", "null", "--model.policy.adapter", "null", "--model.policy.dtype", "float32")
+    exact, mixed, low = (
+        setup_of(*parsed_run((*PAPER, *wide, *flags)))[0]
+        for flags in (
+            ("--trainer.precision", "32-true"),
+            ("--trainer.precision", "bf16-mixed"),
+            ("--trainer.precision", "32-true", "--model.policy.dtype", "bfloat16"),
+        )
+    )
+    updates = [hours(one, one.worst, machine_of("h200")).epoch.updates for one in (exact, mixed, low)]
+    assert updates[0] > 5 * updates[1]
+    assert updates[1] == pytest.approx(updates[2], rel=0.05)
+    hidden = exact.shape.hidden_size
+    assert kv_shape(mixed).token_bytes == kv_shape(low).token_bytes == kv_shape(exact).token_bytes / 2
+    assert kv_shape(mixed).slot_bytes - kv_shape(mixed).token_bytes == 4 * hidden  # the hidden state stays in float32
 
 
 def test_evaluations_that_are_off_cost_nothing():

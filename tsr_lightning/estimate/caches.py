@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
+import torch
+
 from tsr_lightning.engines.transformers.cache import BUFFER_SHARE, least_kv_cache_mib
 from tsr_lightning.engines.transformers.kv_store import KVShape, LayerShape
 from tsr_lightning.engines.transformers.state_store import STATES_OF_A_GROUP, StateCounts
@@ -12,11 +14,12 @@ from tsr_lightning.estimate.workload import Wave
 
 
 def kv_shape(setup: Setup) -> KVShape:
-    """Returns what the engine stores of a token: keys and values of all layers, and a hidden state."""
+    """Returns what the engine stores of a token: keys and values of all layers (in bfloat16 under autocast), and a
+    hidden state."""
     shape, dtype = setup.shape, DTYPES[setup.spec.dtype]
     attentions = [layer.attention for layer in shape.layers]
     layers = tuple(LayerShape(a.key_heads, a.width, a.width) if a else LayerShape() for a in attentions)
-    return KVShape(layers, dtype, shape.hidden_size, dtype)
+    return KVShape(layers, torch.bfloat16 if setup.autocast else dtype, shape.hidden_size, dtype)
 
 
 def state_counts(setup: Setup) -> StateCounts | None:

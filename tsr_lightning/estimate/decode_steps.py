@@ -82,7 +82,7 @@ def device_seconds(setup: Setup, wave: Wave, responses: float, longest: int, car
     read = weights_read(setup.shape, setup.spec) + seen * kv_shape(setup).token_bytes + states
     scores = responses * (wave.prompt_tokens + longest / 2)
     flops = forward_flops(setup.shape, setup.spec, responses, responses, scores)
-    return max(read / (card.bandwidth * card.bandwidth_share), flop_seconds(flops, setup.spec, card))
+    return max(read / (card.bandwidth * card.bandwidth_share), flop_seconds(flops, setup, card))
 
 
 def weights_read(shape: ModelShape, spec: PolicySpec) -> float:
@@ -127,8 +127,11 @@ def _recurrent_operators(shape: ModelShape, spec: PolicySpec) -> int:
     )
 
 
-def flop_seconds(flops: Flops, spec: PolicySpec, card: Card) -> float:
-    """Seconds at the attainable share: the base in its compute dtype, an adapter in float32."""
+def flop_seconds(flops: Flops, setup: Setup, card: Card) -> float:
+    """Seconds at the attainable share: the base in its compute dtype and an adapter in float32; both in bfloat16 under
+    autocast."""
+    spec = setup.spec
     dtype = spec.dtype if spec.quantisation is None else spec.quantisation.compute_dtype
-    rate = card.bfloat16 if dtype == "bfloat16" else card.float32
-    return (flops.base / rate + flops.adapter / card.float32) / card.compute_share
+    rate = card.bfloat16 if dtype == "bfloat16" or setup.autocast else card.float32
+    of_adapter = card.bfloat16 if setup.autocast else card.float32
+    return (flops.base / rate + flops.adapter / of_adapter) / card.compute_share

@@ -112,7 +112,7 @@ def rollout_seconds(
         is_cached &= states is None or part * wave.ends <= states.prefixes
         scores = part * prompts * new * (wave.prompt_tokens - new / 2)
         flops = forward_flops(setup.shape, setup.spec, part * prompts * new, part * wave.prompts, scores)
-        prefill += rounds * flop_seconds(flops, setup.spec, card)
+        prefill += rounds * flop_seconds(flops, setup, card)
         responses = ceil(part * wave.responses)
         at_once = min(responses, responses_at_once(setup, wave))
         most = max(most, at_once)
@@ -138,7 +138,7 @@ def responses_at_once(setup: Setup, wave: Wave) -> int:
 def estimate_seconds(setup: Setup, scored: TrainedTokens, machine: Machine) -> float:
     """Forward passes before the updates: the policy's, and the reference's if there is one."""
     flops = forward_flops(setup.shape, setup.spec, scored.packed, scored.outputs, scored.scores)
-    return setup.estimates * flop_seconds(flops, setup.spec, machine.card) / machine.count
+    return setup.estimates * flop_seconds(flops, setup, machine.card) / machine.count
 
 
 def update_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> float:
@@ -149,7 +149,7 @@ def update_seconds(setup: Setup, trained: TrainedTokens, machine: Machine) -> fl
     flops = update_flops(setup.shape, setup.spec, trained.packed, trained.outputs, trained.scores, chunked=chunked)
     passes = setup.updates.epochs * max(setup.updates.minibatches, ceil(trained.packed / max(1, size.tokens)))
     host = passes / machine.count * _UPDATE_FACTOR * host_seconds(setup.shape, setup.spec, machine.card)
-    device = setup.updates.epochs * flop_seconds(flops, setup.spec, machine.card) / machine.count
+    device = setup.updates.epochs * flop_seconds(flops, setup, machine.card) / machine.count
     return max(device, host, update_collective_seconds(setup, trained, machine)) if trained.packed else 0.0
 
 
