@@ -319,7 +319,7 @@ class Agent(LightningModule):
         checkpoint["model_identity"] = model_identity(self.spec)
         checkpoint["vocabulary"] = _digest(self.tokenizer)
         checkpoint["optimizer_settings"] = asdict(self.optimizer)
-        own = RandomState.now(self.device)
+        own = RandomState.now(self.trainer.strategy.root_device)
         checkpoint["rng_states"] = [asdict(each) for each in ProcessGroup.of(self.trainer).gather([own])]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -333,7 +333,8 @@ class Agent(LightningModule):
         )
         if "optimizer_settings" in checkpoint:  # which earlier versions did not keep
             self._saved_optimizer = Optimizer(**checkpoint["optimizer_settings"])
-        RandomState.of_rank(checkpoint, self.trainer.global_rank).restore(self.device)
+        device = self.trainer.strategy.root_device  # the module may still be on the CPU
+        RandomState.of_rank(checkpoint, self.trainer.global_rank).restore(device)
 
 
 def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
