@@ -116,7 +116,11 @@ TASKS = [
         "SmolLM2, far lakes",
         0.12,
         [
-            PairRow("far-imitate", "far-raft", "GRPO", "RAFT", alike=False, headline=True),
+            PairRow(
+                "far-imitate", "far-raft", "GRPO", "RAFT at the step size of its trials", alike=False, headline=True
+            ),
+            PairRow("far-imitate", "far-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False),
+            PairRow("far-imitate", "far-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("far-tree", "far-raft", "GRPO, tree credit", "RAFT", alike=False),
         ],
     ),
@@ -130,6 +134,7 @@ TASKS = [
             ),
             PairRow("sure-imitate", "sure-raft", "GRPO", "RAFT at the step size of its trials"),
             PairRow("sure-imitate", "sure-grpo", "GRPO", "plain GRPO", alike=False),
+            PairRow("sure-imitate", "sure-ppo", "GRPO", "plain PPO", alike=False),
             PairRow(
                 "sure-tree", "sure-raft-shipped", "GRPO, tree credit", "RAFT at the layer's step size", alike=False
             ),
@@ -143,8 +148,17 @@ TASKS = [
         "SmolLM2, slippery lakes of 3 × 3",
         0.12,
         [
-            PairRow("slippery-imitate", "slippery-grpo", "GRPO", "plain GRPO", alike=False, headline=True),
+            PairRow("slippery-imitate", "slippery-ppo", "GRPO", "plain PPO", alike=False, headline=True),
+            PairRow("slippery-imitate", "slippery-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False),
+            PairRow("slippery-imitate", "slippery-raft", "GRPO", "RAFT at the step size of its trials", alike=False),
+            PairRow(
+                "slippery-tree",
+                "slippery-raft-shipped",
+                "GRPO, tree credit",
+                "RAFT at the layer's step size",
+                alike=False,
+            ),
             PairRow(
                 "slippery-paper",
                 "slippery-raft-shipped",
