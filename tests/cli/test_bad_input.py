@@ -89,11 +89,11 @@ CASES = {
     "weights of 4 bits, for an engine that takes none": Case(
         (
             *("--model.policy.quantisation.double_quant", "true", "--model.policy.adapter.rank", "4"),
-            *("--model.policy.model", "embedded/sokoban", "--data.engine", "its_engine.Wide"),
+            *("--model.policy.model", "embedded/sokoban", "--data.engine", "wide_engine.Wide"),
         ),
         r"model\.policy\.quantisation is 'NF4': data\.engine Wide takes weights of 16 or 32 bits; use null",
         {
-            "its_engine.py": "from tsr_lightning.engines.transformers.spec import Transformers\n\n\n"
+            "wide_engine.py": "from tsr_lightning.engines.transformers.spec import Transformers\n\n\n"
             "class Wide(Transformers):\n    takes_quantised = False\n"
         },
     ),
