@@ -212,7 +212,11 @@ def test_two_cohorts_share_the_cache(embedded: Policy) -> None:
     assert assert_all_sampled(embedded, recording, 1.0, ends) >= 7
 
 
-@pytest.mark.parametrize("quantisation", [None, NF4(compute_dtype="float32")], ids=["lora", "lora-nf4"])
+@pytest.mark.parametrize(
+    "quantisation",
+    [pytest.param(None, marks=pytest.mark.exhaustive), NF4(compute_dtype="float32")],
+    ids=["lora", "lora-nf4"],
+)
 def test_adapters_and_four_bits(quantisation: NF4 | None) -> None:
     spec = PolicySpec("embedded/frozen_lake", LoRA(rank=4, target_modules="all-linear"), quantisation)
     policy = of(spec)
