@@ -38,7 +38,9 @@ COMPARED_FLAGS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("recipe", "flags"), [(SEARCHED, SEARCHED_FLAGS), (COMPARED, COMPARED_FLAGS)], ids=["searched", "compared"]
+    ("recipe", "flags"),
+    [(SEARCHED, SEARCHED_FLAGS), pytest.param(COMPARED, COMPARED_FLAGS, marks=pytest.mark.exhaustive)],
+    ids=["searched", "compared"],
 )
 def test_the_loop_ends_with_the_weights_of_fit(
     recipe: Recipe, flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -34,7 +34,11 @@ def as_tensorboard_sorts(tag: str) -> list[tuple[bool, str]]:
     return [(character != "/", character) for character in tag]
 
 
-@pytest.mark.parametrize("search", [(*LOOKAHEAD, "keep"), (*LOOKAHEAD, "resample"), DEMONSTRATED], ids=" ".join)
+@pytest.mark.parametrize(
+    "search",
+    [pytest.param((*LOOKAHEAD, "keep"), marks=pytest.mark.exhaustive), (*LOOKAHEAD, "resample"), DEMONSTRATED],
+    ids=" ".join,
+)
 def test_the_cost_of_a_run_is_that_of_its_rollouts(search: tuple[str, ...], tiny_model, empty_folder: Path):
     model = ("--model.policy.model", tiny_model("sokoban"))
     tsr("fit", "--config", "sokoban.yaml", *search, *QUICK, *model, *MEASURED, "--data.concurrency", "8")

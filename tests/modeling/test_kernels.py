@@ -124,6 +124,7 @@ def test_native_kernels_serve_two_types_on_a_cpu() -> None:
     assert not Kernels.AUTO.uses_native(torch.device("meta"), torch.float32)
 
 
+@pytest.mark.exhaustive
 @needs_compiler
 def test_two_processes_build_at_once_and_a_third_finds_it(tmp_path: Path) -> None:
     script = "from tsr_lightning.modeling.native.building import load; assert load().library is not None"

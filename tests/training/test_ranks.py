@@ -71,6 +71,7 @@ CASES = {
 # what the others have in another combination
 ONLY_EXHAUSTIVE = (
     "PPO",
+    "PPO, an epoch without a group",
     "PPO, a mixture",
     "GRPO, one rank's groups",
     "GRPO, dynamic sampling",

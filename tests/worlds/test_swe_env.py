@@ -190,7 +190,7 @@ def test_a_seed_is_the_same_task_in_another_process(difficulty: Any, seeds: list
     "kwargs",
     [
         pytest.param({"call_format": "fenced"}, marks=pytest.mark.exhaustive),
-        pytest.param({"difficulty": "hard", "score": "oracle", "reward": "ratio"}, marks=pytest.mark.slow),
+        pytest.param({"difficulty": "hard", "score": "oracle", "reward": "ratio"}, marks=pytest.mark.exhaustive),
         pytest.param({"score": "imports", "unsafe": True}, marks=pytest.mark.exhaustive),
     ],
     ids=str,
