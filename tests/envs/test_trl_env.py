@@ -1,6 +1,7 @@
 """Environment classes of TRL run as they are."""
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -61,10 +62,14 @@ def test_threads_draw_from_the_shared_generators_one_after_the_other():
     """As with `data.env_workers`, where environments of libraries step beside each other."""
 
     def drawn(seed: int) -> list[float]:
+        numbers = []
         with lent(seed):
-            return [random.random() for _ in range(200)]
+            for _ in range(5):
+                numbers.append(random.random())
+                time.sleep(1e-4)  # another thread goes on
+        return numbers
 
-    seeds = [*range(8)] * 20
+    seeds = [*range(8)] * 5
     alone = list(map(drawn, seeds))
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(drawn, seeds)) == alone
