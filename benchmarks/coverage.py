@@ -79,7 +79,7 @@ def coverage(effects: Effects, draw: Draw, seeds: int, studies: int) -> float:
 
 
 def small_p_values(effects: Effects, draw: Draw, seeds: int, studies: int) -> float:
-    """How often a simulated study has a p-value below 0.001, over how often it should: 1 if it is as rare as that."""
+    """The share of simulated studies with a p-value below 0.001, divided by 0.001; at most 1 if p-values are right."""
     found = sum(mean_difference(effects.draw(draw, seeds)).p_value < _RARE for _ in range(studies))
     return found / (_RARE * studies)
 

@@ -28,6 +28,13 @@ from tsr_lightning.trajectory import Ended, Group, Origin, Turn
 SIZES = Scratch(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=512
 )
+QUIET: dict[str, Any] = {  # of a Trainer on the CPU that writes and shows nothing
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 PLAN = Mixed([PlanEntry(Sample(), 3), PlanEntry(Beam(width=2, candidates=2), 1)])
 ONE, SEVERAL = 100_000, 60  # tokens of a micro-batch
 # By group, member and turn; the returns of the second group are equal.
@@ -56,17 +63,13 @@ class Step:
 def optimizer_step(objective: Objective, micro_batch_tokens: int, ranks: int = 1) -> Step:
     recorder = Recorder()
     trainer = Trainer(
-        accelerator="cpu",
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
         max_epochs=1,
         limit_val_batches=0,
         num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         callbacks=[recorder],
+        **QUIET,
     )
     data = RolloutDataModule(
         "corridor:Corridor-v0",

@@ -237,7 +237,7 @@ Terms = list[
 
 
 class _MeanSquares(NamedTuple):
-    """Of seeds, instances and the rest, each with its degrees of freedom."""
+    """Mean squares of a two-way analysis of variance, each with its degrees of freedom."""
 
     seeds: tuple[float, int]
     instances: tuple[float, int]
@@ -245,7 +245,7 @@ class _MeanSquares(NamedTuple):
 
     @property
     def present(self) -> Terms:
-        """Of the effects that are larger than the rest."""
+        """Terms of the interval: effects below the residual are left out."""
         found = [effect for effect in (self.seeds, self.instances) if effect[0] > self.rest[0]]
         if len(found) == 2:
             return [*found, (-self.rest[0], self.rest[1])]
@@ -253,7 +253,7 @@ class _MeanSquares(NamedTuple):
 
     @property
     def with_seeds(self) -> Terms:
-        """The seeds' in any case, and what the instances add."""
+        """Terms of the p-value: seeds are never left out."""
         of_seeds, of_instances = max(self.seeds[0], self.rest[0]), max(self.instances[0] - self.rest[0], 0.0)
         return [(of_seeds, self.seeds[1]), (of_instances, self.instances[1])]
 
@@ -266,7 +266,7 @@ def _error(terms: Terms, values: int) -> tuple[float, float]:
 
 
 def _mean_squares(values: Floats) -> _MeanSquares:
-    """The two-way analysis of variance of [S, I] values."""
+    """Mean squares of [S, I] values."""
     seeds, instances = values.shape
     if instances == 1:
         return _MeanSquares((float(values.var(ddof=1)), seeds - 1), (0.0, 1), (0.0, 1))

@@ -58,6 +58,8 @@ def _paper(levels: str) -> PairRow:
     return PairRow(f"{levels}-paper-4-updates", f"{levels}-raft", "GRPO, the paper's", "RAFT", alike=False)
 
 
+_LAYER, _TRIALS = "RAFT at the layer's step size", "RAFT at the step size of its trials"
+
 TASKS = [
     VerdictTask(
         "sokoban_search",
@@ -116,12 +118,10 @@ TASKS = [
         "SmolLM2, far lakes",
         0.12,
         [
-            PairRow(
-                "far-imitate", "far-raft", "GRPO", "RAFT at the step size of its trials", alike=False, headline=True
-            ),
-            PairRow("far-imitate", "far-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False),
+            PairRow("far-imitate", "far-raft", "GRPO", _TRIALS, alike=False, headline=True),
+            PairRow("far-imitate", "far-raft-shipped", "GRPO", _LAYER, alike=False),
             PairRow("far-imitate", "far-grpo", "GRPO", "plain GRPO", alike=False),
-            PairRow("far-tree", "far-raft", "GRPO, tree credit", "RAFT", alike=False),
+            PairRow("far-tree", "far-raft", "GRPO, tree credit", _TRIALS, alike=False),
         ],
     ),
     VerdictTask(
@@ -129,18 +129,12 @@ TASKS = [
         "SmolLM2, lakes of 3 × 3",
         0.12,
         [
-            PairRow(
-                "sure-imitate", "sure-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False, headline=True
-            ),
-            PairRow("sure-imitate", "sure-raft", "GRPO", "RAFT at the step size of its trials"),
+            PairRow("sure-imitate", "sure-raft-shipped", "GRPO", _LAYER, alike=False, headline=True),
+            PairRow("sure-imitate", "sure-raft", "GRPO", _TRIALS),
             PairRow("sure-imitate", "sure-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("sure-imitate", "sure-ppo", "GRPO", "plain PPO", alike=False),
-            PairRow(
-                "sure-tree", "sure-raft-shipped", "GRPO, tree credit", "RAFT at the layer's step size", alike=False
-            ),
-            PairRow(
-                "sure-paper", "sure-raft-shipped", "GRPO, the paper's", "RAFT at the layer's step size", alike=False
-            ),
+            PairRow("sure-tree", "sure-raft-shipped", "GRPO, tree credit", _LAYER, alike=False),
+            PairRow("sure-paper", "sure-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
         ],
     ),
     VerdictTask(
@@ -150,22 +144,10 @@ TASKS = [
         [
             PairRow("slippery-imitate", "slippery-ppo", "GRPO", "plain PPO", alike=False, headline=True),
             PairRow("slippery-imitate", "slippery-grpo", "GRPO", "plain GRPO", alike=False),
-            PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", "RAFT at the layer's step size", alike=False),
-            PairRow("slippery-imitate", "slippery-raft", "GRPO", "RAFT at the step size of its trials", alike=False),
-            PairRow(
-                "slippery-tree",
-                "slippery-raft-shipped",
-                "GRPO, tree credit",
-                "RAFT at the layer's step size",
-                alike=False,
-            ),
-            PairRow(
-                "slippery-paper",
-                "slippery-raft-shipped",
-                "GRPO, the paper's",
-                "RAFT at the layer's step size",
-                alike=False,
-            ),
+            PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", _LAYER, alike=False),
+            PairRow("slippery-imitate", "slippery-raft", "GRPO", _TRIALS, alike=False),
+            PairRow("slippery-tree", "slippery-raft-shipped", "GRPO, tree credit", _LAYER, alike=False),
+            PairRow("slippery-paper", "slippery-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
         ],
     ),
     VerdictTask(

@@ -59,7 +59,7 @@ def test_a_class_that_is_none_is_refused(given: str):
 
 
 def test_threads_draw_from_the_shared_generators_one_after_the_other():
-    """As with `data.env_workers`, where environments of libraries step beside each other."""
+    """With `data.env_workers` several threads step environments that use `random`."""
 
     def drawn(seed: int) -> list[float]:
         numbers = []

@@ -1,5 +1,7 @@
 """`evaluate` plays a policy on held-out instances, as the validation of a fit does."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,12 +83,12 @@ def test_a_search_by_a_score_that_only_rollouts_teach_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("make", "message"),
     [
-        ({"samples": 0}, r"data\.evaluations\.sampled\.samples is 0: give 1"),
-        ({"temperature": -1.0}, r"is -1\.0: give 0"),
+        (partial(EvalProtocol, samples=0), r"data\.evaluations\.sampled\.samples is 0: give 1"),
+        (partial(EvalProtocol, temperature=-1.0), r"is -1\.0: give 0"),
     ],
 )
-def test_a_protocol_that_measures_nothing_is_refused(settings: dict[str, float], message: str) -> None:
+def test_a_protocol_that_measures_nothing_is_refused(make: Callable[[], EvalProtocol], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        EvalProtocol(**settings)  # type: ignore[arg-type]
+        make()

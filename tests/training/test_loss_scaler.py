@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
-from optimizer_steps import SIZES
+from optimizer_steps import QUIET, SIZES
 
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import Sampling
@@ -36,17 +36,8 @@ class Norms(Callback):
 
 def test_an_overflow_ends_no_run() -> None:
     norms, scaler = Norms(), torch.amp.GradScaler("cpu", init_scale=2.0**40)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
-        callbacks=[norms],
-    )
+    plugins = [MixedPrecision("16-mixed", "cpu", scaler)]
+    trainer = Trainer(max_epochs=2, limit_val_batches=0, plugins=plugins, callbacks=[norms], **QUIET)
     data = RolloutDataModule(
         "parity:Parity-v0",
         plan=Uniform(Sample(), 4),

@@ -1,4 +1,4 @@
-"""What a resumed run takes from the checkpoint, and what from its settings."""
+"""A resumed run has the optimizer settings of its configuration, and the random state of its checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from lightning.pytorch import Callback, LightningModule
-from optimizer_steps import SIZES
+from optimizer_steps import QUIET, SIZES
 
 from callbacks import CollapseGuard, Evaluation, PromptInformation
 from tsr_lightning.batching.schedule import Updates
@@ -53,15 +53,7 @@ def data_module() -> RolloutDataModule:
 def fit(data: RolloutDataModule, epochs: int, *further: int) -> list[list[Group]]:
     """The rollouts of a new agent and Trainer, which then fits on to further epochs."""
     rollouts, agent = Rollouts(), Agent(PolicySpec(SIZES), GRPO())
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[rollouts],
-    )
+    trainer = Trainer(max_epochs=epochs, callbacks=[rollouts], **QUIET)
     trainer.fit(agent, datamodule=data)
     for limit in further:
         trainer.fit_loop.max_epochs = limit
@@ -96,17 +88,8 @@ def test_callbacks_of_a_trainer_that_fits_on_keep_what_they_know(tmp_path: Path)
         sampling=Sampling(max_response_tokens=2),
         updates=Updates(min_trajectories=1),
     )
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=-1,
-        callbacks=[evaluation, guard, information],
-        default_root_dir=tmp_path,
-    )
+    watching = [evaluation, guard, information]
+    trainer = Trainer(max_epochs=1, num_sanity_val_steps=-1, callbacks=watching, default_root_dir=tmp_path, **QUIET)
     agent = Agent(PolicySpec(SIZES), GRPO())
     trainer.fit(agent, datamodule=data)
     first, watched = evaluation.state_dict(), guard.state_dict()["histories"]

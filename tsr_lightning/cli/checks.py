@@ -160,7 +160,8 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
     demonstrators = [one.demonstrator for one in data.plan.strategies if isinstance(one, Expert | RandomActions)]
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, TextEnv) else 0
-        for turn, observed in enumerate(sample_observations(env, history, data.faults.retries)):
+        observations = sample_observations(env, history, data.faults.retries)
+        for turn, observed in enumerate(observations):
             prompt = len(chat.prompt((), observed))
             if prompt >= limit:
                 which = "first prompt" if turn == 0 else f"prompt of turn {turn + 1}, with the history that it repeats,"
@@ -169,10 +170,9 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
                     f"within {limit}: use a model or data.context_tokens with a longer context"
                     + ("" if turn == 0 else f", or an env_kwargs.history below {history}")
                 )
-        for demonstrator in demonstrators if trains else ():  # whose text may not begin as the prompt does
-            method, respond = demonstrator.method, demonstrator.respond
-            text, messages = first_demonstration(env, method, respond, data.faults.retries)
-            chat.write(text, chat.prompt((), messages))
+        for demonstrator in demonstrators if trains else ():  # whose text has to begin with the response prefix
+            text = first_demonstration(env, demonstrator.method, demonstrator.respond, data.faults.retries)
+            chat.write(text, chat.prompt((), observations[0]))
     if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)
 

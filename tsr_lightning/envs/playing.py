@@ -80,8 +80,8 @@ def some_response(env: Branchable, seed: int, key: Key) -> str:
 
 def first_demonstration(
     env: Branchable, method: str, respond: Callable[[Branchable, Any, Key], str], retries: int = 0
-) -> tuple[str, tuple[Message, ...]]:
-    """What a demonstrator answers to the first messages of an episode, and these.
+) -> str:
+    """A demonstrator's first response in the episode of `sample_observations`.
 
     Args:
         env: that is played.
@@ -91,11 +91,9 @@ def first_demonstration(
     """
     key = Key(0).fold_in("first demonstration")
 
-    def act() -> tuple[str, tuple[Message, ...]]:
-        opening = begin(env, 0, key)
-        text = final(Call(env, method, 0), lambda: one_text(method, respond(env, env.get_state(), key)))
-        system = (Message("system", opening.instructions),) if opening.instructions else ()
-        return text, (*system, *opening.messages)
+    def act() -> str:
+        begin(env, 0, key)
+        return final(Call(env, method, 0), lambda: one_text(method, respond(env, env.get_state(), key)))
 
     return retried(retries, act)
 

@@ -203,13 +203,13 @@ class Lenient(Reader):
 
 
 def _words(sentence: str) -> list[str]:
-    """In lower case, without numbers, and without a "left" that counts what is left over."""
+    """Words in lower case, without numbers and without the "left" of "two moves left"."""
     words = [word.lower().replace("’", "'") for word in _WORD.findall(sentence)]
     return [word for place, word in enumerate(words) if word != "left" or not _COUNTED & {*words[place - 1 : place]}]
 
 
 def _corrects(rest: Sequence[str], actions: Container[str]) -> bool:
-    """Whether what follows an answer takes it back, as in "wait" or "no, left"."""
+    """True if the text after an answer corrects it: "wait, ...", "no, left"."""
     no = any(word == "no" and after in actions for word, after in pairwise(rest))
     return no or not _CORRECTING.isdisjoint(rest)
 

@@ -81,7 +81,7 @@ def import_gguf(file: Path, folder: Path) -> None:
 
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside the one that is to be written."""
+    """A temporary folder in FOLDER's parent, so that the result is moved and not copied."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent)
@@ -94,7 +94,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Header:
-    """What a file says of itself."""
+    """Fields of a GGUF file's header."""
 
     pre_tokenizer: str  # the tokenizer's rule for splitting text; "" for tokenizers that have none
     scales_positions: bool  # rotary embeddings are scaled for longer contexts

@@ -22,6 +22,7 @@ from tsr_lightning.studies.record import StudyRecord
 SUFFIX = ".yaml"
 FORMAT = 1
 _SETTINGS = "settings"
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where libyaml is there
 _SHORT = 80  # characters of a mapping that stands in one line
 
 
@@ -37,19 +38,23 @@ def write_packed(record: StudyRecord, path: Path) -> None:
     """
     if path.suffix != SUFFIX:
         raise ConfigError(f"a study is packed into NAME{SUFFIX} and a table beside it: {path} has another ending")
-    if path.exists() and not _is_packed(path):
+    if path.exists() and "packed" not in _readable_head(path):
         raise ConfigError(f"{path} is there, and no packed study, such as a grid: pack into another file")
     write_whole_bytes(table_path(path), table(record))
     write_whole(path, _yaml(_head(record)))
 
 
-def _is_packed(path: Path) -> bool:
-    """Whether a file is a packed study of any version."""
+def _readable_head(path: Path) -> Mapping[str, Any]:
+    """What a YAML file has at its top; nothing of one that cannot be read or is no mapping."""
     try:
-        head = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        head = _load(path)
     except (OSError, ValueError, yaml.YAMLError):
-        return False
-    return isinstance(head, dict) and "packed" in head
+        return {}
+    return head if isinstance(head, dict) else {}
+
+
+def _load(path: Path) -> Any:
+    return yaml.load(path.read_bytes(), Loader=_Loader)
 
 
 def read_packed(path: Path) -> StudyRecord:
@@ -62,7 +67,7 @@ def read_packed(path: Path) -> StudyRecord:
         ConfigError: it is none, or has no table beside it.
     """
     try:
-        head = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        head = _load(path)
         is_packed = isinstance(head, dict) and head.get("packed") == FORMAT
         evaluations = read_table(table_path(path)) if is_packed else {}
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+import torch.distributed as dist
+
 from tsr_lightning.engines.base import Engine, EngineSpec
 from tsr_lightning.engines.local_model import Model
 from tsr_lightning.errors import ConfigError, require
@@ -53,6 +55,9 @@ class VLLM(EngineSpec):
 
     def build(self, model: Model, end_ids: frozenset[int], context_tokens: int) -> Engine:
         self.check()
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        remedy = "VLLM serves one process; use trainer.devices 1, or the engine Transformers"
+        require(ranks == 1, "the number of ranks", ranks, remedy)
         quantised = "quantization_config" in model.causal_lm.config.to_dict()
         remedy = "VLLM takes weights of 16 or 32 bits; use null, or the engine Transformers"
         require(not quantised, "model.policy.quantisation", "NF4", remedy)

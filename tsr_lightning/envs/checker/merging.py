@@ -62,8 +62,7 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
 
 
 def _seen(recorder: Recorder, seed: int, depth: int) -> tuple[bool, bool] | None:
-    """Whether a state lists legal actions, and whether equal ones had two outcomes; None where what the environment
-    depends on failed."""
+    """Returns whether a state lists legal actions, and whether its steps are noisy; None after an environment fault."""
 
     def act() -> tuple[bool, bool] | BranchabilityError:
         try:
