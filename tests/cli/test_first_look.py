@@ -74,6 +74,11 @@ REFUSED = {
         r"--config search/beam\.yaml comes before --config sokoban\.yaml, which names the environment and replaces its "
         r"data\.instances: give --config sokoban\.yaml --config search/beam\.yaml",
     ),
+    "overlay before its model": (
+        ("fit", *SOKOBAN, "--config", "warm_start/form.yaml", "--config", "model/smollm2.yaml"),
+        r"--config warm_start/form\.yaml comes before --config model/smollm2\.yaml, which names the model and replaces "
+        r"its model\.optimizer\.warmup_updates: give --config model/smollm2\.yaml --config warm_start/form\.yaml",
+    ),
     "arguments before their task": (
         ("fit", "--config", "size.yaml", *SOKOBAN),
         r"size\.yaml comes before .*replaces its data\.env_kwargs\.size",
@@ -94,6 +99,8 @@ ACCEPTED = {
     "an overlay of the same values first": ("--config", "same.yaml", *SOKOBAN),
     "the same value first": ("--trainer.max_epochs", "60", *SOKOBAN),
     "a file that names an environment and replaces nothing": (*SOKOBAN, *BEAM, "--config", "other.yaml"),
+    "a model over a search, of which it replaces nothing": (*SOKOBAN, *BEAM, "--config", "model/smollm2.yaml"),
+    "a model over a model": (*SOKOBAN, "--config", "model/smollm2.yaml", "--config", "model/embedded.yaml"),
     "a task over a task": (*SOKOBAN, "--config", "webshop.yaml"),
     "YAML itself": (*SOKOBAN, "--config", "{data: {instances: 3}}"),
     "a negative number": (*SOKOBAN, "--trainer.max_steps", "-1"),

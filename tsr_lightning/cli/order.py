@@ -13,6 +13,7 @@ from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.errors import ConfigError
 
 CONFIG = ("--config", "-c")
+_FIRST = {"data.env": "the environment", "model.policy.model": "the model"}  # the files that set these, in this order
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,23 @@ def check_order(given: Sequence[File | Flag | Word]) -> None:
     """Reads the files of a command line, and raises the first ConfigError.
 
     A file that names `data.env` is a whole task, over which the others are laid: it comes before them, and before flags
-    of the same keys. Where it replaces nothing, it may come later. A file that names a class begins it anew, so a file
-    that chooses a class within, as those of `credit/` do, comes after it.
+    of the same keys. A file that names `model.policy.model` comes next. Where they replace nothing, they may come
+    later. A file that names a class begins it anew, so a file that chooses a class within, as those of `credit/` do,
+    comes after it.
     """
     merged: dict[str, Any] = _nested(DEFAULTS)
-    overlays: list[tuple[str, dict[str, Any]]] = []  # files that name no environment
+    before: list[tuple[str, dict[str, Any]]] = []
     flags: list[Flag] = []
     own_lists: set[str] = set()  # that a flag has set
     for part in given:
         match part:
             case File(name):
                 keys = read_config(name)
-                _check_drops_no_class(name, keys, overlays)
-                if _at(keys, "data.env") is _ABSENT:
-                    overlays.append((name, keys))
-                else:
-                    _check_is_first(name, keys, overlays)
-                    _check_comes_before(name, keys, flags)
+                _check_drops_no_class(name, keys, before)
+                _check_comes_first(name, keys, before)
+                if _place(keys) == 0:
+                    _check_precedes_flags(name, keys, flags)
+                before.append((name, keys))
                 merged = _merged(merged, keys)
             case Flag(key):
                 flags.append(part)
@@ -90,20 +91,28 @@ def check_order(given: Sequence[File | Flag | Word]) -> None:
                 pass
 
 
-def _check_is_first(name: str, keys: Mapping[str, Any], overlays: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    for earlier, theirs in overlays:
+def _place(keys: Mapping[str, Any]) -> int:
+    """0 of a task, 1 of a model, 2 of any other file."""
+    chosen = (place for place, key in enumerate(_FIRST) if _at(keys, key) is not _ABSENT)
+    return next(chosen, len(_FIRST))
+
+
+def _check_comes_first(name: str, keys: Mapping[str, Any], before: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    for earlier, theirs in before:
+        if _place(theirs) <= _place(keys):
+            continue
         replaced = next((key for key, value in _leaves(theirs) if _replaces(_at(keys, key), value)), None)
         if replaced is not None:
             raise ConfigError(
-                f"--config {earlier} comes before --config {name}, which names the environment and replaces its "
-                f"{replaced}: give --config {name} --config {earlier}"
+                f"--config {earlier} comes before --config {name}, which names {[*_FIRST.values()][_place(keys)]} and "
+                f"replaces its {replaced}: give --config {name} --config {earlier}"
             )
 
 
-def _check_drops_no_class(
-    name: str, keys: Mapping[str, Any], overlays: Sequence[tuple[str, Mapping[str, Any]]]
-) -> None:
-    for earlier, theirs in overlays:
+def _check_drops_no_class(name: str, keys: Mapping[str, Any], before: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    for earlier, theirs in before:
+        if _place(theirs) == 0:
+            continue
         for outer in named_classes(keys):
             for inner in named_classes(theirs):
                 if inner.startswith(f"{outer}.") and _at(keys, inner) != _at(theirs, inner):
@@ -113,7 +122,7 @@ def _check_drops_no_class(
                     )
 
 
-def _check_comes_before(name: str, keys: Mapping[str, Any], flags: Sequence[Flag]) -> None:
+def _check_precedes_flags(name: str, keys: Mapping[str, Any], flags: Sequence[Flag]) -> None:
     for flag in flags:
         if flag.value is not None and _replaces(_at(keys, flag.key), _value(flag.value)):
             raise ConfigError(f"{flag} comes before --config {name}, which replaces it: give it after that file")
