@@ -2,7 +2,9 @@
 
 import copy
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tsr_lightning.policy.architecture import as_seed_oss
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.model_card import Card
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.trajectory import Message
@@ -165,6 +168,22 @@ def test_a_tokenizer_that_autotokenizer_changes_warns(tmp_path: Path):
     policy = trained(PolicySpec(str(tmp_path / "windowed")))
     with pytest.warns(UserWarning, match="changes the tokenizer of a qwen2 model, so load it with PreTrained"):
         export(policy, TOKENIZER, tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
+@pytest.mark.parametrize("quantisation", [None, EXACT, NF4(double_quant=False)], ids=str)
+def test_the_card_loads_an_adapter_on_the_base_that_it_was_trained_on(folder, quantisation, tmp_path, monkeypatch):
+    policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), quantisation))
+    export(policy, TOKENIZER, tmp_path / "adapter")
+    ends = tuple(Chat.of(policy.spec, TOKENIZER).end_ids)
+    card = Card("adapter", folder, "adapter", quantisation, ("a task",), (), 1, 1, (), 1.0, 4, "1.0", ends)
+    [code] = re.findall(r"```python\n(.*?)```", card.text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = dict[str, Any]()
+    loads, chat, answers = code.partition("chat = ")
+    exec(loads, names)
+    torch.testing.assert_close(logits(names["model"]), logits(policy.causal_lm), atol=2e-5, rtol=1e-4)
+    exec(chat + answers, names)
 
 
 def test_an_adapter_on_a_new_model_is_only_exported_merged(tmp_path: Path):

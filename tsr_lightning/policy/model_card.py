@@ -1,8 +1,10 @@
 """The README.md of an exported policy: what it is, how it was trained, what is known of it and how it is used."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from tsr_lightning.policy.spec import NF4
 
 Form = Literal["adapter", "merged", "whole"]
 
@@ -41,15 +43,25 @@ tags:
 ```python
 from transformers import AutoTokenizer
 from {module} import {loader}
-
+{quantised}
 tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = {loader}.from_pretrained("{name}")
+model = {loader}.from_pretrained("{name}"{load_arguments})
 chat = [{{"role": "user", "content": "..."}}]  # the task's instructions and observation, as in training
 {inputs}
 answer = model.generate(**inputs, do_sample=True, {sampling})
 print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 ```
 {further}"""
+_QUANTISED = """import torch
+from transformers import BitsAndBytesConfig
+
+quantised = BitsAndBytesConfig(
+    load_in_4bit=True,
+    bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant={double_quant},
+    bnb_4bit_compute_dtype=torch.{compute_dtype},
+)
+"""
 _INPUTS = 'inputs = tokenizer.apply_chat_template(chat, {arguments}, return_dict=True, return_tensors="pt")'
 _PREFIXED = """prompt = tokenizer.apply_chat_template(chat, {arguments}, tokenize=False) + {prefix}
 inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")"""
@@ -85,6 +97,7 @@ class Card:
         name: of the folder.
         base: the model that training began with.
         form: of the weights.
+        quantisation: of the base weights in training, with which an adapter's base is loaded.
         tasks: the environments with their arguments.
         training: what was chosen for it, by name.
         epochs: that the policy was trained for.
@@ -101,6 +114,7 @@ class Card:
     name: str
     base: str
     form: Form
+    quantisation: NF4 | None
     tasks: tuple[str, ...]
     training: tuple[tuple[str, str], ...]
     epochs: int
@@ -119,6 +133,7 @@ class Card:
         rows = [
             ("weights", FORMS[self.form]),
             ("base model", f"`{self.base}`"),
+            *([("quantisation", f"`{self.quantisation}`")] if self.quantisation else []),
             *(("task", f"`{task}`") for task in self.tasks),
             ("trained for", f"{self.epochs} epochs, {self.updates} updates"),
             *((key, f"`{value}`") for key, value in self.training),
@@ -132,10 +147,17 @@ class Card:
             says=f"A policy that plays {games}, trained with TSR Lightning {self.version}.",
             rows=_table(rows),
             figures=self._figures(),
+            quantised=self._quantised(),
+            load_arguments=", quantization_config=quantised, dtype=torch.float32" if self._quantised() else "",
             inputs=self._inputs(),
             sampling=self._sampling(),
             further="" if self.form == "adapter" else _FURTHER,
         )
+
+    def _quantised(self) -> str:
+        if self.quantisation is None or self.form != "adapter":  # merged weights are dequantised
+            return ""
+        return _QUANTISED.format(**asdict(self.quantisation))
 
     def _sampling(self) -> str:
         given = f"temperature={self.temperature:g}, top_k=0, max_new_tokens={self.max_response_tokens}"

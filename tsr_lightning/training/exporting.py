@@ -45,7 +45,6 @@ def card(
     spec, position = agent.spec, Position.in_checkpoint(dict(checkpoint))
     training = {
         "adapter": spec.adapter,
-        "quantisation": spec.quantisation,
         "objective": agent.objective,
         "rollouts": data.plan,
         "optimizer": agent.optimizer,
@@ -57,6 +56,7 @@ def card(
         name=folder.name,
         base=spec.model if isinstance(spec.model, str) else repr(spec.model),
         form=exported.form,
+        quantisation=spec.quantisation,
         tasks=tuple(map(str, data.mixture)),
         training=tuple((key, str(value)) for key, value in training.items() if value is not None),
         epochs=position.epochs,
