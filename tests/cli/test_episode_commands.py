@@ -209,6 +209,12 @@ def test_what_is_there_is_not_overwritten_and_no_path_ends_in_a_traceback(beam: 
         assert status == 2
         assert f"output is '{output}': it exists already; give another file, or remove it first" in said
     assert kept.read_text() == "mine"
+    for output in (kept, tmp_path):
+        status, said = run("view", beam, "--output", output)
+        assert (status, said) == (2, f"tsr: error: {output} is there, and no page of episodes: give another --output\n")
+    assert kept.read_text() == "mine"
+    for _ in range(2):  # a page is made anew, as the run goes on
+        assert run("view", beam, "--output", tmp_path / "page.html")[0] == 0
     for command in ("view", "episodes"):
         to = ("--to", "messages") if command == "episodes" else ()
         status, said = run(command, beam, *to, "--output", kept / "x")

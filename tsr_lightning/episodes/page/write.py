@@ -18,6 +18,8 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.files import write_whole
 
 _BLOCK = 2**18  # characters of the episodes that are compressed together
+_MARK = b'<p id="counts" role="status">'  # of every page, in its first bytes
+_HEAD = 2**16
 _LOOKS = {"tsr/Sokoban-v0": "sokoban", "tsr/FrozenLake-v0": "lake", "tsr/WebShop-v0": "shop"}  # others are text
 
 
@@ -66,8 +68,10 @@ def write_page(sources: Iterable[Source], title: str, output: Path) -> tuple[int
     """Writes the page, and returns how many episodes it shows and what is wrong with the files.
 
     Raises:
-        ConfigError: no episode can be read.
+        ConfigError: no episode can be read, or the output is a file that is there and no such page.
     """
+    if output.exists() and not _is_page(output):
+        raise ConfigError(f"{output} is there, and no page of episodes: give another --output")
     tasks: dict[str, str] = {}  # labels, with the way in which each is drawn
     files, problems, lines, columns = list[str](), list[str](), list[str](), _Columns()
     for source in sources:
@@ -98,6 +102,13 @@ def write_page(sources: Iterable[Source], title: str, output: Path) -> tuple[int
     }
     write_whole(output, _rendered(title, problems, list(tasks), files, json.dumps(index), blocks, len(lines)))
     return len(lines), problems
+
+
+def _is_page(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _MARK in file.read(_HEAD)
 
 
 def _shown(episode: Episode) -> Mapping[str, Any]:
