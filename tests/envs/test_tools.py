@@ -7,10 +7,13 @@ import pytest
 
 from tests.counter import Counter
 from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.playing import first_demonstration, valid_response
 from tsr_lightning.envs.process import process_env
+from tsr_lightning.envs.sample_texts import sample_observations
 from tsr_lightning.envs.tools import OffersTools, RefusedCall, Tool
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.tool_calls import CALL_FORMATS, Call, CallFormatName
+from tsr_lightning.search.strategies import Expert
+from tsr_lightning.tool_calls import CALL_FORMATS, Call, CallFormatName, calls_in
 
 ADD = '<tool_call>\n{"name": "add", "arguments": {"number": %s}}\n</tool_call>'
 
@@ -135,6 +138,16 @@ def test_the_environment_is_told_the_format_of_calls(format: CallFormatName):
     assert info["action_is_valid"], messages
     own.reset(seed=0, options={"call_format": format})
     assert own.offer().call_format == "fenced"
+
+
+@pytest.mark.parametrize("format", CALL_FORMATS)
+def test_what_is_played_before_a_run_calls_as_the_policy_does(format: CallFormatName):
+    env, oracle = Counter(), Expert().demonstrator
+    assert len(calls_in(valid_response(env, format) or "", format)) == 1
+    assert len(calls_in(first_demonstration(env, oracle.method, oracle.respond, call_format=format), format)) == 1
+    [first] = sample_observations(env, turns=0, call_format=format)
+    offer = next(message for message in first if message.role == "tools")
+    assert json.loads(offer.content)["call_format"] == format
 
 
 def test_another_format_is_refused():

@@ -26,7 +26,8 @@ from tsr_lightning.rollout.engine_check import check_engine
 from tsr_lightning.search.rehearsal import rehearse
 from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.training import checkpoints
-from tsr_lightning.training.agent import Agent, check_identity
+from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.checkpoint_identity import check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
@@ -160,7 +161,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
     demonstrators = [one.demonstrator for one in data.plan.strategies if isinstance(one, Expert | RandomActions)]
     for entry, env in zip(data.mixture, data.envs, strict=True):
         history = env.repeated_turns if isinstance(env, TextEnv) else 0
-        observations = sample_observations(env, history, data.faults.retries)
+        observations = sample_observations(env, history, data.faults.retries, chat.call_format)
         for turn, observed in enumerate(observations):
             prompt = len(chat.prompt((), observed))
             if prompt >= limit:
@@ -171,7 +172,9 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
                     + ("" if turn == 0 else f", or an env_kwargs.history below {history}")
                 )
         for demonstrator in demonstrators if trains else ():  # whose text has to begin with the response prefix
-            text = first_demonstration(env, demonstrator.method, demonstrator.respond, data.faults.retries)
+            text = first_demonstration(
+                env, demonstrator.method, demonstrator.respond, data.faults.retries, chat.call_format
+            )
             chat.write(text, chat.prompt((), observations[0]))
     if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)

@@ -62,15 +62,19 @@ def reset(env: Branchable, instance: int, scored: bool, call_format: CallFormatN
         scored: whether the score is wanted.
         call_format: in which responses will call tools, where the environment offers some and prefers no other.
     """
-    if isinstance(env, OffersTools):
-        observation, _ = env.reset(seed=instance, options={"call_format": call_format})
-    else:
-        observation, _ = env.reset(seed=instance)
+    observation = first_observation(env, instance, call_format)
     score = finite("score()", env.score()) if scored else None
     instructions = one_text("instructions", env.instructions)  # read after the reset: they may be the instance's own
     system = (Message("system", instructions),) if instructions else ()
     messages = (*system, *offered(env), *texts(observation))
     return Initial(messages, env.get_state(), hashable(env.state_key()), env.remaining(), score)
+
+
+def first_observation(env: Branchable, instance: int, call_format: CallFormatName | None) -> Any:
+    """Begins an episode, whose tools are called in a format where the environment prefers no other."""
+    options = {"options": {"call_format": call_format}} if isinstance(env, OffersTools) else {}
+    observation, _ = env.reset(seed=instance, **options)
+    return observation
 
 
 def offered(env: Branchable) -> tuple[Message, ...]:

@@ -9,10 +9,11 @@ import gymnasium
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.envs.boundary import Call, CallFailed, final, retried
 from tsr_lightning.envs.make import find_spec
-from tsr_lightning.envs.outcome import flag, offered, one_text, texts
+from tsr_lightning.envs.outcome import first_observation, flag, offered, one_text, texts
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.rng import Key
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message
 
 _SHORT = 24  # characters of a response that is shown as an example, where there is one
@@ -46,11 +47,12 @@ def check_first_reset(id: str, make: Callable[[], Branchable], retries: int = 0)
         final(Call(env, "close", 0), partial(_close, env))
 
 
-def begin(env: Branchable, seed: int, key: Key) -> Opening:
-    """Begins an episode whose noise is drawn from `key`."""
+def begin(env: Branchable, seed: int, key: Key, call_format: CallFormatName | None = None) -> Opening:
+    """Begins an episode whose noise is drawn from `key`, and in which a policy calls tools in `call_format`, where the
+    environment prefers no other."""
 
     def act() -> Opening:
-        opening = _open(env, seed)
+        opening = _open(env, seed, call_format)
         env.reseed(key)
         return opening
 
@@ -79,7 +81,11 @@ def some_response(env: Branchable, seed: int, key: Key) -> str:
 
 
 def first_demonstration(
-    env: Branchable, method: str, respond: Callable[[Branchable, Any, Key], str], retries: int = 0
+    env: Branchable,
+    method: str,
+    respond: Callable[[Branchable, Any, Key], str],
+    retries: int = 0,
+    call_format: CallFormatName | None = None,
 ) -> str:
     """A demonstrator's first response in the episode of `sample_observations`.
 
@@ -88,23 +94,24 @@ def first_demonstration(
         method: of the environment, which the demonstrator asks.
         respond: gives a response in a state, by a key.
         retries: how often it is tried again where what the environment depends on fails.
+        call_format: as of `begin`.
     """
     key = Key(0).fold_in("first demonstration")
 
     def act() -> str:
-        begin(env, 0, key)
+        begin(env, 0, key, call_format)
         return final(Call(env, method, 0), lambda: one_text(method, respond(env, env.get_state(), key)))
 
     return retried(retries, act)
 
 
-def valid_response(env: Branchable) -> str | None:
-    """A short response that can be played in the first state of episode 0; None where the environment lists none, or
-    where what it depends on fails: no run ends for an example."""
+def valid_response(env: Branchable, call_format: CallFormatName | None = None) -> str | None:
+    """A short response that can be played in the first state of episode 0, as `begin` begins it; None where the
+    environment lists none, or where what it depends on fails: no run ends for an example."""
     if not isinstance(env, HasLegalActions):
         return None
     try:
-        begin(env, 0, Key(0).fold_in("valid response"))
+        begin(env, 0, Key(0).fold_in("valid response"), call_format)
         actions = _legal_actions(env, 0)
     except CallFailed:
         return None
@@ -115,8 +122,8 @@ def _legal_actions(env: HasLegalActions, seed: int) -> list[str]:
     return final(Call(env, "legal_actions", seed), lambda: [one_text("an action", one) for one in env.legal_actions()])
 
 
-def _open(env: Branchable, seed: int) -> Opening:
-    observation, _ = env.reset(seed=seed)
+def _open(env: Branchable, seed: int, call_format: CallFormatName | None = None) -> Opening:
+    observation = first_observation(env, seed, call_format)
     return Opening(one_text("instructions", env.instructions), (*offered(env), *texts(observation)))
 
 

@@ -9,6 +9,7 @@ from tsr_lightning.envs.boundary import Call, final, name_of, retried
 from tsr_lightning.envs.playing import Opening, advance, begin, some_response
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.rng import Key, Stream
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message
 
 _EPISODES = 64
@@ -38,20 +39,28 @@ def sample_texts(env: Branchable, retries: int = 0) -> Iterator[str]:
         yield from texts
 
 
-def sample_observations(env: Branchable, turns: int, retries: int = 0) -> list[tuple[Message, ...]]:
+def sample_observations(
+    env: Branchable, turns: int, retries: int = 0, call_format: CallFormatName | None = None
+) -> list[tuple[Message, ...]]:
     """The first messages of an episode that is always the same, instructions included, and those after so many turns of
     it.
+
+    Args:
+        env: that is played.
+        turns: of the episode.
+        retries: how often it is played again where what the environment depends on fails.
+        call_format: as of `playing.begin`.
 
     Raises:
         RunError: the environment failed.
     """
     with told(f"the first observations of {name_of(env)}"):
-        return retried(retries, partial(_observations, env, turns))
+        return retried(retries, partial(_observations, env, turns, call_format))
 
 
-def _observations(env: Branchable, turns: int) -> list[tuple[Message, ...]]:
+def _observations(env: Branchable, turns: int, call_format: CallFormatName | None) -> list[tuple[Message, ...]]:
     key = Key(0).fold_in("observations")
-    opening = begin(env, 0, key)
+    opening = begin(env, 0, key, call_format)
     observations = [opening.messages]
     for turn in range(turns):
         messages, ended = advance(env, 0, some_response(env, 0, key.fold_in(Stream.ORACLE, turn)))

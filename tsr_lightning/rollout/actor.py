@@ -13,6 +13,7 @@ from tsr_lightning.engines.base import Engine, EngineSpec, Sampling
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.policy.chat import Chat, Context, SingleTurn
 from tsr_lightning.policy.model import Policy
+from tsr_lightning.rollout.answer_notice import AnswerForm
 from tsr_lightning.rollout.environments import Environments
 from tsr_lightning.search.driver import Driver
 from tsr_lightning.search.retry import Retrying
@@ -88,6 +89,10 @@ class Actor:
     @property
     def device(self) -> torch.device:
         return next(self.policy.parameters()).device
+
+    def answer_form(self, index: int) -> AnswerForm:
+        """The form in which the environment with an index of the mixture wants to be answered."""
+        return self.environments.factory.answer_form(index, self.chat.call_format)
 
     def driver(
         self,

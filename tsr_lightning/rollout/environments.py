@@ -14,6 +14,7 @@ from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.rollout.answer_notice import AnswerForm
 from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
+from tsr_lightning.tool_calls import CallFormatName
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,14 @@ class EnvFactory:
             yield from sample_texts(env, self.retries)
             _discard(env)
 
-    def answer_form(self, index: int) -> AnswerForm:
-        """The form in which the environment with an index of the mixture wants to be answered."""
+    def answer_form(self, index: int, call_format: CallFormatName) -> AnswerForm:
+        """The form in which the environment with an index of the mixture wants to be answered by a policy that calls
+        tools in `call_format`."""
         entry = self.mixture[index]
         env = self.make(entry)
         style = entry.env_kwargs.get("prompt_style")
         says_form = not isinstance(env, TextEnv) or env.prompt_style.says_form  # one in its own process does not tell
-        form = AnswerForm(entry.env, None if style is None else str(style), says_form, valid_response(env))
+        form = AnswerForm(entry.env, None if style is None else str(style), says_form, valid_response(env, call_format))
         _discard(env)
         return form
 

@@ -17,17 +17,17 @@ from transformers import PreTrainedTokenizerFast
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.batching.tensors import Estimates
-from tsr_lightning.envs.base import fingerprint
-from tsr_lightning.errors import RunError, require
+from tsr_lightning.errors import RunError
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.sharding import Weights, weights_of, whole
-from tsr_lightning.policy.spec import PolicySpec, model_identity
+from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.rollout.memory import HeapTrimmer, PeakMemory
 from tsr_lightning.training import lightning_compat as compat
+from tsr_lightning.training.checkpoint_identity import check_identity, check_vocabulary, identity_entries
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.estimates import estimates
 from tsr_lightning.training.fsdp2 import check_strategy
@@ -316,43 +316,18 @@ class Agent(LightningModule):
                 f"epoch {self._epoch}: {broken} is not finite, so no checkpoint is written and the last one stays as "
                 "it is; lower model.optimizer.learning_rate, or set trainer.gradient_clip_val"
             )
-        checkpoint["model_identity"] = model_identity(self.spec)
-        checkpoint["vocabulary"] = _digest(self.tokenizer)
+        checkpoint.update(identity_entries(self.spec, self.tokenizer))
         checkpoint["optimizer_settings"] = asdict(self.optimizer)
         own = RandomState.now(self.trainer.strategy.root_device)
         checkpoint["rng_states"] = [asdict(each) for each in ProcessGroup.of(self.trainer).gather([own])]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_identity(checkpoint, self.spec)
-        require(
-            checkpoint["vocabulary"] == _digest(self.tokenizer),
-            "model.policy.model",
-            self.spec.model,
-            "ckpt_path was trained with another vocabulary, so give the tokenizer, or for a new model the "
-            "environment's arguments, of that run",
-        )
+        check_vocabulary(checkpoint, self.spec, self.tokenizer)
         if "optimizer_settings" in checkpoint:  # which earlier versions did not keep
             self._saved_optimizer = Optimizer(**checkpoint["optimizer_settings"])
         device = self.trainer.strategy.root_device  # the module may still be on the CPU
         RandomState.of_rank(checkpoint, self.trainer.global_rank).restore(device)
-
-
-def check_identity(checkpoint: dict[str, Any], spec: PolicySpec) -> None:
-    """Refuses the checkpoint of another model."""
-    theirs, ours = checkpoint.get("model_identity") or {}, model_identity(spec)
-    differing = ", ".join(sorted(key for key in ours if theirs.get(key) != ours[key]))
-    require(
-        theirs == ours,
-        "model.policy.model",
-        spec.model,
-        f"ckpt_path holds another model (different: {differing}), so give the model and adapter that it was trained "
-        "with",
-    )
-
-
-def _digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """A digest of the vocabulary: a checkpoint's embeddings mean nothing under other ids."""
-    return fingerprint(tuple(sorted(tokenizer.get_vocab().items())))
 
 
 def _grad_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

@@ -27,7 +27,7 @@ class ResponseNotices:
             actor: played them.
         """
         if not self._said_few_valid:
-            form, most = actor.environments.factory.answer_form, actor.spec.sampling.max_response_tokens
+            form, most = actor.answer_form, actor.spec.sampling.max_response_tokens
             self._said_few_valid = _said(phase, few_valid_actions(groups, most, form))
         if not self._said_long:
             self._said_long = _said(phase, longer_than_allowed(groups, actor.spec.sampling.max_response_tokens))

@@ -117,7 +117,7 @@ class TrainLoader:
         collected = self._rollouts.take(epoch, self._actor)
         if collected is None:
             return 0, []
-        groups, form = collected.rollout.groups, self._actor.environments.factory.answer_form
+        groups, form = collected.rollout.groups, self._actor.answer_form
         check_valid(groups, self._spec.min_valid, self._actor.spec.sampling.max_response_tokens, form)
         self._notices.log(TRAINING_ROLLOUT, groups, self._actor)
         return len(groups), select(self._trainer, self._agent, collected, self._spec.rollout, epoch)
