@@ -11,6 +11,7 @@ from tsr_lightning.episodes.conversations import to_record
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.lightning_compat import epochs_at_rollout
 from tsr_lightning.trajectory import Group
 
 _NAME = "conversations.jsonl"
@@ -21,9 +22,10 @@ class ConversationLog(Callback):
     (https://huggingface.co/docs/trl/dataset_formats).
 
     Each line has `messages` (the environment's instructions as the system message, then observations and responses in
-    turn) and, beside them, `epoch`, `env` (its index in a mixture), `instance`, `strategy`, `return` and `success`. It
-    writes the groups that the callbacks before it in the list have left. An epoch that is rolled out anew after a
-    resume replaces its lines; a run from the start replaces the file.
+    turn) and, beside them, `tools` and their `call_format` where the environment has some, `epoch`, `env` (its index in
+    a mixture), `instance`, `strategy`, `return` and `success`. It writes the groups that the callbacks before it in the
+    list have left. An epoch that is rolled out anew after a resume replaces its lines; a run from the start replaces
+    the file.
 
     Args:
         path: of the file; its folder is made where it is missing. null is `conversations.jsonl` in the run's folder.
@@ -38,7 +40,7 @@ class ConversationLog(Callback):
         self._began = self._resumes = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._began = self._resumes = False
+        self._began, self._resumes = False, epochs_at_rollout(trainer) > 0  # a Trainer that fits on keeps its lines
         folder = compat.run_folder(trainer)  # read on every rank, because rank 0 broadcasts it
         self._file = Path(self.path) if self.path is not None else (folder or Path()) / _NAME
         data = compat.datamodule(trainer)
@@ -53,7 +55,7 @@ class ConversationLog(Callback):
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
         if trainer.is_global_zero:
-            epoch = compat.epochs_at_rollout(trainer)
+            epoch = epochs_at_rollout(trainer)
             kept = [t for group in groups for t in group.trajectories if t.succeeded or not self.successes_only]
             lines = [json.dumps(to_record(t) | {"epoch": epoch}, ensure_ascii=False) for t in kept]
             self._append([f"{line}\n" for line in lines], epoch)

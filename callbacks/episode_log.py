@@ -31,8 +31,8 @@ class EpisodeLog(Callback):
     """Writes episodes to `episodes/` in the run's folder (docs/episodes.md): those of every evaluation, and the
     rollouts of some epochs with the credit that training gave them. It comes before callbacks that drop groups.
 
-    Where the files outgrow `max_mib`, rollouts go first and evaluations after them, from between their neighbours: the
-    first and the newest of each kind stay.
+    Where the files outgrow `max_mib`, rollouts go first and evaluations after them, from between their neighbours, and
+    the ends of each kind last; the file just written stays.
 
     Args:
         every_n_epochs: epochs between two rollouts that are kept, the first among them; 0 keeps none. `tsr fit

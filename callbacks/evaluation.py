@@ -130,6 +130,7 @@ class Evaluation(Callback):
             self._reset()
         elif stage == "fit":  # the Trainer fits on
             self._earlier, self._rollouts, self._started = self._costs, RolloutCostMeter(), monotonic()
+            self._history.go_on()
 
     def on_rollout_wave(self, trainer: Trainer, progress: Progress) -> None:
         self._rollouts.update(progress)
@@ -210,11 +211,14 @@ class Evaluation(Callback):
         else:
             self._latest = {**(self._latest if is_fitting(trainer) else {}), **measured}
         seconds = sum(one.figures["seconds"] for one in measured.values())
-        self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
+        kept = self._costs, self._history
         if not is_fitting(trainer):
             self._history = History()  # not that of the run whose checkpoint was loaded
+        self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
         self._history.add(self._costs, measured, _of_training(trainer))
         self._write(trainer)
+        if not is_fitting(trainer):
+            self._costs, self._history = kept  # with which the Trainer may fit on
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._update_costs(trainer, pl_module)  # for a checkpoint that is written without a validation

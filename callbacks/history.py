@@ -61,6 +61,10 @@ class History:
         """Notes that the training has come to its end."""
         self._end = {"epochs": epochs, "stopped_by": stopped_by}
 
+    def go_on(self) -> None:
+        """Notes that it has not: the run trains further."""
+        self._end = None
+
     def _add_instances(self, played: Collection[Instance]) -> None:
         """Adds the instances that are new, as where a run goes on with others; what was measured
         before did not play them."""

@@ -50,6 +50,32 @@ def test_one_fenced_block_is_a_call_of_its_only_argument():
     assert calls_in("```submit\n```", "fenced") == [Call("submit", {}, spelled=True)]
 
 
+def test_a_fenced_block_that_names_no_tool_is_text_beside_one_that_does():
+    """As in mini-swe-agent, which counts its own blocks alone."""
+    quoted = "Look:\n```python\nx = 1\n```\nso\n```bash\nls\n```"
+    assert calls_in(quoted, "fenced", ("bash", "submit")) == [Call("bash", {ONLY: "ls"}, spelled=True)]
+    [unknown] = calls_in("```python\nx = 1\n```", "fenced", ("bash", "submit"))
+    assert unknown.name == "python"
+    [two] = calls_in("```bash\na\n```\n```submit\n```", "fenced", ("bash", "submit"))
+    assert "not 2" in two.problem
+
+
+def test_a_call_may_quote_the_mark_of_reasoning():
+    command = "grep -n '<think>' a.py"
+    for format in ("hermes", "xml", "json"):
+        [call] = calls_in(CALL_FORMATS[format].write("bash", {"command": command}), format)
+        assert (dict(call.arguments), call.problem) == ({"command": command}, "")
+    assert calls_in(f"```bash\n{command}\n```", "fenced") == [Call("bash", {ONLY: command}, spelled=True)]
+
+
+@pytest.mark.parametrize("piece", ["\n", "```a\n", "<function=", "<parameter=", "<tool_call>", "<think>", "{", "```\n"])
+@pytest.mark.parametrize("format", get_args(CallFormatName))
+def test_a_long_response_takes_no_long_time(format: CallFormatName, piece: str):
+    """A policy may say one thing again and again; quadratic time takes minutes."""
+    calls_in(piece * (400_000 // len(piece)), format)
+    calls_in(f"<function=a>{piece * (400_000 // len(piece))}</function>", format)
+
+
 @pytest.mark.parametrize(
     ("format", "response", "problem"),
     [

@@ -1,11 +1,12 @@
 """How a response calls tools, in the formats that chat templates ask for. Knows texts, and no tool.
 
-A call inside reasoning counts as none. What looks like a call and cannot be read is a call with a problem.
+A call inside the reasoning at the beginning of a response counts as none. What looks like a call and cannot be read is
+a call with a problem.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -15,9 +16,10 @@ ONLY = ""  # stands for the name of a tool's only argument, where a format does 
 
 _REASONING = re.compile(r"\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 _OPENED = re.compile(r"<tool_call>\s*")
-_FUNCTION = re.compile(r"<function=([^>\n]*)>(.*?)(</function>|(?=<function=)|\Z)", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]*)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
-_FENCED = re.compile(r"^```([\w-]+)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+# Names without "<", so that many openings in a row are read in linear time
+_FUNCTION = re.compile(r"<function=([^<>\n]*)>(.*?)(</function>|(?=<function=)|\Z)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^<>\n]*)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```([\w-]+)[ \t]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,27 @@ class CallFormat:
     """A format of calls.
 
     Args:
-        read: the calls of a response, without its reasoning.
+        read: the calls of a response without its reasoning. The names of the tools that are offered tell calls from
+            other text, where the format does not.
         write: a call as text.
         explained: how to write one, for a prompt whose chat template does not say it.
     """
 
-    read: Callable[[str], list[Call]]
+    read: Callable[[str, Collection[str]], list[Call]]
     write: Callable[[str, Mapping[str, Any]], str]
     explained: str
 
 
-def calls_in(response: str, name: CallFormatName) -> list[Call]:
-    """The calls of a response in a format, in their order."""
-    return CALL_FORMATS[name].read(_REASONING.sub("", response, count=1))
+def calls_in(response: str, name: CallFormatName, tools: Collection[str] = ()) -> list[Call]:
+    """The calls of a response in a format, in their order.
+
+    Args:
+        response: the policy's.
+        name: of the format.
+        tools: names of those that are offered.
+    """
+    reasoning = _REASONING.match(response)
+    return CALL_FORMATS[name].read(response[reasoning.end() :] if reasoning else response, tools)
 
 
 def explained(schemas: Sequence[Any], name: CallFormatName) -> str:
@@ -56,7 +66,7 @@ def explained(schemas: Sequence[Any], name: CallFormatName) -> str:
     return f"# Tools\n\nYou may call these functions:\n{listed}\n\n{CALL_FORMATS[name].explained}"
 
 
-def _read_hermes(text: str) -> list[Call]:
+def _read_hermes(text: str, tools: Collection[str]) -> list[Call]:
     calls: list[Call] = []
     end = 0
     for opened in _OPENED.finditer(text):
@@ -64,10 +74,12 @@ def _read_hermes(text: str) -> list[Call]:
             continue
         found, end = _decoded(text, opened.end())
         calls += [_of_json(one) for one in (found if isinstance(found, list) else [found])]
+        if isinstance(found, Call):  # what follows cannot be told from it
+            break
     return calls
 
 
-def _read_json(text: str) -> list[Call]:
+def _read_json(text: str, tools: Collection[str]) -> list[Call]:
     text = text.strip()
     return [_of_json(one) for one in _objects(text)] if text.startswith("{") else []
 
@@ -83,7 +95,7 @@ def _objects(text: str) -> Iterator[Any]:
         end += len(text[end:]) - len(text[end:].lstrip("; \n\t"))
 
 
-def _read_xml(text: str) -> list[Call]:
+def _read_xml(text: str, tools: Collection[str]) -> list[Call]:
     calls = [_of_xml(*function.groups()) for function in _FUNCTION.finditer(text)]
     if not calls and _OPENED.search(text):
         return [Call(problem="there is no <function=name> in the <tool_call>")]
@@ -102,11 +114,27 @@ def _unwrapped(value: str) -> str:
     return value.removeprefix("\n").removesuffix("\n")
 
 
-def _read_fenced(text: str) -> list[Call]:
-    blocks = _FENCED.findall(text)
+def _read_fenced(text: str, tools: Collection[str]) -> list[Call]:
+    """The block that is named after a tool; beside it others are text. Where none is, any block is a call."""
+    found = list(_blocks(text))
+    blocks = [block for block in found if block[0] in tools] or found
     if len(blocks) > 1:
         return [Call(problem=f"give one fenced block in a response, not {len(blocks)}")]
     return [Call(name, {ONLY: body.removesuffix("\n")} if body.strip() else {}, spelled=True) for name, body in blocks]
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The names and contents of fenced blocks that have a name and an end."""
+    name, body = "", list[str]()
+    for line in text.split("\n"):
+        if not name:
+            opened = _FENCE.fullmatch(line)
+            name, body = (opened[1], []) if opened else ("", [])
+        elif line.rstrip(" \t") == "```":
+            yield name, "".join(f"{each}\n" for each in body)
+            name = ""
+        else:
+            body.append(line)
 
 
 def _decoded(text: str, begin: int) -> tuple[Any, int]:

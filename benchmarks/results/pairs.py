@@ -121,7 +121,9 @@ TASKS = [
             PairRow("far-imitate", "far-raft", "GRPO", _TRIALS, alike=False, headline=True),
             PairRow("far-imitate", "far-raft-shipped", "GRPO", _LAYER, alike=False),
             PairRow("far-imitate", "far-grpo", "GRPO", "plain GRPO", alike=False),
+            PairRow("far-imitate", "far-ppo", "GRPO", "plain PPO", alike=False),
             PairRow("far-tree", "far-raft", "GRPO, tree credit", _TRIALS, alike=False),
+            PairRow("far-paper", "far-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
         ],
     ),
     VerdictTask(

@@ -84,7 +84,7 @@ _REAL_MODEL_RECIPES = {
 
 # Something else had a part of their core for some minutes
 _REAL_MODEL_DISTURBED = {
-    *(("far", name) for name in ("raft", "raft-shipped", "grpo", "ppo", "tree")),
+    *(("far", name) for name in ("raft", "raft-shipped", "grpo", "ppo", "tree", "paper")),
     *(("sure", name) for name in ("grpo", "raft-shipped", "tree", "ppo")),
     *(("slippery", name) for name in ("imitate", "raft", "raft-shipped", "grpo", "ppo", "tree", "paper")),
 }

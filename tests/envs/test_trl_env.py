@@ -48,6 +48,56 @@ def test_a_reward_function_of_trl_takes_the_place_of_get_reward():
     assert env.score() == 0.8
 
 
+class Guess:
+    """Guess a number; nothing guessed is worth least."""
+
+    def reset(self, **kwargs) -> None:
+        self.found, self.tried = False, set[str]()
+
+    def guess(self, number: int) -> str:
+        """Guesses.
+
+        Args:
+            number: the guess.
+        """
+        self.found = number == 7
+        self.tried |= {f"guess {number}", "some"}
+        return "yes" if self.found else "no"
+
+    def get_reward(self) -> float:
+        return 1.0 if self.found else -1.0
+
+
+GUESS = '<tool_call>\n{"name": "guess", "arguments": {"number": %d}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("responses", "value"),
+    [(["I give up."], -1), ([GUESS % 1, "I give up."], -1), ([GUESS % 7], 1), (["<tool_call>"] * 3, -1)],
+)
+def test_the_return_is_trls_reward_but_for_what_all_episodes_have(responses: list[str], value: float):
+    """Giving up at once is worth no more than a wrong guess."""
+    env = TRLEnv(Guess, max_turns=3)
+    env.reset(seed=0)
+    assert sum(env.step(response)[1] for response in responses) == value - -1
+    check_branchable(lambda: TRLEnv(Guess, max_turns=3), seeds=range(1), responses=[*responses, GUESS % 1])
+
+
+def test_a_state_is_known_by_its_values():
+    """Not by the objects that hold them: a call that changes nothing has no effect, at its first time too."""
+    env = TRLEnv(Guess)
+    env.reset(seed=0)
+    assert [env.step(GUESS % number)[4]["action_is_effective"] for number in (1, 1, 2)] == [True, False, True]
+
+
+def test_a_reward_function_that_wants_more_is_refused():
+    def of_completions(completions, **kwargs):
+        return [float(len(completions))]
+
+    with pytest.raises(ConfigError, match=r"TRLEnv\.reward is .*'completions'; it is called with environments and"):
+        TRLEnv(IncrementEnv, reward=of_completions)
+
+
 def test_it_can_be_branched():
     check_branchable(lambda: TRLEnv(IncrementEnv, rows=ROWS), seeds=range(2), responses=[STEP % 1, STEP % 2])
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.counter import Counter as CounterEnv
 from tests.fakes import Letters
+from tsr_lightning.episodes.conversations import to_record
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.demonstrations import Demonstrations
-from tsr_lightning.trajectory import Group, Message, Origin
+from tsr_lightning.trajectory import Ended, Group, Message, Origin, Trajectory, Turn
 
 ROOM = 1000
 
@@ -119,13 +121,45 @@ def test_messages_of_another_shape_are_refused(messages: str, tmp_path: Path):
     [
         ("3", "a", "has the role 3; give one of system, user, assistant, tool, tools"),
         ('"function"', "a", "has the role 'function'; give one of system"),
-        ('"tools"', "look", "has tools that are no JSON"),
+        ('"tools"', "look", 'has a message of tools, so write their schemas as "tools" beside "messages"'),
+        ('"tools"', "[]", 'has a message of tools, so write their schemas as "tools" beside "messages"'),
     ],
 )
 def test_other_roles_and_tools_that_are_no_json_are_refused(role: str, content: str, problem: str, tmp_path: Path):
     said = f'{{"role": {role}, "content": "{content}"}}, {{"role": "user", "content": "a"}}'
     path = written(tmp_path, f'{{"messages": [{said}, {{"role": "assistant", "content": "b"}}]}}')
     with pytest.raises(ConfigError, match=rf"demonstrations\.jsonl': line 1 {problem}"):
+        _ = Demonstrations(path, count=1).conversations
+
+
+def test_tools_stand_beside_the_messages_as_in_trl(tmp_path: Path):
+    env = CounterEnv()
+    env.reset(seed=1, options={"call_format": "json"})
+    offer = env.offer().message()
+    schemas = json.loads(offer.content)["tools"]
+    turn = Turn((), (), (), True, (Message("system", "Count."), offer, Message("user", "go")), "add", 0.0, True, True)
+    ended = Trajectory(1, 0, "Expert", Origin.DEMONSTRATED, (turn,), Ended.SUCCEEDED, (), ())
+    record = to_record(ended)
+    assert [message["role"] for message in record["messages"]] == ["system", "user", "assistant"]
+    assert (record["tools"], record["call_format"]) == (schemas, "json")
+    messages = [{"role": "tools", "content": offer.content}, *record["messages"]]
+    earlier = json.dumps({"messages": [messages[1], messages[0], *messages[2:]]})
+    path = written(tmp_path, json.dumps(record), earlier)
+    for conversation in Demonstrations(path, count=1).conversations:
+        assert conversation.exchanges == ((turn.messages, "add"),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"tools": "look"}, "has tools that are no list of schemas"),
+        ({"tools": ["look"]}, "has tools that are no list of schemas"),
+        ({"tools": [{}], "call_format": "yaml"}, "has the call_format 'yaml'; give one of hermes, xml, json, fenced"),
+    ],
+)
+def test_other_tools_are_refused(columns: dict[str, object], problem: str, tmp_path: Path):
+    path = written(tmp_path, json.dumps({**json.loads(conversation("go", "a")), **columns}))
+    with pytest.raises(ConfigError, match=rf"line 1 {problem}"):
         _ = Demonstrations(path, count=1).conversations
 
 

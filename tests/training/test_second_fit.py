@@ -1,12 +1,13 @@
 """A second fit of one process is a run of its own, and a Trainer that fits on goes on."""
 
+import json
 from pathlib import Path
 
 import pytest
 from lightning.pytorch import Callback, LightningModule
 from optimizer_steps import QUIET, SIZES
 
-from callbacks import CollapseGuard, Evaluation, PromptInformation
+from callbacks import CollapseGuard, ConversationLog, Evaluation, PromptInformation
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import GRPO
@@ -78,7 +79,9 @@ def test_a_trainer_that_fits_on_goes_on_with_what_it_knows(empty_folder: object)
 
 
 def test_callbacks_of_a_trainer_that_fits_on_keep_what_they_know(tmp_path: Path) -> None:
+    """Also where it validates between."""
     evaluation, guard, information = Evaluation(), CollapseGuard(), PromptInformation(every_n_epochs=2)
+    log = ConversationLog(str(tmp_path / "log.jsonl"), successes_only=False)
     data = RolloutDataModule(
         "parity:Parity-v0",
         plan=Mixed([PlanEntry(Sample(), 4)]),
@@ -88,11 +91,14 @@ def test_callbacks_of_a_trainer_that_fits_on_keep_what_they_know(tmp_path: Path)
         sampling=Sampling(max_response_tokens=2),
         updates=Updates(min_trajectories=1),
     )
-    watching = [evaluation, guard, information]
+    watching = [evaluation, guard, information, log]
     trainer = Trainer(max_epochs=1, num_sanity_val_steps=-1, callbacks=watching, default_root_dir=tmp_path, **QUIET)
     agent = Agent(PolicySpec(SIZES), GRPO())
     trainer.fit(agent, datamodule=data)
     first, watched = evaluation.state_dict(), guard.state_dict()["histories"]
+    trainer.validate(agent, datamodule=data)
+    assert "end" in evaluation.state_dict()["history"]
+    assert evaluation.state_dict()["costs"] == first["costs"]
     trainer.fit_loop.max_epochs = 2
     trainer.fit(agent, datamodule=data)
     then = evaluation.state_dict()
@@ -101,6 +107,7 @@ def test_callbacks_of_a_trainer_that_fits_on_keep_what_they_know(tmp_path: Path)
     tokens = [one["costs"]["tokens_generated"] for one in then["history"]["evaluations"]]
     assert 0 == tokens[0] < tokens[1] < tokens[2]
     assert tokens[2] < 3 * tokens[1]  # those of the first fit count once
+    assert {json.loads(line)["epoch"] for line in (tmp_path / "log.jsonl").read_text().splitlines()} == {0, 1}
     assert watched
     assert set(guard.state_dict()["histories"]) >= set(watched)
     assert information.of_training()  # of the first epoch: the second measures nothing

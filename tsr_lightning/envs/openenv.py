@@ -80,7 +80,10 @@ class OpenEnv(gymnasium.Env[str, str]):
     def _read(self, response: str) -> dict[str, Any]:
         if self._action:
             return {self._action: response}
-        read = json.loads(response)
+        try:
+            read = json.loads(response)
+        except RecursionError as error:
+            raise ValueError("an action is nested too deeply") from error
         if not isinstance(read, dict):
             raise ValueError("an action is a JSON object")
         return read

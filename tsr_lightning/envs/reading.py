@@ -5,7 +5,8 @@ r"""Readers: how a response is read as actions, a command of a text game, or any
 
     response = ["<think>" … "</think>"] … place
     place    = the last "<answer>" … ["</answer>"]  |  the last "\boxed{" … "}"
-             | the line of the last label, such as "Action: …"  |  all of it
+             | the line of the last label, such as "Action: …", after those of the same label in the lines just before
+             | all of it
     actions  = the sentences it begins with whose words are all actions, links ("and", "then"), verbs ("move", "go") or
                numbers, unless a correction follows ("wait, …")
              | a sentence with a verb shortly before an action, if no other action is named (but as a place: "the left")
@@ -133,6 +134,7 @@ _EXCLUDING = _set(
 _CORRECTING = _set("wait actually rather instead sorry correction")
 _COUNTED = _set("moves turns steps actions attempts")  # "two moves left" is no answer
 _PLACES = _set("the on your my its")  # "the hole on the left" names no answer either
+_ORDINALS = _set("first second third fourth fifth next then")  # before the label of one of several actions
 _REACH = 5  # words from a verb to the action that it names, as in "move the player one cell down"
 _EDGES = " '’.!,:;()[]{}"
 _MARKUP = re.compile(r"[*`\"“”]|^[\s>#\-•]+|^\s*\d+[.)]\s+")
@@ -157,9 +159,7 @@ class Lenient(Reader):
         if boxed := _BOXED.findall(text):
             return str(boxed[-1])
         labels = list(_LABEL.finditer(_CALL.sub(lambda call: "-" * len(call[0]), text)))
-        if labels and (line := text[labels[-1].end() :].strip().partition("\n")[0].strip()):
-            return line
-        return text
+        return (labels and _labelled(text, labels)) or text
 
     def actions(self, answer: str, known: Sequence[str], limit: int) -> Answer:
         spelt = {action.lower(): action for action in known}
@@ -200,6 +200,18 @@ class Lenient(Reader):
         if found := re.fullmatch(rf"({either})(?: for| on)?[\s:(]+(.*)", line, re.IGNORECASE):
             return f"{found[1].lower()}[{found[2].strip(_EDGES)}]"
         return answer
+
+
+def _labelled(text: str, labels: Sequence[re.Match[str]]) -> str:
+    """The line behind the last label, after those behind the same label in the lines just before it."""
+    said = [text[labels[-1].end() :].strip().partition("\n")[0].strip()]
+    for earlier, later in zip(labels[-2::-1], labels[:0:-1], strict=True):
+        line, _, before = text[earlier.end() : later.start()].partition("\n")
+        is_list = line.strip() and "\n" not in before.strip() and _ORDINALS.issuperset(_words(before))
+        if not said[0] or not is_list or _words(earlier[0])[0] != _words(later[0])[0]:
+            break
+        said.insert(0, line.strip())
+    return "\n".join(said)
 
 
 def _words(sentence: str) -> list[str]:

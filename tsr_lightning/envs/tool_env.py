@@ -145,7 +145,7 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
         if before.over or not self.remaining():
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         key_before = self.state_key()
-        calls = calls_in(action, before.call_format)
+        calls = calls_in(action, before.call_format, self._tools)
         messages, problem = self._answered(calls) if calls else self._replied(action)
         over = not problem and self.ended()
         self._episode = before._replace(state=self.state, draws=self.noise.count, turns=before.turns + 1, over=over)

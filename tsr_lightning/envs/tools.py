@@ -147,12 +147,14 @@ def _checked(tool: Tool, given: dict[str, Any], spelled: bool) -> dict[str, Any]
 
 
 def _value(text: str) -> Any:
-    """The value that a text spells, in JSON or as Python does; else the text."""
+    """The value of JSON that a text spells, in JSON or as Python does; else the text."""
     for read in (json.loads, ast.literal_eval):
         try:
-            return read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            value = read(text)
+            json.dumps(value)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
+        return value
     return text
 
 

@@ -4,9 +4,11 @@
 
 As there, public methods are tools, `reset` begins an episode with the columns of a row, what it returns follows the
 row's prompt, a tool's exception is its answer, and a response without a call ends the episode. TRL is not needed.
+
+A turn's reward is what that of the class has grown by. So the return is TRL's reward less that of an episode that ends
+at once, which all episodes of a row have.
 """
 
-import hashlib
 import inspect
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -16,11 +18,12 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from tsr_lightning.envs.global_random import lent
+from tsr_lightning.envs.object_digest import digest
 from tsr_lightning.envs.outcome import finite
 from tsr_lightning.envs.rows import Row, read_rows
 from tsr_lightning.envs.tool_env import ToolEnv
 from tsr_lightning.envs.validate import imported
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.tool_calls import CallFormatName
 
 _NO_TOOLS = ("reset", "get_reward")
@@ -32,8 +35,9 @@ class Held(NamedTuple):
 
     row: int
     pickled: bytes
+    digest: str  # of the object
     begun: str  # what reset returned
-    value: float = 0.0  # the reward of an episode that ended here
+    value: float  # the reward of an episode that ended here
     answered: bool = False  # a response called no tool
 
 
@@ -43,7 +47,8 @@ class TRLEnv(ToolEnv[Held]):
     Args:
         environment: the class, or its dotted path.
         rows: a .jsonl or .csv file, or the rows, with a prompt and further columns for `reset`; None for one empty row.
-        reward: a reward function of TRL, or its dotted path; None: the class has `get_reward`.
+        reward: a reward function of TRL, or its dotted path, which is called with `environments` and the columns of the
+            row, each a list of one, and not with `prompts` or `completions`; None: the class has `get_reward`.
         success_at: the reward from which on an episode is a success, which ends it. Search ranks by
             reward / success_at within [0, 1].
         max_turns: responses before the episode is truncated.
@@ -70,6 +75,8 @@ class TRLEnv(ToolEnv[Held]):
         has_all = "reset" in members and (reward is not None or "get_reward" in members)
         remedy = "its class needs reset and get_reward (or give reward, a function)."
         require(has_all, f"{name}.environment", environment, remedy)
+        if self._reward is not None:
+            self._check_reward(name, self._reward)
         self._success_at = success_at
         self.tool_functions = tuple(
             each for key, each in members.items() if key not in _NO_TOOLS and not key.startswith("_")
@@ -82,7 +89,8 @@ class TRLEnv(ToolEnv[Held]):
             held = self._class()
             columns = {key: value for key, value in self._rows[row].items() if key != "prompt"}
             begun = held.reset(**columns)
-        return Held(row, pickle.dumps(held), begun or "")
+            kept = pickle.dumps(held), digest(held)
+            return Held(row, *kept, begun or "", self._value(held, row))
 
     def ask(self) -> str:
         return f"{self._rows[self.state.row].get('prompt', '')}{self.state.begun}"
@@ -94,8 +102,9 @@ class TRLEnv(ToolEnv[Held]):
                 result = function(held, **arguments)
             except Exception as error:  # of any class: it is what the tool tells, as in TRL
                 result = {"error": str(error)}
-            value = self._value(held)
-        self.state = self.state._replace(pickled=pickle.dumps(held), value=value)
+            kept = pickle.dumps(held), digest(held)  # before it is asked for a reward, as in TRL at the end alone
+            value = self._value(held, self.state.row)
+        self.state = self.state._replace(pickled=kept[0], digest=kept[1], value=value)
         return str(result)
 
     def said(self, response: str) -> str:
@@ -116,15 +125,24 @@ class TRLEnv(ToolEnv[Held]):
 
     def state_key(self) -> Hashable:
         """The row, what the object has become, and whether the episode was ended."""
-        held = hashlib.blake2b(self.state.pickled, digest_size=16).hexdigest()
-        return self.state.row, held, self.state.answered
+        return self.state.row, self.state.digest, self.state.answered
 
-    def _value(self, held: Any) -> float:
+    def _value(self, held: Any, row: int) -> float:
         if self._reward is None:
             return finite("get_reward()", held.get_reward())
-        columns = {key: [value] for key, value in self._rows[self.state.row].items()}
-        [value] = self._reward(environments=[held], **columns)
+        [value] = self._reward(environments=[held], **self._columns(row))
         return finite("the reward", value)
+
+    def _columns(self, row: int) -> dict[str, list[Any]]:
+        """Of a row, as a reward function takes them."""
+        return {key: [value] for key, value in self._rows[row].items()}
+
+    def _check_reward(self, name: str, reward: Callable[..., list[float]]) -> None:
+        try:
+            inspect.signature(reward).bind(environments=[], **self._columns(0))
+        except TypeError as error:
+            remedy = "it is called with environments and the row's columns alone, so give one that takes them."
+            raise ConfigError(f"{name}.reward is {reward!r}: {error}; {remedy}") from error
 
 
 gymnasium.register("TRL-v0", "tsr_lightning.envs.trl_env:TRLEnv")

@@ -10,13 +10,19 @@ from tsr_lightning.trajectory import Trajectory
 
 
 def to_record(trajectory: Trajectory) -> dict[str, Any]:
-    """A line of such a file, but for the epoch."""
+    """A line of such a file, but for the epoch. Tools are a column, as TRL's templates take them."""
     messages: list[dict[str, str]] = []
+    offer: dict[str, Any] = {}
     for turn in trajectory.turns:
-        messages += [{"role": message.role, "content": message.content} for message in turn.messages]
+        for message in turn.messages:
+            if message.role == "tools":
+                offer = json.loads(message.content)
+            else:
+                messages.append({"role": message.role, "content": message.content})
         messages.append({"role": "assistant", "content": turn.text})
     return {
         "messages": messages,
+        **offer,
         "env": trajectory.env,
         "instance": trajectory.instance,
         "strategy": trajectory.strategy,

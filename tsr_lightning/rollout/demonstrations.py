@@ -2,18 +2,21 @@
 
 The format is TRL's for supervised training, https://huggingface.co/docs/trl/dataset_formats:
 `{"messages": [{"role": "system", "content": …}, {"role": "user", "content": …}, {"role": "assistant", "content": …}]}`.
+Beside them may stand the schemas of tools, as `tools`, and the format in which the assistant calls them, `call_format`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 from tsr_lightning.search.simulator import ChatFormat
+from tsr_lightning.tool_calls import CALL_FORMAT_NAMES
 from tsr_lightning.trajectory import ROLES, Ended, Group, Message, Origin, Trajectory, Turn
 
 _KEY = "data.demonstrations.path"
@@ -141,8 +144,8 @@ class Demonstrations:
 
     def _conversation(self, number: int, line: str) -> Conversation:
         try:
-            messages = json.loads(line)["messages"]
-            said = [(message["role"], message["content"]) for message in messages]
+            record = json.loads(line)
+            said = [(message["role"], message["content"]) for message in record["messages"]]
         except json.JSONDecodeError as error:
             self._refuse(number, f"is no JSON ({error.msg}), so write one conversation per line", error)
         except (KeyError, TypeError) as error:
@@ -153,13 +156,10 @@ class Demonstrations:
         unknown = [role for role in roles if role not in ROLES]
         known = ", ".join(ROLES)
         self._require(not unknown, number, f"has the role {unknown[0] if unknown else ''!r}; give one of {known}")
-        for schemas in (content for role, content in said if role == "tools"):
-            try:
-                json.loads(schemas)
-            except json.JSONDecodeError as error:
-                self._refuse(
-                    number, f"has tools that are no JSON ({error.msg}), so write their schemas as a list", error
-                )
+        said = [(role, self._earlier_offer(number, content) if role == "tools" else content) for role, content in said]
+        if record.get("tools"):
+            begin = sum(1 for _ in takewhile(lambda role: role == "system", roles))
+            said.insert(begin, ("tools", self._offer(number, record)))
         self._require("assistant" in roles, number, "has no assistant message, so there is nothing to learn from")
         exchanges: list[tuple[tuple[Message, ...], str]] = []
         asked: tuple[Message, ...] = ()
@@ -172,6 +172,27 @@ class Demonstrations:
             asked = ()
         self._require(not asked, number, _order_problem(roles))
         return Conversation(number, tuple(exchanges))
+
+    def _earlier_offer(self, number: int, content: str) -> str:
+        """The content of a message of tools, which earlier versions wrote."""
+        try:
+            offer = json.loads(content)
+        except json.JSONDecodeError:
+            offer = None
+        is_offer = isinstance(offer, dict)
+        self._require(is_offer, number, 'has a message of tools, so write their schemas as "tools" beside "messages"')
+        return self._offer(number, offer)
+
+    def _offer(self, number: int, record: Mapping[str, Any]) -> str:
+        """The content of the message by which an environment offers tools, from the columns beside a conversation."""
+        tools, call_format = record.get("tools"), record.get("call_format", "hermes")
+        schemas = isinstance(tools, list) and all(isinstance(each, dict) for each in tools)
+        self._require(schemas, number, "has tools that are no list of schemas, so write them as TRL does")
+        known = ", ".join(CALL_FORMAT_NAMES)
+        self._require(
+            call_format in CALL_FORMAT_NAMES, number, f"has the call_format {call_format!r}; give one of {known}"
+        )
+        return json.dumps({"call_format": call_format, "tools": tools}, ensure_ascii=False)
 
     def _require(self, valid: bool, line: int, problem: str) -> None:
         require(valid, _KEY, self.path, f"line {line} {problem}")

@@ -47,6 +47,8 @@ class ReasoningGym(SolvedSingleTurnEnv):
             with lent(seed):
                 made = reasoning_gym.create_dataset(dataset, size=size, seed=seed, **(config or {}))
                 entries = [made[index] for index in range(size)]
+                for each in entries[:1]:  # so that a score that cannot work is not taken for wrong answers below
+                    made.score_answer(answer=each["answer"], entry=each)
         except (ValueError, TypeError, AssertionError) as error:
             key = f"ReasoningGym.dataset is {dataset!r}, with config {config!r}"
             raise ConfigError(
@@ -55,7 +57,10 @@ class ReasoningGym(SolvedSingleTurnEnv):
 
         def score(response: str, row: Row) -> float:
             with lent(seed):
-                return float(made.score_answer(answer=extract_answer(response), entry=row["entry"]))
+                try:
+                    return float(made.score_answer(answer=extract_answer(response), entry=row["entry"]))
+                except Exception:  # of any class: most scores take no text but one of their own form
+                    return 0.0
 
         rows = [
             {"prompt": each["question"], "solution": f"<answer>{each['answer']}</answer>", "entry": each}

@@ -3,7 +3,6 @@
 `--data.env tsr_lightning.worlds.textarena:TextArena-v0 --data.env_kwargs.game TowerOfHanoi-v0-raw`
 """
 
-import hashlib
 import pickle
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 
 from tsr_lightning.envs.global_random import lent
+from tsr_lightning.envs.object_digest import digest
 from tsr_lightning.envs.outcome import finite
 from tsr_lightning.envs.text_env import AnyText
 from tsr_lightning.envs.turns import Draws
@@ -27,6 +27,7 @@ class Held(NamedTuple):
     """The state: the game, which its methods change, as bytes."""
 
     game: bytes
+    digest: str  # of it
     key: Key  # of the noise
     draws: int = 0  # numbers of `key` used up
     turns: int = 0  # played
@@ -83,7 +84,7 @@ class TextArena(gymnasium.Env[str, str]):
         with lent(seed % _SEEDS):
             game.reset(num_players=1, seed=seed)
         shown = self._shown(game)
-        self._held = Held(pickle.dumps(game), Key(0).fold_in("noise", seed))
+        self._held = Held(pickle.dumps(game), digest(game), Key(0).fold_in("noise", seed))
         return shown, self._info(valid=True, effective=False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -92,16 +93,21 @@ class TextArena(gymnasium.Env[str, str]):
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         game, noise = pickle.loads(before.game), Draws(before.key, before.draws)
         errors = game.state.error_count
+        turned = before._replace(turns=before.turns + 1, draws=noise.count)
         with lent(noise.below(_SEEDS)):
-            done, _ = game.step(action)
+            try:
+                done, _ = game.step(action)
+            except Exception as error:  # of any class: some games read a number that is none
+                self._held = turned
+                info = self._info(valid=False, effective=False)
+                return f"Invalid move: {error}", 0.0, False, not self.remaining(), info
         shown = self._shown(game)
         refused = game.state.game_info[0]["invalid_move"] or game.state.error_count > errors
-        turned = before._replace(turns=before.turns + 1, draws=noise.count)
         if refused:
             self._held = turned
         else:
             reward = finite("the reward", game.close()[0][0]) if done else None
-            self._held = turned._replace(game=pickle.dumps(game), reward=reward)
+            self._held = turned._replace(game=pickle.dumps(game), digest=digest(game), reward=reward)
         info = self._info(valid=not refused, effective=self.state_key() != key_before)
         ended = self._held.reward is not None
         return shown, self._held.reward or 0.0, ended, not ended and not self.remaining(), info
@@ -124,7 +130,7 @@ class TextArena(gymnasium.Env[str, str]):
     def state_key(self) -> Hashable:
         """What the game has become, and whether it has ended."""
         held = self.get_state()
-        return hashlib.blake2b(held.game, digest_size=16).hexdigest(), held.reward is not None
+        return held.digest, held.reward is not None
 
     def remaining(self) -> int:
         """Turns left."""

@@ -258,6 +258,10 @@ function select(k) {
   draw();
   return show();
 }
+function texts(shown) {
+  const said = [...shown.obs, ...shown.nodes.flatMap(node => node.obs)].map(([, content]) => content);
+  return said.concat(shown.nodes.map(node => node.text));
+}
 function bound(id, fallback) { const text = by(id).value; return text === "" ? fallback : Number(text); }
 async function filter() {
   const columns = state.index.columns, job = ++state.job, words = by("search").value.trim().toLowerCase();
@@ -273,7 +277,8 @@ async function filter() {
     found = [];
     for (const i of all) {
       const [block, line] = place(i);
-      if ((await lines(block))[line].toLowerCase().includes(needle)) found.push(i);
+      const raw = (await lines(block))[line];
+      if (raw.toLowerCase().includes(needle) && texts(JSON.parse(raw)).some(text => text.toLowerCase().includes(words))) found.push(i);
       if (job !== state.job) return;
     }
   }

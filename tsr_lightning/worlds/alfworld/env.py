@@ -6,9 +6,11 @@ when the goal is reached, as in ALFWorld's own batch environment, and a response
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Unpack
 
+from tsr_lightning.envs.reading import STRICT, Answer
 from tsr_lightning.envs.validate import one_of
 from tsr_lightning.errors import require
 from tsr_lightning.worlds.alfworld.actions import NO_EFFECT, admissible, answer, apply
@@ -105,6 +107,13 @@ class ALFWorldEnv(CommandEnv[Game]):
         level = self._source.level(self._source.name(seed))
         check_playable(level)
         return Game(level, level.start), opening(level.scene)
+
+    def read(self, response: str, limit: int) -> Answer:
+        """Leniently in any case: the original's commands are in lower case, and it takes no others."""
+        read = super().read(response, limit)
+        if self.prompt_style.reader is STRICT:
+            return read
+        return replace(read, actions=tuple(action.lower() for action in read.actions))
 
     def obey(self, game: Game, command: str) -> Reply[Game]:
         (level, state) = game

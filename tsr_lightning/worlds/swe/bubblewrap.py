@@ -63,6 +63,7 @@ class Bubblewrap(Sandbox):
             exit_code = process.wait()
             try:
                 with commands_owner():
+                    os.fchmod(directory, 0o700)  # which a command may have closed to its owner
                     after = read_folder(directory, folder)
             except FolderTooLarge as error:
                 after, problem = folder, f"undone: {error}"
