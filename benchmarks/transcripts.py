@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from tsr_lightning.cli.config_files import read_config
 from tsr_lightning.envs.base import Branchable, HasOracle
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.playing import advance, begin
@@ -189,7 +189,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
 
-    config = yaml.safe_load(arguments.config.read_text())
+    config = read_config(str(arguments.config))
     if arguments.seed is not None:
         config["seed_everything"] = arguments.seed
     transcripts, key = (

@@ -159,7 +159,7 @@ def api(made: Made) -> None:
         table.append(f"| [{room}](/{MADE}/api/{room}.md) | {ROOMS.get(room, 'what all others use')} |")
         own = [path for path in paths if last(path) not in WITH_A_PAGE]
         made.page(overview, f"{MADE}/api/{room}", f"# {room}", *(documented(path, members=True) for path in own))
-    intro = "The public names, by the room of the code that they are in. `import tsr_lightning as tsr` has them all."
+    intro = "The public names, by the package that they are in. `import tsr_lightning as tsr` has them all."
     written(overview, "# API", intro, "\n".join(table))
 
 

@@ -52,7 +52,7 @@ _SOKOBAN_RECIPES = {
     "search-first": "beam 1 of 2 for 15 epochs, then plain samples",
     "expert": "supervised by the solver, 320 x 1",
     "paper": "the paper's: GRPO on groups of eight beams 1 of 4, as if they were samples",
-    "paper-4-updates": "the same with four updates an epoch, the best of its four trials",
+    "paper-4-updates": "the paper's with four updates an epoch, the best of its four trials",
 }
 
 

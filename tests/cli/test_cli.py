@@ -46,7 +46,7 @@ class TestHelp:
         overview = " ".join(printed(capsys, "--help").split())
         for subcommand, said in (
             ("fit", "Train a policy on trajectories built by search, and evaluate it on held-out instances"),
-            ("validate", "Evaluate a policy on held-out instances, without search"),
+            ("validate", "Evaluate a policy on held-out instances, by the protocols of data.evaluations"),
             ("rollout", "Play episodes of a policy on held-out instances"),
             ("play", "Play training instances yourself"),
             ("export", "Write a trained policy as files that plain transformers and peft"),
@@ -244,6 +244,16 @@ def test_a_run_leaves_its_configuration_beside_its_checkpoints(tiny_model, empty
     tsr(*export, run / "checkpoints" / "epoch=001.ckpt")  # the same policy in another file
     [code] = re.findall(r"```python\n(.*?)```", (empty_folder / "out" / "README.md").read_text(), re.DOTALL)
     exec(code, {})  # the model card says how to use it
+
+
+@pytest.mark.slow
+def test_the_policy_of_another_task_is_told(empty_folder: Path, caplog: pytest.LogCaptureFixture):
+    flags = ("--data.held_out.instances", 2, "--data.evaluations", "[{samples: 1}]", "--trainer.accelerator", "cpu")
+    with caplog.at_level("INFO"):
+        tsr("validate", "--config", "frozen_lake.yaml", *flags)
+        assert "another task" not in caplog.text
+        tsr("validate", "--config", "frozen_lake.yaml", "--config", "model/embedded.yaml", *flags)
+    assert "embedded/sokoban, which was trained on another task than tsr/FrozenLake-v0" in caplog.text
 
 
 def test_an_export_says_what_it_wrote_and_is_not_written_over(tiny_model, empty_folder: Path, caplog):

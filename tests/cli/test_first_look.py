@@ -100,7 +100,7 @@ ACCEPTED = {
     "the same value first": ("--trainer.max_epochs", "60", *SOKOBAN),
     "a file that names an environment and replaces nothing": (*SOKOBAN, *BEAM, "--config", "other.yaml"),
     "a model over a search, of which it replaces nothing": (*SOKOBAN, *BEAM, "--config", "model/smollm2.yaml"),
-    "a model over a model": (*SOKOBAN, "--config", "model/smollm2.yaml", "--config", "model/embedded.yaml"),
+    "a model over a model": (*SOKOBAN, "--config", "model/smollm2.yaml", "--config", "model/qwen_lora_nf4.yaml"),
     "a task over a task": (*SOKOBAN, "--config", "webshop.yaml"),
     "YAML itself": (*SOKOBAN, "--config", "{data: {instances: 3}}"),
     "a negative number": (*SOKOBAN, "--trainer.max_steps", "-1"),

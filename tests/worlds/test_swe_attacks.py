@@ -176,6 +176,13 @@ class TestWhatIsLeft:
         assert "the secret" not in again.output
         assert again.folder == result.folder
 
+    @pytest.mark.parametrize("command", ["chmod 0 .", "chmod a-x .", "chmod -R 644 ."])
+    def test_a_folder_that_is_closed_is_read(self, command: str) -> None:
+        """It is the policy's doing, and no fault of the machine."""
+        result = run(f"mkdir d; echo x > d/f; {command}")
+        assert result.problem == ""
+        assert {entry.path for entry in result.folder.entries} == {"a.txt", "d", "d/f"}
+
     def test_a_link_in_the_place_of_a_folder_leads_nowhere(self, host: dict[str, Any]) -> None:
         target = host["secret"].parent
         result = run(f"rm a.txt; mkdir d; echo x > d/f; rm -r d; ln -s {target} d")

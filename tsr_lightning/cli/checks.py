@@ -19,7 +19,7 @@ from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
 from tsr_lightning.policy.checks import check_tokenizer
-from tsr_lightning.policy.model_files import was_trained_here
+from tsr_lightning.policy.model_files import EMBEDDED, was_trained_here
 from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.engine_check import check_engine
@@ -59,6 +59,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     _check_context(agent, data, trains=subcommand == "fit")
     if ckpt_path is None:
         _tell_of_unsaid_form(agent.spec.model, data)
+        _tell_of_another_task(agent.spec.model, data)
     held_out = data.instances.held_out  # drawn here, so that too few initial states are refused early
     remedy = "hold out at least 1, and set data.evaluations to [] to skip evaluation"
     require(len(held_out) > 0, "data.held_out.instances", len(held_out), remedy)
@@ -178,6 +179,20 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
             chat.write(text, chat.prompt((), observations[0]))
     if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)
+
+
+def _tell_of_another_task(model: str | Scratch, data: RolloutDataModule) -> None:
+    """Says that a policy of this package was trained on another of its tasks."""
+    if isinstance(model, Scratch) or not model.startswith(EMBEDDED):
+        return
+    own = model.removeprefix(EMBEDDED).replace("_", "")
+    for entry in data.mixture:
+        namespace, _, name = entry.env.rpartition("/")
+        if namespace == "tsr" and not own.startswith(name.partition("-")[0].lower()):
+            rank_zero_info(
+                f"model.policy.model is {model}, which was trained on another task than {entry.env} and has that one's "
+                "words alone: give the policy of the task, such as embedded/frozen_lake, or a pretrained model"
+            )
 
 
 def _tell_of_unsaid_form(model: str | Scratch, data: RolloutDataModule) -> None:

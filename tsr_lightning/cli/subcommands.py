@@ -12,14 +12,14 @@ DESCRIPTION = "Trains language-model agents with reinforcement learning on traje
 # Subcommands that configure a run: the docstrings of the Trainer's methods, and an example of each.
 RUNS = {
     "fit": "Train a policy on trajectories built by search, and evaluate it on held-out instances.",
-    "validate": "Evaluate a policy on held-out instances, without search.",
+    "validate": "Evaluate a policy on held-out instances, by the protocols of data.evaluations.",
     "rollout": "Play episodes of a policy on held-out instances, by the strategies of data.plan, and save them.",
     "play": "Play training instances yourself, with the policy's prompts, its suggestions and the oracle's.",
     "export": "Write a trained policy as files that plain transformers and peft load.",
 }
 EXAMPLES = {
     "fit": "Trains a policy: tsr fit --config quickstart.yaml --trainer.max_epochs 10",
-    "validate": "Plays the held-out instances, without search: tsr validate --config ... --ckpt_path ...",
+    "validate": "Plays the held-out instances: tsr validate --config ... --ckpt_path ...",
     "rollout": "Plays and saves episodes: tsr rollout --config ... --episodes 64 --output episodes.jsonl.gz",
     "play": "Lets you play, undo, and ask the policy or the oracle: tsr play tsr/Sokoban-v0, or tsr play --config ...",
     "export": "Writes a trained policy for transformers and peft: tsr export --config ... --ckpt_path ... --output ...",

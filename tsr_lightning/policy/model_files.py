@@ -13,17 +13,17 @@ from transformers.utils import cached_file
 from tsr_lightning.errors import ConfigError, require
 
 _KEY = "model.policy.model"
-_EMBEDDED = Path(__file__).parent / "embedded"
-_PREFIX = "embedded/"
+_FOLDER = Path(__file__).parent / "embedded"
+EMBEDDED = "embedded/"
 _SECONDS = 5  # for the hub to answer; its own client retries for half a minute
 
 
 def location(model: str) -> str:
     """Returns what transformers loads a named model from: a folder, or its name on the hub."""
-    if not model.startswith(_PREFIX):
+    if not model.startswith(EMBEDDED):
         return model
-    folder = _EMBEDDED / model.removeprefix(_PREFIX)
-    names = ", ".join(sorted(f"{_PREFIX}{path.parent.name}" for path in _EMBEDDED.glob("*/config.json")))
+    folder = _FOLDER / model.removeprefix(EMBEDDED)
+    names = ", ".join(sorted(f"{EMBEDDED}{path.parent.name}" for path in _FOLDER.glob("*/config.json")))
     require((folder / "config.json").is_file(), _KEY, model, f"not an embedded model, choose from {names or 'none'}")
     return str(folder)
 
@@ -64,7 +64,7 @@ def local_config_file(model: str) -> Path | None:
 def was_trained_here(model: str) -> bool:
     """True if a named model is an embedded policy, or a folder that `tsr export` has written."""
     card = Path(location(model)) / "README.md"
-    return model.startswith(_PREFIX) or (card.is_file() and "- tsr-lightning\n" in card.read_text(encoding="utf-8"))
+    return model.startswith(EMBEDDED) or (card.is_file() and "- tsr-lightning\n" in card.read_text(encoding="utf-8"))
 
 
 def _may_be_on_the_hub(model: str) -> bool:

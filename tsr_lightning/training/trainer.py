@@ -100,7 +100,7 @@ class Trainer(pl.Trainer):
         datamodule: pl.LightningDataModule | None = None,
         weights_only: bool | None = None,
     ) -> Any:
-        """Evaluate a policy on held-out instances, without search.
+        """Evaluate a policy on held-out instances, by the protocols of data.evaluations.
 
         Args:
             ckpt_path: a checkpoint of `fit`; null evaluates the policy that training begins with.
