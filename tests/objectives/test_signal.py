@@ -13,8 +13,11 @@ from tsr_lightning.objectives import (
     PPO,
     RAFT,
     SFT,
+    BilevelGAE,
     Discount,
+    GiGPO,
     GreedyBaseline,
+    GroupInGroup,
     GroupNormalised,
     ImitateSuccesses,
     K1Reward,
@@ -22,7 +25,11 @@ from tsr_lightning.objectives import (
     Objective,
     OverlongPenalty,
     ReinforcePlusPlus,
+    ReturnToGo,
+    RolloutScaled,
     Supervised,
+    TokenGAE,
+    TurnGAE,
 )
 from tsr_lightning.objectives.signal import Compared, compared_returns, has_signal, outcomes_teach
 from tsr_lightning.trajectory import Ended, Origin, Trajectory
@@ -124,3 +131,43 @@ def test_equal_samples_teach_where_greedy_play_fares_otherwise():
     objective = GRPO(advantage=GreedyBaseline(), kl=K1Reward(0.001))
     assert outcomes_teach([group_of(*samples, better), group_of(*samples, equal)], objective) == [True, False]
     assert outcomes_teach([group_of(*samples)], objective) == [False]  # it lost its greedy play
+    for baseline, signal in ((better, True), (equal, False)):  # and so says dynamic sampling
+        assert has_signal(group_of(*samples, baseline), objective) == signal
+    assert not has_signal(group_of(*samples), objective)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        PPO(advantage=BilevelGAE()),
+        PPO(advantage=BilevelGAE(gamma=0.9, turn_gamma=1.0)),
+        PPO(advantage=TurnGAE(gamma=0.9)),
+        PPO(advantage=TokenGAE(gamma=0.9)),
+        ReinforcePlusPlus(advantage=ReturnToGo(gamma=0.9)),
+        ReinforcePlusPlus(advantage=RolloutScaled(ReturnToGo(gamma=0.9))),
+        GiGPO(kl=K1Reward(0.001)),
+    ],
+    ids=str,
+)
+def test_equal_returns_teach_where_their_discount_differs(objective: Objective):
+    """A success after fewer turns or tokens is worth more, and failures are worth the same."""
+    ways = ([(1, 1.0)], [(3, 0.0), (2, 0.0), (1, 1.0)])
+    soon, late = (replace(trajectory_of(turns), state_keys=("a", "b", "c")[: len(turns)]) for turns in ways)
+    lost = [replace(each, turns=tuple(replace(turn, reward=0.0) for turn in each.turns)) for each in (soon, late)]
+    credits = objective.credit([group_of(soon, late)], [[zero_estimates(soon), zero_estimates(late)]])[0]
+    assert max(float(credit.advantages.max()) for credit in credits) > 0.04
+    assert outcomes_teach([group_of(soon, late)], objective) == [True]
+    assert outcomes_teach([group_of(*lost)], objective) == [False]
+    assert outcomes_teach([group_of(soon, soon)], objective) == [False]
+    assert outcomes_teach([group_of(soon, late)], PPO()) == [False]
+
+
+def test_a_group_of_equal_returns_has_signal_where_states_credit_them():
+    soon = replace(trajectory_of([(1, 1.0)]), state_keys=("a",))
+    late = replace(trajectory_of([(1, 0.0), (1, 1.0)]), state_keys=("a", "b"))
+    assert has_signal(group_of(soon, late), GiGPO())
+    assert not has_signal(group_of(soon, soon), GiGPO())
+    assert not has_signal(group_of(soon, late), GiGPO(advantage=GroupInGroup(gamma=1.0)))
+    assert Compared.of(
+        group_of(soon, late), GiGPO()
+    ).is_uniform()  # for the filter, which goes by the spread of returns

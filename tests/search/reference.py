@@ -361,14 +361,17 @@ def value(scorer: Scorer, point: Point) -> float:
 
 
 def ranked(scorer: Scorer, points: list[Point]) -> list[Point]:
-    return sorted(points, key=lambda point: (value(scorer, point), point.episode_return, point.tie), reverse=True)
+    def rank(point: Point) -> tuple[bool, float, float, float]:
+        return point.ended is Ended.SUCCEEDED, value(scorer, point), point.episode_return, point.tie
+
+    return sorted(points, key=rank, reverse=True)
 
 
 def pruned(points: list[Point]) -> list[Point]:
-    """One point per place: the highest return, then the most turns left, then room for a response, then the first."""
+    """One point per place: room for a response, then the highest return, then the most turns left, then the first."""
 
-    def rank(point: Point) -> tuple[float, int, bool]:
-        return point.episode_return, point.remaining, point.ended is not Ended.TOKEN_LIMIT
+    def rank(point: Point) -> tuple[bool, float, int]:
+        return point.ended is not Ended.TOKEN_LIMIT, point.episode_return, point.remaining
 
     kept: list[Point] = []
     for point in points:

@@ -163,6 +163,13 @@ def test_among_equal_scores_the_higher_return_wins_then_the_keyed_draw() -> None
         assert best(1, order) == [early]
 
 
+def test_a_success_ranks_before_a_higher_score() -> None:
+    """Such as that of a critic which overestimates."""
+    success, praised = node(1.0, total=1.0, place=1), node(1.5, total=0.5, place=2)
+    success.snapshot = replace(success.snapshot, ended=Ended.SUCCEEDED)
+    assert best(2, [praised, success]) == [success, praised]
+
+
 def test_of_equal_situations_the_higher_return_wins_then_the_larger_budget_then_the_first() -> None:
     poor, rich = node(place=1, total=0, remaining=9), node(place=1, total=1, remaining=0)
     short, long, twin = (node(place=2, remaining=n) for n in (3, 4, 4))
@@ -175,7 +182,10 @@ def test_of_equal_situations_one_that_a_token_limit_ended_goes() -> None:
     going, cut, first = node(place=2, remaining=3), node(place=2, remaining=3), node(place=2, remaining=2)
     cut.snapshot = replace(cut.snapshot, ended=Ended.TOKEN_LIMIT)
     assert distinct([cut, going]) == distinct([going, cut]) == [going]
-    assert distinct([first, cut]) == [cut]  # the larger budget of the environment counts for more
+    assert distinct([first, cut]) == distinct([cut, first]) == [first]
+    rich = node(place=2, total=1, remaining=3)
+    rich.snapshot = replace(rich.snapshot, ended=Ended.TOKEN_LIMIT)
+    assert distinct([rich, first]) == [first]  # a higher return is worth nothing where nothing follows
 
 
 @pytest.mark.parametrize("commit", ["keep", "resample"])

@@ -11,6 +11,8 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, GraphCredit, MaxBackup, Objective
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.rollout.evaluate import evaluate
+from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.search.plan import Plan, Uniform
 from tsr_lightning.search.strategies import Expert, Sample
 from tsr_lightning.training.agent import Agent
@@ -54,3 +56,23 @@ def test_the_best_outcome_under_chance_is_refused(fit: Callable[..., None], in_p
     graph = GRPO(searched=GraphCredit(MaxBackup()))
     with pytest.raises(ConfigError, match="GraphCredit has a MaxBackup, and equal actions in one state of"):
         fit(Uniform(Sample(), 8), 0.7, graph, env="tsr/FrozenLake-v0", env_processes=in_processes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"instances": 0}, r"data\.instances is 0: give 1 or more"),
+        ({"context_tokens": 0}, r"data\.context_tokens is 0: give 1 or more, or null"),
+        ({"sampling": Sampling(temperature=0.0)}, r"data\.sampling\.temperature is 0\.0: log-probabilities"),
+    ],
+)
+def test_counts_of_zero_are_refused(fit: Callable[..., None], settings: dict[str, Any], problem: str):
+    with pytest.raises(ConfigError, match=problem):
+        fit(Uniform(Sample(), 8), temperature=0.7, **settings)
+
+
+def test_a_held_out_set_has_instances():
+    with pytest.raises(ConfigError, match=r"HeldOut\.instances is -3: give 0 or more"):
+        HeldOut(instances=-3)
+    with pytest.raises(ConfigError, match=r"HeldOut\.instances is 0: give 1 or more, which are played"):
+        evaluate("embedded/sokoban", "tsr/Sokoban-v0", held_out=HeldOut(instances=0))

@@ -36,7 +36,7 @@ class Rollouts(Callback):
         return groups
 
 
-def data_module() -> RolloutDataModule:
+def data_module(staleness: int = 0) -> RolloutDataModule:
     """A data module that revisits instances and trains a process score."""
     plan = Mixed([PlanEntry(Sample(), 4), PlanEntry(Beam(1, 2, ProcessScore()), 1)])
     return RolloutDataModule(
@@ -48,6 +48,7 @@ def data_module() -> RolloutDataModule:
         evaluations=[],
         sampling=Sampling(max_response_tokens=2),
         updates=Updates(min_trajectories=1),
+        staleness=staleness,
     )
 
 
@@ -76,6 +77,15 @@ def test_a_trainer_that_fits_on_goes_on_with_what_it_knows(empty_folder: object)
     assert len(parts) == 3
     assert parts[:2] == whole[:2]
     assert [group.instance for group in parts[2]] == [group.instance for group in whole[2]]
+
+
+def test_rollouts_ahead_of_a_trainer_that_fits_on_have_the_weights_that_they_would_have_had(
+    empty_folder: object,
+) -> None:
+    """The third is collected by the policy after one epoch, though the fit that goes on begins with that after two."""
+    whole, parts = fit(data_module(staleness=1), 3), fit(data_module(staleness=1), 2, 3)
+    assert [group.trajectories[0].policy_epochs for group in parts[2]] == [1] * len(parts[2])
+    assert parts == whole
 
 
 def test_callbacks_of_a_trainer_that_fits_on_keep_what_they_know(tmp_path: Path) -> None:

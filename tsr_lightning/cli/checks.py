@@ -52,7 +52,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
         remedy = f"data.engine {type(data.engine).__name__} takes weights of 16 or 32 bits; use null, or Transformers"
         quantised = agent.spec.quantisation is not None
         require(data.engine.takes_quantised or not quantised, "model.policy.quantisation", "NF4", remedy)
-    _check_numbers(data)
+    data.check_numbers()
     _check_strategies(agent, data)
     if subcommand not in ("rollout", "play"):  # which train nothing
         _check_plan(agent, data)
@@ -80,31 +80,6 @@ def _check_new_model(model: str | Scratch) -> None:
         if size not in sizes:
             key = f"model.policy.model.{size}"
             raise ConfigError(f"{key} is no key that can be set: choose from {', '.join(sizes)}")
-
-
-def _check_numbers(data: RolloutDataModule) -> None:
-    """Refuses counts of which zero would divide, hang or silently do nothing."""
-    counts = {
-        "data.instances": data.instances_per_epoch,
-        "data.concurrency": data.concurrency,
-        "data.sampling.max_response_tokens": data.sampling.max_response_tokens,
-        "data.updates.epochs": data.updates.epochs,
-        "data.updates.minibatches": data.updates.minibatches,
-        "data.updates.micro_batch_tokens": data.updates.tokens_at_once,
-    }
-    for key, count in counts.items():
-        require(count >= 1, key, count, "give 1 or more")
-    limits = {"data.context_tokens": data.context_tokens, "data.episode_tokens": data.episode_tokens}
-    for key, limit in limits.items():
-        require(limit is None or limit >= 1, key, limit, "give 1 or more, or null for no limit of your own")
-    remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
-    require(data.env_workers >= 0, "data.env_workers", data.env_workers, remedy)
-    remedy = "give a share of a rollout's responses from 0 (never stops) to 1"
-    require(0 <= data.min_valid <= 1, "data.min_valid", data.min_valid, remedy)
-    data.faults.check_processes(data.env_processes)
-    temperature = data.sampling.temperature
-    remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
-    require(temperature > 0, "data.sampling.temperature", temperature, remedy)
 
 
 def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:

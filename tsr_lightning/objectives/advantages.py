@@ -165,6 +165,21 @@ def returns_to_go(rewards: Sequence[float], *, gamma: float) -> list[float]:
     return _gae(rewards, [0.0] * len(rewards), gamma, 1.0, 0.0)
 
 
+def discounted_return(
+    lengths: Sequence[int],  # [T] trained tokens of each turn
+    rewards: Sequence[float],  # [T]
+    *,
+    per_token: float = 1.0,
+    per_turn: float = 1.0,
+) -> float:
+    """The return from the first token on, where a turn's reward falls on its last token."""
+    turns = _nonempty_turns(lengths, rewards)
+    return sum(
+        per_turn**turn * per_token ** (end - 1) * reward
+        for turn, (end, reward) in enumerate(zip(accumulate(turns.lengths), turns.rewards, strict=True))
+    )
+
+
 class _Turns(NamedTuple):
     lengths: list[int]  # [T'] all positive
     rewards: list[float]  # [T']

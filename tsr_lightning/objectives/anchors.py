@@ -9,9 +9,21 @@ import torch
 from torch import Tensor
 
 from tsr_lightning.errors import require, require_coefficient, require_fraction
-from tsr_lightning.objectives.advantages import Advantages, group_normalised, returns_to_go, state_relative
+from tsr_lightning.objectives.advantages import (
+    Advantages,
+    discounted_return,
+    group_normalised,
+    returns_to_go,
+    state_relative,
+)
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory, outcome_advantages
+from tsr_lightning.objectives.estimators import (
+    AdvantageEstimator,
+    ShapedTrajectory,
+    outcome_advantages,
+    response_lengths,
+)
+from tsr_lightning.trajectory import Member
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,12 @@ class GroupInGroup(AdvantageEstimator):
     def __post_init__(self) -> None:
         require_coefficient("GroupInGroup.step_weight", self.step_weight)
         require_fraction("GroupInGroup.gamma", self.gamma)
+
+    def outcome_of(self, member: Member, rewards: Sequence[float]) -> float:
+        """Discounted, as the returns from a state on are: of two successes the sooner one is worth more."""
+        if not self.step_weight:
+            return sum(rewards)
+        return discounted_return(response_lengths(member), rewards, per_turn=self.gamma)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         of_episodes = outcome_advantages(groups, partial(group_normalised, divide_by_std=self.divide_by_std))

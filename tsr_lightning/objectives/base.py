@@ -124,13 +124,17 @@ class Objective(ABC):
         for a success and 0 for a failure where the objective looks at success alone."""
         return sum(member.rewards)
 
+    def outcome_of(self, member: Member) -> float:
+        """The same as its credit discounts it: where these differ, equal returns have a signal."""
+        return self.return_of(member)
+
     def masks(self, member: Member) -> bool:
         """True if a compared member stays out of the policy loss, though its return counts in the baseline."""
         return False
 
     @property
     def has_advantages_without_outcomes(self) -> bool:
-        """True if advantages can differ from 0 where all returns are equal: by a critic's errors, by a KL penalty in
+        """True if advantages can differ from 0 where all outcomes are equal: by a critic's errors, by a KL penalty in
         the rewards, or by rounding that whitening magnifies. Such advantages alone make no optimizer step
         (`signal.outcomes_teach`)."""
         return self.needs.values

@@ -19,8 +19,8 @@ def restricted_to_uncertain(credits: Sequence[Credit], entropies: Sequence[Tenso
     https://arxiv.org/abs/2506.01939, as TRL's `top_entropy_quantile`.
 
     A surrogate is proportional to the advantage, so it alone loses these tokens; entropy bonus, KL term and normalizers
-    keep them. Departs from TRL, which takes the entropies of the present policy and the quantile of a micro-batch: here
-    both are those of the whole rollout, before its updates.
+    keep them. Departs from TRL, which restricts the entropy bonus too and takes the entropies of the present policy and
+    the quantile of a micro-batch: here both are those of the whole rollout, before its updates.
 
     Args:
         credits: one per member.

@@ -15,6 +15,7 @@ from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.errors import require, require_fraction
 from tsr_lightning.objectives.advantages import (
     Advantages,
+    discounted_return,
     group_normalised,
     leave_one_out,
     mean_normalised,
@@ -24,6 +25,11 @@ from tsr_lightning.objectives.advantages import (
 )
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.trajectory import Member, Origin
+
+
+def response_lengths(member: Member) -> list[int]:
+    """[T] tokens of each response."""
+    return [len(turn.response) for turn in member.turns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class ShapedTrajectory:
     @property
     def lengths(self) -> list[int]:
         """[T] trained tokens of each turn."""
-        return [len(turn.response) for turn in self.member.turns]
+        return response_lengths(self.member)
 
     @property
     def episode_return(self) -> float:
@@ -75,8 +81,12 @@ class AdvantageEstimator(ABC):
         return False
 
     def return_of(self, member: Member, rewards: Sequence[float]) -> float:
-        """The return that it compares, given the shaped rewards; groups of equal ones count as without signal."""
+        """The return that it compares, given the shaped rewards, by whose spread groups are filtered."""
         return sum(rewards)
+
+    def outcome_of(self, member: Member, rewards: Sequence[float]) -> float:
+        """The same as its advantages discount it: where these differ, equal returns have a signal."""
+        return self.return_of(member, rewards)
 
     @abstractmethod
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
@@ -199,6 +209,9 @@ class ReturnToGo(AdvantageEstimator):
     def __post_init__(self) -> None:
         require_fraction("ReturnToGo.gamma", self.gamma)
 
+    def outcome_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return discounted_return(response_lengths(member), rewards, per_token=self.gamma)
+
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         def of(shaped: ShapedTrajectory) -> Advantages:
             rewards = token_rewards(shaped.lengths, shaped.rewards, shaped.kl_penalties)
@@ -287,6 +300,9 @@ class RolloutScaled(AdvantageEstimator):
         return self.estimator.minimum_compared
 
     divides_by_spread = True
+
+    def outcome_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return self.estimator.outcome_of(member, rewards)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         returns = [each.episode_return for group in groups for each in group if each.compared]

@@ -4,9 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tsr_lightning.errors import require_fraction
-from tsr_lightning.objectives.advantages import Advantages, bilevel_gae, token_gae, turn_gae
+from tsr_lightning.objectives.advantages import Advantages, bilevel_gae, discounted_return, token_gae, turn_gae
 from tsr_lightning.objectives.base import Needs
-from tsr_lightning.objectives.estimators import AdvantageEstimator, ShapedTrajectory, separate_advantages
+from tsr_lightning.objectives.estimators import (
+    AdvantageEstimator,
+    ShapedTrajectory,
+    response_lengths,
+    separate_advantages,
+)
+from tsr_lightning.trajectory import Member
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class TokenGAE(AdvantageEstimator):
     @property
     def needs(self) -> Needs:
         return Needs(values=True, final_values=self.bootstrap_truncated)
+
+    def outcome_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return discounted_return(response_lengths(member), rewards, per_token=self.gamma)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         def of(shaped: ShapedTrajectory) -> Advantages:
@@ -66,6 +75,9 @@ class TurnGAE(AdvantageEstimator):
     @property
     def needs(self) -> Needs:
         return Needs(values=True, final_values=self.bootstrap_truncated)
+
+    def outcome_of(self, member: Member, rewards: Sequence[float]) -> float:
+        return discounted_return(response_lengths(member), rewards, per_turn=self.gamma)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         def of(shaped: ShapedTrajectory) -> Advantages:
@@ -107,6 +119,11 @@ class BilevelGAE(AdvantageEstimator):
     @property
     def needs(self) -> Needs:
         return Needs(values=True, final_values=self.bootstrap_truncated)
+
+    def outcome_of(self, member: Member, rewards: Sequence[float]) -> float:
+        lengths = response_lengths(member)
+        first = next((length for length in lengths if length), 1)
+        return self.gamma ** (first - 1) * discounted_return(lengths, rewards, per_turn=self.turn_gamma)
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         def of(shaped: ShapedTrajectory) -> Advantages:

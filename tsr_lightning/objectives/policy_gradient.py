@@ -49,8 +49,9 @@ class PolicyGradient(Objective):
             whitening and `searched`, so that it moves none of them, nor the critic, the instance filter and dynamic
             sampling. The environment's own format_penalty, a part of its rewards, is then set to 0.
         mask_truncated: whether trajectories that a token limit ended (`Trajectory.overlong`) stay out of the policy
-            loss, with its entropy and KL terms and normalizers: DAPO's overlong filtering, TRL's
-            mask_truncated_completions. Their returns stay in baseline and whitening, and the critic trains on them.
+            loss, with its entropy and KL terms and normalizers: DAPO's overlong filtering, and TRL's
+            mask_truncated_completions, but that TRL's normalizers keep them where `loss_type` is neither dapo nor
+            cispo. Their returns stay in baseline and whitening, and the critic trains on them.
             The environment's own limit of turns masks nothing: it is part of the task, and most failures end by it.
         top_entropy_quantile: the share of a rollout's tokens, those in which the policy was least sure, that the
             surrogate trains; 1 trains all, 0.2 is the 80/20 rule of https://arxiv.org/abs/2506.01939. See
@@ -180,6 +181,9 @@ class PolicyGradient(Objective):
 
     def return_of(self, member: Member) -> float:
         return self.advantage.return_of(member, self._rewards(member))
+
+    def outcome_of(self, member: Member) -> float:
+        return self.advantage.outcome_of(member, self._rewards(member))
 
     @property
     def comparison_settings(self) -> dict[str, object]:

@@ -16,6 +16,10 @@ def compared_returns(group: Group | Comparison, objective: Objective) -> list[fl
     return [objective.return_of(member) for member in group.members if objective.compares(member.origin)]
 
 
+def _compared_outcomes(group: Group | Comparison, objective: Objective) -> list[float]:
+    return [objective.outcome_of(member) for member in group.members if objective.compares(member.origin)]
+
+
 class Compared(NamedTuple):
     """A group with its comparisons under an objective, which cost as much as their tree is large."""
 
@@ -45,7 +49,8 @@ class Compared(NamedTuple):
 
     def has_signal(self, minimum_std: float = MINIMUM_STD) -> bool:
         """True if the policy's terms can learn something from a group: a member is imitated, or one is compared and
-        not masked, and the compared returns differ. They need not differ where the baseline lies outside the group (a
+        not masked, and the compared returns differ, as they are or discounted, or from that of greedy play where it is
+        the baseline. They need not differ where the baseline lies outside the group (a
         critic's value, the mean of the rollout): three failures then have an advantage as one has, and leaving them
         out would bias baseline and critic by the groups that are kept.
 
@@ -78,16 +83,19 @@ def _has_compared_signal(group: Group | Comparison, objective: Objective, minimu
     compared = [member for member in group.members if objective.compares(member.origin)]
     if all(objective.masks(member) for member in compared):
         return False
+    outcomes = _compared_outcomes(group, objective)
+    if objective.needs.greedy:
+        return _differ_from_greedy(group, outcomes, objective)
     has_outer_baseline = objective.minimum_compared == 1
-    return has_outer_baseline or _std(group, objective) > minimum_std
+    return has_outer_baseline or _std(group, objective) > minimum_std or _differ(outcomes)
 
 
 def outcomes_teach(comparisons: Sequence[Group | Comparison], objective: Objective) -> list[bool]:
     """True for each comparison of which a member is imitated or penalised, or whose outcomes differ.
 
-    Returns are compared within a comparison, with that of greedy play where it is the baseline, or over all of them
-    where the baseline lies outside (a critic, the mean of the rollout). An objective whose advantages are 0 where
-    outcomes are equal needs no such look at them.
+    Returns, discounted as credit does, are compared within a comparison, with that of greedy play where it is the
+    baseline, or over all of them where the baseline lies outside (a critic, the mean of the rollout). An objective
+    whose advantages are 0 where outcomes are equal needs no such look at them.
 
     AdamW takes a full step of whatever gradient there is, however small. Where all outcomes are equal, what is left is
     the entropy bonus, the KL term and a critic's errors; so an optimizer step needs a token whose outcome says more.
@@ -98,7 +106,7 @@ def outcomes_teach(comparisons: Sequence[Group | Comparison], objective: Objecti
     """
     if not objective.has_advantages_without_outcomes:
         return [True] * len(comparisons)
-    returns = [compared_returns(group, objective) for group in comparisons]
+    returns = [_compared_outcomes(group, objective) for group in comparisons]
     if objective.needs.greedy:
         differ = [_differ_from_greedy(group, own, objective) for group, own in zip(comparisons, returns, strict=True)]
     elif objective.minimum_compared == 1:
@@ -116,7 +124,7 @@ def _teaches_itself(member: Member, objective: Objective) -> bool:
 
 
 def _differ_from_greedy(group: Group | Comparison, returns: Sequence[float], objective: Objective) -> bool:
-    greedy = [objective.return_of(member) for member in group.members if member.origin is Origin.GREEDY]
+    greedy = [objective.outcome_of(member) for member in group.members if member.origin is Origin.GREEDY]
     return any(_differ([baseline, value]) for baseline in greedy for value in returns)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from tsr_lightning import statistics
 from tsr_lightning.costs import Costs
+from tsr_lightning.errors import require
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.spec import PolicySpec
@@ -97,13 +98,14 @@ def evaluate(
         actor: engine, context, and token limits of responses.
 
     Raises:
-        ConfigError: the protocol searches by a scorer that learns from training rollouts.
+        ConfigError: the protocol searches by a scorer that learns from training rollouts, or nothing is held out.
         RunError: failures of the environment cost more episodes than `Faults` tolerates.
 
     Examples:
         `evaluate("my_policy", "tsr/Sokoban-v0", EvalProtocol(samples=4)).success_rate`
     """
     protocol.check()
+    require(held_out.instances >= 1, "HeldOut.instances", held_out.instances, "give 1 or more, which are played")
     factory = EnvFactory.of(env) if isinstance(env, str) else env
     spec = policy.spec if isinstance(policy, Policy) else PolicySpec(policy)
     tokenizer = load_tokenizer(spec, factory.texts())

@@ -19,7 +19,7 @@ from tsr_lightning.envs.boundary import Call, bounded, name_of
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.retried import describe
 from tsr_lightning.envs.waiting import told
-from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.errors import ConfigError, RunError, require
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.rollout.learnability import Learnability, Revisits
 from tsr_lightning.rollout.mixture import choose
@@ -93,6 +93,9 @@ class HeldOut:
 
     instances: int = 256
     seed: int = 123
+
+    def __post_init__(self) -> None:
+        require(self.instances >= 0, "HeldOut.instances", self.instances, "give 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The strategies of TSR (arXiv 2602.11767), each a generator over `Expand` and `Commit`.
 
-The paper's M is `candidates`, its B `width`, its D `depth`. Departures from the paper: among equal scores the higher
-return wins, of nodes in the same situation only one is kept, and a search stops as soon as its best node has succeeded.
+The paper's M is `candidates`, its B `width`, its D `depth`. Departures from the paper: a success ranks before all else,
+whatever its score, among equal scores the higher return wins, of nodes in the same situation only one is kept, and a
+search stops as soon as its best node has succeeded.
 """
 
 from abc import ABC, abstractmethod
@@ -128,8 +129,8 @@ class Beam(Strategy):
             episode and search again from the outcome, so that lucky noise is not selected.
         without_replacement: the responses to a prefix all differ, which those of a policy that has become sure of
             itself hardly do otherwise (Kool et al. 2019, https://arxiv.org/abs/1903.06059). Of prefixes with equal
-            scores the likelier is kept: by a draw, as of other candidates, rare responses would come as often as
-            frequent ones.
+            scores and returns the one with the likelier last response is kept: by a draw, as of other candidates, rare
+            responses would come as often as frequent ones.
     """
 
     width: int = 2

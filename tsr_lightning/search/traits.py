@@ -16,7 +16,9 @@ class Traits:
             DEMONSTRATED if a demonstrator plays, such as the environment's oracle, GREEDY if all responses are greedy.
         branches: some state gets two responses or more, so that siblings can be compared.
         independent_siblings: how many responses a state gets never depends on what came of some of them, and they are
-            drawn with replacement. Stopping at the first success does depend on it: failures would count too often.
+            drawn with replacement. Stopping at the first success does depend on it: failures would count too often. So
+            does `resample` where the real turn comes out as the simulated one did and its state is searched again; the
+            bias is of some per cent (docs/gradients.md), and counts as none.
         monte_carlo_rollouts: plain samples are added from a state so that their mean tells what the policy reaches
             there. They may depend on earlier successes. MaxBackup overestimates such a state; use MeanBackup.
         scored_by: sets `Node.score` of every child; None leaves scores unset, and reading one raises.

@@ -195,11 +195,11 @@ def ended(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
 
 
 def distinct(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
-    """One node per situation: the higher return wins, then the larger remaining budget, then the one that still has
-    room for a response, then the first."""
+    """One node per situation: one that has room for a response wins, then the higher return, then the larger remaining
+    budget, then the first."""
 
-    def rank(node: Node[DataT]) -> tuple[float, int, bool]:
-        return node.episode_return, node.snapshot.remaining, node.snapshot.ended is not Ended.TOKEN_LIMIT
+    def rank(node: Node[DataT]) -> tuple[bool, float, int]:
+        return node.snapshot.ended is not Ended.TOKEN_LIMIT, node.episode_return, node.snapshot.remaining
 
     kept: dict[Hashable, Node[DataT]] = {}
     for node in nodes:
@@ -210,5 +210,10 @@ def distinct(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
 
 
 def best(count: int, nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
-    """The `count` best, best first: by score, then by return (an early success beats a late one), then by `tie`."""
-    return sorted(nodes, key=lambda node: (node.score, node.episode_return, node.tie), reverse=True)[:count]
+    """The `count` best, best first: successes, then by score, then by return (an early success beats a late one), then
+    by `tie`."""
+
+    def rank(node: Node[DataT]) -> tuple[bool, float, float, float]:
+        return node.succeeded, node.score, node.episode_return, node.tie
+
+    return sorted(nodes, key=rank, reverse=True)[:count]

@@ -144,6 +144,7 @@ class RolloutDataModule(LightningDataModule):
         self._rollout_retry = Retrying(faults.retries) if staleness else self.retry  # each counts what it is asked
         self._actor: Actor | None = None
         self._rollouts: RolloutSource | None = None  # of a fit
+        self._ahead: dict[str, Any] = {}  # what the last fit had begun, for a Trainer that fits on
         self._notices = ResponseNotices()
         self._limit_val_batches: int | float = 1.0  # the trainer's own
         self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
@@ -162,6 +163,7 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         check_trainer(trainer)
         # For use without `tsr`, which checks the settings earlier and sets the temperature
+        self.check_numbers()
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
         check_environments(agent.objective, self.strategies, self.environments)
         check_observations(agent.objective, self.context)
@@ -175,9 +177,11 @@ class RolloutDataModule(LightningDataModule):
         self._limit_val_batches = trainer.limit_val_batches
         if not self.evaluations:
             trainer.limit_val_batches = 0  # Lightning warns of a list without loaders
+        self._rollouts = self._source(trainer, agent)
         if not compat.epochs_at_rollout(trainer):  # a checkpoint is loaded after this
             self._forget_earlier_run()
-        self._rollouts = self._source(trainer, agent)
+        elif self._ahead:  # the Trainer fits on
+            self._rollouts.load_state_dict(self._ahead)
         self._micro_batches = trainer.accumulate_grad_batches
 
     def _forget_earlier_run(self) -> None:
@@ -197,6 +201,8 @@ class RolloutDataModule(LightningDataModule):
             self._rollouts.stop()
 
     def teardown(self, stage: str) -> None:
+        if stage == "fit":
+            self._ahead = self._begun_ahead(compat.epochs_at_rollout(self._trainer))
         self._close()
         if stage == "fit":
             self._trainer.accumulate_grad_batches = self._micro_batches
@@ -323,8 +329,12 @@ class RolloutDataModule(LightningDataModule):
         state = {"seed": self.seed, "instances": self.instances.state_dict(epochs)}
         if learners := self.plan.learners:
             state["scorers"] = [learner.state_dict(epochs) for learner in learners]
-        ahead = self._rollouts.state_dict(epochs) if self._rollouts and self.staleness else {}
+        ahead = self._begun_ahead(epochs)
         return state | ({"ahead": ahead} if ahead else {})
+
+    def _begun_ahead(self, epochs: int) -> dict[str, Any]:
+        """The weights of rollouts that have begun ahead of the updates, where some may."""
+        return self._rollouts.state_dict(epochs) if self._rollouts and self.staleness else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run
@@ -343,6 +353,34 @@ class RolloutDataModule(LightningDataModule):
             )
         for learner, state in zip(learners, states, strict=True):
             learner.load_state_dict(state)
+
+    def check_numbers(self) -> None:
+        """Refuses counts of which zero would divide, hang or silently do nothing.
+
+        Raises:
+            ConfigError: it names the key.
+        """
+        counts = {
+            "data.instances": self.instances_per_epoch,
+            "data.concurrency": self.concurrency,
+            "data.sampling.max_response_tokens": self.sampling.max_response_tokens,
+            "data.updates.epochs": self.updates.epochs,
+            "data.updates.minibatches": self.updates.minibatches,
+            "data.updates.micro_batch_tokens": self.updates.tokens_at_once,
+        }
+        for key, count in counts.items():
+            require(count >= 1, key, count, "give 1 or more")
+        limits = {"data.context_tokens": self.context_tokens, "data.episode_tokens": self.episode_tokens}
+        for key, limit in limits.items():
+            require(limit is None or limit >= 1, key, limit, "give 1 or more, or null for no limit of your own")
+        remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
+        require(self.env_workers >= 0, "data.env_workers", self.env_workers, remedy)
+        remedy = "give a share of a rollout's responses from 0 (never stops) to 1"
+        require(0 <= self.min_valid <= 1, "data.min_valid", self.min_valid, remedy)
+        self.faults.check_processes(self.env_processes)
+        temperature = self.sampling.temperature
+        remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
+        require(temperature > 0, "data.sampling.temperature", temperature, remedy)
 
     def check_seed(self, state_dict: dict[str, Any]) -> None:
         """Refuses to resume a run of another seed."""
