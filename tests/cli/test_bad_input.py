@@ -450,6 +450,16 @@ CASES = {
         ("--trainer.fast_dev_run", "true"),
         r"trainer\.fast_dev_run is True: .*for a quick try give trainer\.max_epochs 1",
     ),
+    "an evaluation within an epoch": Case(
+        ("--trainer.val_check_interval", "2"),
+        r"trainer\.val_check_interval is 2: it would evaluate within an epoch; leave it out, and give",
+    ),
+    "an end within an epoch": Case(
+        ("--trainer.max_time", "{seconds: 60}"), r"trainer\.max_time, or a Timer .*: give .*Timer with interval: epoch"
+    ),
+    "a precision that nothing needs": Case(
+        ("--trainer.precision", "64-true"), r"trainer\.precision is '64-true': .* give 32-true"
+    ),
     "no batch to accumulate": Case(("--trainer.accumulate_grad_batches", "0"), r"batches is 0: give 1 or more"),
     "gradients clipped below 0": Case(
         ("--trainer.gradient_clip_val", "-1"), r"clip_val is -1: give 0 or more, or null"

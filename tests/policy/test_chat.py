@@ -1,5 +1,7 @@
 """Prompts over every kind of chat template: responses keep their sampled ids, messages yield no control token."""
 
+import copy
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
+from tokenizers.processors import TemplateProcessing
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, ObservationLoss
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
+from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.template import DEFAULT_TEMPLATE, ChatTemplate
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
 from tsr_lightning.training.setting_checks import check_template
@@ -265,3 +269,29 @@ def _seconds(call) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
+
+
+def test_ids_that_a_model_publishes_end_a_response_too(tmp_path):
+    tokenizer = TOKENIZERS["chatml"]
+    plain = Chat(tokenizer).end_ids
+    LlamaConfig(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    spec = PolicySpec(str(tmp_path))
+    assert Chat.of(spec, tokenizer).end_ids == plain  # there is no such file
+    for ends, added in (([1, 2], {1, 2}), (2, {2}), (None, set())):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+        assert Chat.of(spec, tokenizer).end_ids == plain | added
+    (tmp_path / "generation_config.json").write_text("[")
+    with pytest.raises(ConfigError, match=r"its generation_config\.json is damaged"):
+        Chat.of(spec, tokenizer)
+
+
+def test_without_a_template_a_prompt_begins_as_the_tokenizer_begins_a_text():
+    tokenizer = copy.deepcopy(TOKENIZERS["default"])
+    messages = [Message("user", "Go")]
+    plain = Chat(tokenizer).prompt([], messages)
+    tokenizer.bos_token = tokenizer.eos_token
+    assert Chat(tokenizer).prompt([], messages) == plain  # which it does not
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{tokenizer.bos_token} $A", special_tokens=[(tokenizer.bos_token, tokenizer.bos_token_id)]
+    )
+    assert Chat(tokenizer).prompt([], messages) == (tokenizer.bos_token_id, *plain)

@@ -176,7 +176,7 @@ def test_the_card_loads_an_adapter_on_the_base_that_it_was_trained_on(folder, qu
     policy = trained(PolicySpec(folder, LoRA(rank=4, alpha=8), quantisation))
     export(policy, TOKENIZER, tmp_path / "adapter")
     ends = tuple(Chat.of(policy.spec, TOKENIZER).end_ids)
-    card = Card("adapter", folder, "adapter", quantisation, ("a task",), (), 1, 1, (), 1.0, 4, "1.0", ends)
+    card = Card("adapter", folder, "adapter", quantisation, "float32", ("a task",), (), 1, 1, (), 1.0, 4, "1.0", ends)
     [code] = re.findall(r"```python\n(.*?)```", card.text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names = dict[str, Any]()

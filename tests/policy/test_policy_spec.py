@@ -7,7 +7,18 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BloomConfig, Llama4TextConfig, WhisperConfig
+from transformers import (
+    BertConfig,
+    BloomConfig,
+    DeepseekV32Config,
+    DogeConfig,
+    Llama4TextConfig,
+    Phi3Config,
+    PhimoeConfig,
+    Qwen2Config,
+    Qwen2MoeConfig,
+    WhisperConfig,
+)
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.modeling import packed_forward
@@ -16,7 +27,7 @@ from tsr_lightning.modeling.native import building
 from tsr_lightning.policy.checks import check, check_tokenizer
 from tsr_lightning.policy.export import export
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, context_length, model_identity
+from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec, Scratch, context_length, is_quantised, model_identity
 from tsr_lightning.policy.vocabulary import load_tokenizer, make_tokenizer
 
 SCRATCH = Scratch(
@@ -170,8 +181,10 @@ def test_a_model_that_is_not_causal_is_refused(folder):
 
 
 def test_an_unknown_target_module_is_refused(folder):
-    with pytest.raises(ConfigError, match=r"qproj is not a layer .* choose from .*q_proj"):
-        check(PolicySpec(str(folder), LoRA(target_modules=["k_proj", "qproj"])))
+    for other in ("qproj", "mlp", "norm"):  # the last two are layers that peft cannot wrap
+        with pytest.raises(ConfigError, match=rf"{other} is no layer .* takes an adapter, so choose from .*q_proj"):
+            check(PolicySpec(str(folder), LoRA(target_modules=["k_proj", other])))
+    check(PolicySpec(str(folder), LoRA(target_modules=["k_proj", "embed_tokens"])))
 
 
 def test_a_model_whose_attention_cannot_be_replaced_is_refused(folder):
@@ -222,6 +235,45 @@ def test_context_length_comes_from_the_configuration(folder):
     assert context_length(PolicySpec(str(folder))) == 99
     (folder / "config.json").write_text('{"model_type": "bloom"}')
     assert context_length(PolicySpec(str(folder))) > 10**9
+
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+PHI3 = {"num_attention_heads": 2, "hidden_size": 32, "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        (Phi3Config(**PHI3, max_position_embeddings=256, rope_parameters=LONGROPE), 32),
+        (Phi3Config(**PHI3, max_position_embeddings=256), 256),
+        (Qwen2MoeConfig(max_position_embeddings=99, sliding_window=33, use_sliding_window=True), 33),
+        (Qwen2MoeConfig(max_position_embeddings=99, sliding_window=33, use_sliding_window=False), 99),
+        (Qwen2Config(max_position_embeddings=99, sliding_window=33, use_sliding_window=True), 99),
+        (DeepseekV32Config(max_position_embeddings=99, index_topk=44), 44),
+    ],
+    ids=lambda value: getattr(value, "model_type", value),
+)
+def test_a_context_ends_where_packed_passes_are_exact_no_more(config, tokens, tmp_path):
+    config.save_pretrained(tmp_path)
+    assert context_length(PolicySpec(str(tmp_path))) == tokens
+
+
+@pytest.mark.parametrize(("config", "why"), [(DogeConfig(), "mask"), (PhimoeConfig(), "draws at random in training")])
+def test_types_that_cannot_be_trained_are_refused_before_they_load(folder, config, why):
+    config.save_pretrained(folder)
+    with pytest.raises(ConfigError, match=rf"of type {config.model_type}, .*{why}.*model_types\.md has"):
+        check(PolicySpec(str(folder)))
+
+
+def test_weights_that_are_quantised_by_their_files_are_known(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    assert not is_quantised(PolicySpec(str(folder)))
+    (folder / "config.json").write_text(json.dumps(config))
+    assert is_quantised(PolicySpec(str(folder)))
+    assert is_quantised(PolicySpec("a/b", LoRA(), NF4()))
+    with pytest.raises(ConfigError, match=r"its weights are quantised and cannot be trained, so give .* a LoRA"):
+        check(PolicySpec(str(folder)))
 
 
 def test_identity_depends_on_model_and_adapter_alone(folder, tmp_path):

@@ -16,6 +16,7 @@ from transformers import (
     Lfm2Config,
     LlamaConfig,
     MambaConfig,
+    MixtralConfig,
     NemotronConfig,
     PretrainedConfig,
     StableLmConfig,
@@ -26,7 +27,7 @@ from tsr_lightning.modeling import recurrence
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.policy.checks import check
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.probe import check_packing
+from tsr_lightning.policy.probe import check_packing, check_repeats
 from tsr_lightning.policy.spec import LoRA, PolicySpec
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.search.plan import Uniform
@@ -115,6 +116,18 @@ def test_a_state_that_is_not_carried_is_found(name: str, tmp_path: Path, monkeyp
     monkeypatch.setattr(recurrence, "for_training", lambda *_: None)
     with pytest.raises(ConfigError, match=f"a model of type {name} computes other log-probabilities"):
         check_packing(policy_of(CARRIED[name], tmp_path), CPU)
+
+
+def test_a_router_that_draws_in_training_is_refused(tmp_path: Path):
+    def mixtral(jitter: float) -> Policy:
+        sizes = {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "router_jitter_noise": jitter}
+        return policy_of(lambda size: MixtralConfig(vocab_size=size, **sizes), tmp_path / str(jitter))
+
+    quiet, noisy = mixtral(0.0), mixtral(0.05)
+    check_repeats(quiet.train(), CPU)
+    check_repeats(noisy.eval(), CPU)
+    with pytest.raises(ConfigError, match=r"mixtral draws at random in training, .* 0 in its config\.json"):
+        check_repeats(noisy.train(), CPU)
 
 
 LOW = {"dtype": "bfloat16", "adapter": LoRA(rank=2, alpha=2, target_modules=["q_proj"])}

@@ -19,7 +19,8 @@ from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.checks import check as check_policy
 from tsr_lightning.policy.checks import check_tokenizer
-from tsr_lightning.policy.model_files import EMBEDDED, was_trained_here
+from tsr_lightning.policy.exact_length import exact_length
+from tsr_lightning.policy.model_files import EMBEDDED, load_config, was_trained_here
 from tsr_lightning.policy.spec import Scratch, context_length
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.engine_check import check_engine
@@ -117,8 +118,8 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
     limit = data.context_tokens or model_limit
     if limit > model_limit:
         raise ConfigError(
-            f"data.context_tokens is {limit}, but the model {agent.spec.model} sees at most {model_limit} tokens: "
-            f"set it to {model_limit} or less, or to null for the model's own limit"
+            f"data.context_tokens is {limit}, but the model {agent.spec.model} sees at most {model_limit} tokens"
+            f"{_why(agent.spec.model)}: set it to {model_limit} or less, or to null for the model's own limit"
         )
     if data.sampling.max_response_tokens >= limit:
         raise ConfigError(
@@ -154,6 +155,12 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
             chat.write(text, chat.prompt((), observations[0]))
     if data.demonstrations is not None and trains:
         data.demonstrations.check(chat, limit)
+
+
+def _why(model: str | Scratch) -> str:
+    """The reason of a limit that is below the model's own."""
+    exact = None if isinstance(model, Scratch) else exact_length(load_config(model).get_text_config())
+    return "" if exact is None else f" here ({exact.reason})"
 
 
 def _tell_of_another_task(model: str | Scratch, data: RolloutDataModule) -> None:

@@ -5,7 +5,7 @@ Environment text is tokenised as plain text, so it yields no control token, what
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,9 +14,10 @@ from transformers import PreTrainedTokenizerFast
 
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.fragments import Fragment, fragment_cutter
+from tsr_lightning.policy.model_files import published_ends
 from tsr_lightning.policy.offer import offered
 from tsr_lightning.policy.plain import own_text_encoder, plain_encoder
-from tsr_lightning.policy.spec import PolicySpec
+from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.policy.template import ChatTemplate, Content, Rendered
 from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message, Turn
@@ -77,6 +78,7 @@ class Chat:
         context: how many past turns a prompt shows.
         template_arguments: of the chat template, by name.
         response_prefix: text that ends every prompt and begins the response as it is read.
+        ends: ids that end a response beside the template's and the tokenizer's.
     """
 
     end_ids: frozenset[int]  # each of these ends a response
@@ -88,6 +90,7 @@ class Chat:
         *,
         template_arguments: Mapping[str, Any] | None = None,
         response_prefix: str = "",
+        ends: Collection[int] = (),
     ) -> None:
         self._context = context
         self.tokenizer = tokenizer
@@ -97,7 +100,7 @@ class Chat:
         self._opening_tokens = len(self._opening.encode())  # at most: a token is at least a byte
         self._end = self._find_end()
         eos = tokenizer.eos_token_id
-        self.end_ids = frozenset({self._end} if eos is None else {self._end, eos})
+        self.end_ids = frozenset({self._end, *([] if eos is None else [eos]), *ends})
         # caches of the instance, not of the class, so that they are freed with it
         self._layout = lru_cache(maxsize=_CACHED_LAYOUTS)(self._make_layout)
         cached, encode = lru_cache(maxsize=_CACHED_TEXTS), plain_encoder(tokenizer)
@@ -111,7 +114,8 @@ class Chat:
     def of(cls, spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, context: Context = Full()) -> "Chat":
         """The format of a policy's prompts and responses."""
         arguments, prefix = spec.template_arguments, spec.response_prefix
-        return cls(tokenizer, context, template_arguments=arguments, response_prefix=prefix)
+        ends = () if isinstance(spec.model, Scratch) else published_ends(spec.model)
+        return cls(tokenizer, context, template_arguments=arguments, response_prefix=prefix, ends=ends)
 
     @property
     def call_format(self) -> CallFormatName:

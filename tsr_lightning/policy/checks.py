@@ -11,16 +11,21 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.pytorch_utils import Conv1D
 
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.modeling import attention
 from tsr_lightning.modeling.kernels import Kernels
 from tsr_lightning.modeling.recurrence import LEAST_TRANSFORMERS, mixers
 from tsr_lightning.policy.model_files import config_file, load_config, location
-from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
+from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch, is_quantised
 
 # Types with recurrent layers whose state packed sequences cannot hand on: those of Mamba-1 take one up for a single
 # token alone (transformers 5.23). `probe.py` finds others after loading.
+_OTHERS = {  # types that cannot be trained here, and why
+    "doge": "it weighs keys in a mask that packed sequences do not have",
+    "phimoe": "its router draws at random in training, so that ratios of probabilities would be noise",
+}
 _RECURRENT = {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "xlstm", "zamba"}
 KNOWN = "docs/model_types.md has the types that work, such as qwen3_5_text, lfm2, granitemoehybrid and nemotron_h"
 _MAMBA = {"falcon_h1", "mamba2", "nemotron_h"}  # types in which peft refuses adapters of these layers
@@ -64,6 +69,10 @@ def check(spec: PolicySpec) -> None:
     require(is_known and is_decoder, "model.policy.model", spec.model, remedy)
     remedy = f"of type {config.model_type}, its layers carry a state that leaks between packed sequences; {KNOWN}"
     require(config.model_type not in _RECURRENT, "model.policy.model", spec.model, remedy)
+    remedy = f"of type {config.model_type}, {_OTHERS.get(config.model_type)}; {KNOWN}"
+    require(config.model_type not in _OTHERS, "model.policy.model", spec.model, remedy)
+    remedy = "its weights are quantised and cannot be trained, so give model.policy.adapter a LoRA, or other weights"
+    require(spec.adapter is not None or not is_quantised(spec), "model.policy.model", spec.model, remedy)
     layers = _layers(config)
     if mixers(layers[""]):
         _check_transformers(spec.model)
@@ -180,12 +189,13 @@ def _check_target_modules(targets: list[str] | str, layers: dict[str, nn.Module]
     refused = sorted(layers_without_adapter(model_type).intersection(targets))
     remedy = f"peft puts no adapter on {refused} of a {model_type} model, so leave it out"
     require(not refused, "model.policy.adapter.target_modules", targets, remedy)
+    adaptable = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear | nn.Embedding | Conv1D)}
+    linear = {name.rsplit(".", 1)[-1] for name, layer in adaptable.items() if not isinstance(layer, nn.Embedding)}
     for target in targets:
-        linear = {name.rsplit(".", 1)[-1] for name, layer in layers.items() if isinstance(layer, nn.Linear)}
         require(
-            any(name == target or name.endswith(f".{target}") for name in layers),
+            any(name == target or name.endswith(f".{target}") for name in adaptable),
             "model.policy.adapter.target_modules",
             targets,
-            f"{target} is not a layer of this {model_type} model, so choose from "
+            f"{target} is no layer of this {model_type} model that takes an adapter, so choose from "
             f'{", ".join(sorted(linear)) or "its layers"}, or use "all-linear"',
         )

@@ -43,7 +43,7 @@ tags:
 ```python
 from transformers import AutoTokenizer
 from {module} import {loader}
-{quantised}
+{before}
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 model = {loader}.from_pretrained("{name}"{load_arguments})
 chat = [{{"role": "user", "content": "..."}}]  # the task's instructions and observation, as in training
@@ -52,8 +52,7 @@ answer = model.generate(**inputs, do_sample=True, {sampling})
 print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 ```
 {further}"""
-_QUANTISED = """import torch
-from transformers import BitsAndBytesConfig
+_QUANTISED = """from transformers import BitsAndBytesConfig
 
 quantised = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -98,6 +97,7 @@ class Card:
         base: the model that training began with.
         form: of the weights.
         quantisation: of the base weights in training, with which an adapter's base is loaded.
+        dtype: of its weights that are not quantised.
         tasks: the environments with their arguments.
         training: what was chosen for it, by name.
         epochs: that the policy was trained for.
@@ -115,6 +115,7 @@ class Card:
     base: str
     form: Form
     quantisation: NF4 | None
+    dtype: str
     tasks: tuple[str, ...]
     training: tuple[tuple[str, str], ...]
     epochs: int
@@ -147,12 +148,18 @@ class Card:
             says=f"A policy that plays {games}, trained with TSR Lightning {self.version}.",
             rows=_table(rows),
             figures=self._figures(),
-            quantised=self._quantised(),
-            load_arguments=", quantization_config=quantised, dtype=torch.float32" if self._quantised() else "",
+            before="import torch\n" * (self.form == "adapter") + self._quantised(),
+            load_arguments=self._load_arguments(),
             inputs=self._inputs(),
             sampling=self._sampling(),
             further="" if self.form == "adapter" else _FURTHER,
         )
+
+    def _load_arguments(self) -> str:
+        """For an adapter, whose base has a precision of its own."""
+        if self.form != "adapter":
+            return ""
+        return f", dtype=torch.{self.dtype}" + (", quantization_config=quantised" if self.quantisation else "")
 
     def _quantised(self) -> str:
         if self.quantisation is None or self.form != "adapter":  # merged weights are dequantised

@@ -1,5 +1,6 @@
 """Where a model's files are: in this package, in a folder, in the hub's local cache, or on the Hugging Face hub."""
 
+import json
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -43,7 +44,7 @@ def config_file(model: str) -> Path:
     local = local_config_file(model)
     if local is not None:
         return local
-    found = _download_config(model)
+    found = _download(model, "config.json")
     remedy = (
         "neither a folder here nor a model in the cache or on the Hugging Face hub, so check the spelling, download it "
         "first, or use embedded/sokoban"
@@ -61,6 +62,20 @@ def local_config_file(model: str) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
+def published_ends(model: str) -> frozenset[int]:
+    """The ids that end a response by a named model's generation_config.json; none where it has no such file."""
+    name, folder = "generation_config.json", Path(location(model))
+    cached = try_to_load_from_cache(model, name) if not folder.is_dir() and _may_be_on_the_hub(model) else None
+    path = folder / name if folder.is_dir() else Path(cached or _download(model, name) or name)
+    if not path.is_file():
+        return frozenset()
+    try:
+        ends = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{_KEY} is {model!r}: its {name} is damaged, so write or copy it anew") from error
+    return frozenset() if ends is None else frozenset(ends if isinstance(ends, list) else [ends])
+
+
 def was_trained_here(model: str) -> bool:
     """True if a named model is an embedded policy, or a folder that `tsr export` has written."""
     card = Path(location(model)) / "README.md"
@@ -76,9 +91,9 @@ def _may_be_on_the_hub(model: str) -> bool:
     return True
 
 
-def _download_config(model: str) -> str | None:
+def _download(model: str, name: str) -> str | None:
     try:
-        return cached_file(model, "config.json") if _may_be_on_the_hub(model) and _hub_is_reachable() else None
+        return cached_file(model, name) if _may_be_on_the_hub(model) and _hub_is_reachable() else None
     except (OSError, ValueError):
         return None
 

@@ -55,9 +55,35 @@ def check_packing(policy: Policy, device: torch.device) -> None:
         )
 
 
+@torch.no_grad()
+def check_repeats(policy: Policy, device: torch.device) -> None:
+    """Compares two passes in training mode, where some layers draw at random, such as routers of experts with noise.
+
+    Args:
+        policy: whole, on its device, in training mode.
+        device: of the policy.
+
+    Raises:
+        ConfigError: they differ, though the adapter has no dropout.
+    """
+    if policy.spec.adapter is not None and policy.spec.adapter.dropout:
+        return
+    drawn = [_drawn(policy, _LENGTHS[0], 0)]
+    first, second = (_logprobs(policy, drawn, device) for _ in range(2))
+    if not torch.equal(first, second):
+        difference = float((first - second).abs().max())
+        kind = policy.causal_lm.config.model_type
+        raise ConfigError(
+            f"model.policy.model is {policy.spec.model!r}: a model of type {kind} draws at random in training, so that "
+            f"two passes differ (by up to {difference:.2g} nats), and ratios of probabilities would be noise: set what "
+            f"draws to 0 in its config.json, such as router_jitter_noise, or use another; {KNOWN}"
+        )
+
+
 def _difference(policy: Policy, device: torch.device) -> float:
     difference = _through_the_pack(policy, device)
-    if policy.spec.dtype == "float32" and policy.spec.quantisation is None:
+    is_quantised = "quantization_config" in policy.causal_lm.config.to_dict()  # by the spec, or as its files are
+    if policy.spec.dtype == "float32" and not is_quantised:
         difference = max(difference, _from_each_alone(policy, device))
     return difference
 

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from tsr_lightning.policy.exact_length import exact_length
 from tsr_lightning.policy.model_files import config_file, load_config
 
 _UNLIMITED = 2**31 - 1  # for positions without a table, such as ALiBi's
@@ -91,14 +92,24 @@ class PolicySpec:
     template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
+def is_quantised(spec: PolicySpec) -> bool:
+    """Whether the base weights are in fewer bits: by the spec, or as the model's files have them."""
+    if isinstance(spec.model, Scratch):
+        return False
+    return spec.quantisation is not None or "quantization_config" in load_config(spec.model).to_dict()
+
+
 def context_length(spec: PolicySpec) -> int:
-    """The most tokens of the model's context."""
+    """The most tokens of the model's context, as far as its passes are exact here."""
     if isinstance(spec.model, Scratch):
         return spec.model.max_position_embeddings
+    config = load_config(spec.model).get_text_config()
+    exact = exact_length(config)
     try:
-        return int(load_config(spec.model).get_text_config().max_position_embeddings)
+        positions = int(config.max_position_embeddings)
     except AttributeError:
-        return _UNLIMITED
+        positions = _UNLIMITED
+    return positions if exact is None else min(positions, exact.tokens)
 
 
 def model_identity(spec: PolicySpec) -> dict[str, str | int | float]:

@@ -19,7 +19,8 @@ from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.policy.plain import spelled_control
 from tsr_lightning.tool_calls import CALL_FORMATS, CallFormatName
 
-# For a tokenizer without a template: "User:", "Assistant:", and the end token after each response.
+# For a tokenizer without a template: "User:", "Assistant:", and the end token after each response. It begins with the
+# token that the tokenizer itself begins a text with, if any.
 DEFAULT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'system' %}{{ message['content'] + '\n\n' }}"
@@ -28,6 +29,7 @@ DEFAULT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}"
 )
+_BEGINNING = "{{ bos_token }}"
 _TODAY = datetime(2024, 7, 26)  # Llama's and SmolLM3's templates print the date: no prompt may depend on the run's day
 _STRFTIME = re.compile(r"""strftime_now\(\s*(?P<quote>["'])(?P<format>.*?)(?P=quote)\s*\)""")
 _PLACEHOLDER = re.compile("\ue000(\\d+)\ue001")
@@ -43,6 +45,11 @@ _PROBED_TOOL = {
 _PROBED_CALL = {"name": _PROBE, "arguments": {"x": "y"}}
 _WRITINGS: tuple[Callable[[str], str], ...] = (str, str.strip, lambda text: json.dumps(text, ensure_ascii=False)[1:-1])
 _SET_HERE = {"messages", "date_string", *signature(PreTrainedTokenizerFast.apply_chat_template).parameters}
+
+
+def _default(tokenizer: PreTrainedTokenizerFast) -> str:
+    begins = tokenizer.bos_token_id is not None and tokenizer.encode("x")[:1] == [tokenizer.bos_token_id]
+    return f"{_BEGINNING if begins else ''}{DEFAULT_TEMPLATE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._arguments = dict(arguments or {})
         self._prefix = ""
-        own = tokenizer.get_chat_template() if tokenizer.chat_template else DEFAULT_TEMPLATE
+        own = tokenizer.get_chat_template() if tokenizer.chat_template else _default(tokenizer)
         self.text = _STRFTIME.sub(lambda match: repr(_TODAY.strftime(match["format"])), own)
         self._check_arguments()
         # of a text, what may not reach the template: control tokens, and what placeholders are made of

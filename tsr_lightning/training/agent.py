@@ -20,7 +20,7 @@ from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.errors import RunError
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.probe import check_packing
+from tsr_lightning.policy.probe import check_packing, check_repeats
 from tsr_lightning.policy.sharding import Weights, weights_of, whole
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.vocabulary import load_tokenizer
@@ -107,6 +107,7 @@ class Agent(LightningModule):
             )
             check_packing(self._policy, self.trainer.strategy.root_device)
             self._policy.train()  # a loaded model is in evaluation mode, which Lightning does not change
+            check_repeats(self._policy, self.trainer.strategy.root_device)
             self._weights = weights_of(self._policy, compat.sharding_mesh(self))
             compat.leave_buffers_alone(self)
 
@@ -322,6 +323,8 @@ class Agent(LightningModule):
         checkpoint["rng_states"] = [asdict(each) for each in ProcessGroup.of(self.trainer).gather([own])]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if compat.is_fitting(self.trainer):
+            compat.begin_epoch_anew(checkpoint)
         check_identity(checkpoint, self.spec)
         check_vocabulary(checkpoint, self.spec, self.tokenizer)
         if "optimizer_settings" in checkpoint:  # which earlier versions did not keep

@@ -57,6 +57,7 @@ def card(
         base=spec.model if isinstance(spec.model, str) else repr(spec.model),
         form=exported.form,
         quantisation=spec.quantisation,
+        dtype=spec.dtype,
         tasks=tuple(map(str, data.mixture)),
         training=tuple((key, str(value)) for key, value in training.items() if value is not None),
         epochs=position.epochs,

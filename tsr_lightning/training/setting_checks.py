@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.engines.base import EngineSpec, Sampling
 from tsr_lightning.envs.checker.merging import check_merging
-from tsr_lightning.errors import require
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
 from tsr_lightning.policy.chat import Context
@@ -115,6 +115,15 @@ def check_trainer(trainer: Trainer) -> None:
     share = limits.limit_train_batches
     is_whole = share == 0 or (isinstance(share, float) and share == 1)
     require(is_whole, "trainer.limit_train_batches", share, remedy)
+    remedy = "it would evaluate within an epoch; leave it out, and give trainer.check_val_every_n_epoch"
+    interval = limits.val_check_interval
+    is_whole = isinstance(interval, float) and interval == 1
+    require(is_whole, "trainer.val_check_interval", interval, remedy)
+    if compat.ends_within_epochs(trainer):
+        raise ConfigError(
+            "trainer.max_time, or a Timer among trainer.callbacks, would end an epoch within an optimizer step: give "
+            "lightning.pytorch.callbacks.Timer with interval: epoch, which ends the run after an epoch"
+        )
 
 
 _CONVERTING = {"bf16-true", "16-true", "transformer-engine", "transformer-engine-float16"}
@@ -127,9 +136,11 @@ def check_precision(trainer: Trainer) -> None:
         "a learning rate of 1e-6), so give bf16-mixed for speed, or 32-true"
     )
     require(trainer.precision not in _CONVERTING, "trainer.precision", trainer.precision, remedy)
+    remedy = "nothing here needs it, and Lightning cannot convert what is trained on; give 32-true"
+    require(trainer.precision != "64-true", "trainer.precision", trainer.precision, remedy)
 
 
-_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # which set nothing for the whole process
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")  # which set nothing for the whole process
 
 
 def check_staleness(staleness: int, updates: Updates, world_size: int, precision: str) -> None:

@@ -18,8 +18,10 @@ from tsr_lightning.training.lightning_compat.trainers import Position as Positio
 from tsr_lightning.training.lightning_compat.trainers import Signals as Signals
 from tsr_lightning.training.lightning_compat.trainers import attach as attach
 from tsr_lightning.training.lightning_compat.trainers import batch_limits as batch_limits
+from tsr_lightning.training.lightning_compat.trainers import begin_epoch_anew as begin_epoch_anew
 from tsr_lightning.training.lightning_compat.trainers import callbacks as callbacks
 from tsr_lightning.training.lightning_compat.trainers import datamodule as datamodule
+from tsr_lightning.training.lightning_compat.trainers import ends_within_epochs as ends_within_epochs
 from tsr_lightning.training.lightning_compat.trainers import epoch_limit as epoch_limit
 from tsr_lightning.training.lightning_compat.trainers import epochs_at_rollout as epochs_at_rollout
 from tsr_lightning.training.lightning_compat.trainers import is_fitting as is_fitting

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+from lightning.pytorch.callbacks.timer import Interval
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.connectors.signal_connector import _HandlersCompose, _SignalConnector
 from lightning.pytorch.trainer.states import TrainerFn
@@ -101,11 +102,18 @@ class BatchLimits(NamedTuple):
     fast_dev_run: bool | int
     overfit_batches: int | float
     limit_train_batches: int | float  # a share as a float, a number of micro-batches as an int
+    val_check_interval: int | float  # the same
 
 
 def batch_limits(trainer: Trainer) -> BatchLimits:
     """Its limits, which Lightning sets in its constructor and does not declare."""
     return BatchLimits(**{name: vars(trainer)[name] for name in BatchLimits._fields})
+
+
+def ends_within_epochs(trainer: Trainer) -> bool:
+    """Whether a Timer ends the run after a micro-batch, as that of `max_time` does."""
+    timers = [each for each in callbacks(trainer) if isinstance(each, Timer)]
+    return any(timer._interval == Interval.step for timer in timers)
 
 
 def skips_overflows(trainer: Trainer) -> bool:
@@ -184,6 +192,15 @@ class Position:
         has_batch = loop["epoch_loop.batch_progress"]["current"]["ready"] > 0
         epochs = loop["epoch_progress"]["current"]["ready" if has_batch else "processed"]
         return cls(epochs=epochs, updates=checkpoint["global_step"])
+
+
+def begin_epoch_anew(checkpoint: dict[str, Any]) -> None:
+    """Sets a checkpoint that was written within an epoch, as on SIGUSR1, back to the epoch's beginning: its rollout is
+    made anew, and Lightning would count micro-batches from where the other one was."""
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    if progress["current"]["ready"] and not progress["is_last_batch"]:
+        progress["current"] = dict.fromkeys(progress["current"], 0)
+        progress["total"] = dict.fromkeys(progress["total"], progress["total"]["ready"])  # none is half done
 
 
 def epochs_at_rollout(trainer: Trainer) -> int:
