@@ -1,6 +1,7 @@
 """Where a model's files are: in this package, in a folder, in the hub's local cache, or on the Hugging Face hub."""
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -65,9 +66,8 @@ def local_config_file(model: str) -> Path | None:
 def published_ends(model: str) -> frozenset[int]:
     """The ids that end a response by a named model's generation_config.json; none where it has no such file."""
     name, folder = "generation_config.json", Path(location(model))
-    cached = try_to_load_from_cache(model, name) if not folder.is_dir() and _may_be_on_the_hub(model) else None
-    path = folder / name if folder.is_dir() else Path(cached or _download(model, name) or name)
-    if not path.is_file():
+    path = folder / name if folder.is_dir() else _of_hub(model, name)
+    if path is None or not path.is_file():
         return frozenset()
     try:
         ends = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
@@ -89,6 +89,14 @@ def _may_be_on_the_hub(model: str) -> bool:
     except HFValidationError:
         return False
     return True
+
+
+@lru_cache
+def _of_hub(model: str, name: str) -> Path | None:
+    """A file of a model on the hub, in its cache or downloaded; None where there is none. Asked for once a process."""
+    cached = try_to_load_from_cache(model, name) if _may_be_on_the_hub(model) else None
+    found = _download(model, name) if cached is None else cached
+    return Path(found) if isinstance(found, str) else None  # the cache may know that there is none
 
 
 def _download(model: str, name: str) -> str | None:
