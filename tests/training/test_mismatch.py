@@ -207,7 +207,7 @@ def test_under_auto_the_sample_decides(gap: float, computed: int) -> None:
 
 
 def test_auto_computes_where_log_probabilities_cannot_be_reused() -> None:
-    float32, needs = PolicySpec("a"), GRPO().needs
+    float32, needs = PolicySpec("embedded/sokoban"), GRPO().needs
     assert reuse_obstacle(needs, AUTO, float32, "32-true", 0) is None
     for obstacle, word in (
         ((PPO().needs, AUTO, float32, "32-true", 0), "values"),
@@ -271,7 +271,7 @@ def test_credit_comes_first_where_it_reads_no_estimates(objective: PolicyGradien
 
 
 def test_the_automatic_tolerance_is_that_of_the_precision() -> None:
-    exact, bf16 = PolicySpec("a"), PolicySpec("a", dtype="bfloat16")
+    exact, bf16 = PolicySpec("embedded/sokoban"), PolicySpec("a", dtype="bfloat16")
     assert tolerance_of(Updates(), exact, "32-true", 1.0, of_others=False) == TOLERANCE
     assert tolerance_of(Updates(), replace(exact, adapter=LoRA()), "32-true", 1.0, of_others=False) == TOLERANCE
     for spec, precision in ((exact, "bf16-mixed"), (bf16, "32-true"), (replace(exact, quantisation=NF4()), "32-true")):
@@ -314,7 +314,7 @@ def figures(deviation: float, largest: float, kl: float, ess: float) -> dict[str
     return {f"rollout/mismatch/{name}": each for name, each in zip(names, (deviation, largest, kl, ess), strict=True)}
 
 
-BF16 = PolicySpec("a", dtype="bfloat16", adapter=LoRA())
+BF16 = PolicySpec("embedded/sokoban", dtype="bfloat16", adapter=LoRA())
 
 
 @pytest.mark.parametrize(
