@@ -391,3 +391,16 @@ def test_the_panels_of_published_games_are_theirs(tmp_path: Path, split: str, ga
     other_path = tmp_path / "."  # folders are read once in a process
     with pytest.raises(ConfigError, match="so they are not the panel's; get those"):
         ALFWorldEnv(games=f"{other_path}/", panel=f"alfworld-{split}-{games}")
+
+
+@pytest.mark.parametrize("said", ["{}", "{}.", "**{}**", "Action: {}"])
+def test_a_lenient_reader_takes_a_command_in_any_case(said: str):
+    """The original's commands are in lower case, and sentences begin with a capital."""
+    env = make_env("tsr/ALFWorld-v0", prompt_style="instruct")
+    env.reset(seed=0)
+    command = next(one for one in env.unwrapped.legal_actions() if one.startswith("go to"))
+    assert env.step(said.format(command.capitalize()))[-1]["action_is_valid"]
+    strict = make_env("tsr/ALFWorld-v0", prompt_style="game")
+    strict.reset(seed=0)
+    assert not strict.step(command.capitalize())[-1]["action_is_valid"]
+    assert strict.step(command)[-1]["action_is_valid"]

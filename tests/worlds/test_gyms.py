@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import ROOT, tsr
+from commands import ROOT, python_output, tsr
 
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.make import make_env
@@ -45,6 +45,42 @@ def test_a_game_can_be_branched(game: str):
     before = random.getstate()
     check_branchable(lambda: make_env(ARENA, game=game, max_turns=8), seeds=range(2), turns=8, responses=MOVES)
     assert random.getstate() == before
+
+
+ODD = ["2 x 3", "2, 3, 7", "×", "", "1e999", "9" * 5000, "[" * 500, "{'a': 1}", "\x00", "½", "None"]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_any_answer_has_a_score(dataset: str):
+    """Some data sets raise for one that is not of their own form."""
+    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+    env = make_env(REASONING, dataset=dataset, size=5)
+    for answer in ODD:
+        env.reset(seed=0)
+        assert env.step(f"<answer>{answer}</answer>")[1] < 1.0
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_any_move_is_played_or_refused(game: str):
+    pytest.importorskip("textarena", reason="textarena is not installed")
+    env = make_env(ARENA, game=game, max_turns=8)
+    for move in ODD:
+        env.reset(seed=0)
+        before = env.state_key()
+        *_, info = env.step(f"[{move}]")
+        assert info["action_is_valid"] or env.state_key() == before
+
+
+def test_a_state_has_one_key_in_every_process():
+    """Games keep sets, whose order changes with the process."""
+    pytest.importorskip("textarena", reason="textarena is not installed")
+    code = (
+        "from tsr_lightning.envs.make import make_env\n"
+        f"env = make_env({ARENA!r}, game='Cryptarithm-v0-raw')\n"
+        "env.reset(seed=3)\nprint(env.state_key()[0])"
+    )
+    keys = {python_output(code, hash_seed=seed).splitlines()[-1] for seed in ("1", "2")}
+    assert len(keys) == 1
 
 
 def test_an_unknown_name_is_refused():

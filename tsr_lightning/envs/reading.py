@@ -1,6 +1,7 @@
 r"""Readers: how a response is read as actions, a command of a text game, or any other answer.
 
-`STRICT` is RAGEN's rule, which the paper's numbers need: tags around the answer, and nothing but actions between them.
+`STRICT` is RAGEN's rule, which the paper's numbers need: tags around the answer, and nothing but actions between them
+(docs/paper.md has where it departs from RAGEN).
 `LENIENT` takes what instruction-tuned models say where it names one answer. Its grammar, each step linear in length:
 
     response = ["<think>" … "</think>"] … place
