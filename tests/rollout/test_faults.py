@@ -171,6 +171,7 @@ def test_a_training_instance_that_cannot_be_reset_leaves_its_place_out() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_policy_learns_although_its_environment_raises_hangs_and_dies(fit, tmp_path: Path) -> None:
     """As without: from 0.25 to some 0.98. What the environment noted of its failures is what the run counted.
 
