@@ -156,6 +156,12 @@ def test_the_tokenizer_of_another_model_is_refused_before_the_model_loads(folder
         ConfigError, match=f"its tokenizer has {len(other)} entries and its embedding {len(own)}, so put"
     ):
         check_tokenizer(PolicySpec(str(folder)), other)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 11 * len(own)}))
+    with pytest.raises(
+        ConfigError, match=f"its tokenizer has {len(own)} entries of its embedding's {11 * len(own)}, so"
+    ):
+        check_tokenizer(PolicySpec(str(folder)), own)
 
 
 @pytest.mark.parametrize("name", ["./typo", "../typo", "~/typo", "-typo", "a/b/c", "typo.", "a--b"])

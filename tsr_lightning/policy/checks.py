@@ -31,6 +31,7 @@ KNOWN = "docs/model_types.md has the types that work, such as qwen3_5_text, lfm2
 _MAMBA = {"falcon_h1", "mamba2", "nemotron_h"}  # types in which peft refuses adapters of these layers
 _WITHOUT_ADAPTER = frozenset({"conv1d", "out_proj"})
 _LONGEST_PREFIX = 48
+_FEWEST_ENTRIES = 0.1  # of a tokenizer, as a share of the rows of an embedding
 _WEIGHTS = "model.safetensors"
 _SHARDS = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -92,10 +93,16 @@ def _check_transformers(model: str) -> None:
 
 
 def check_tokenizer(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuses another model's tokenizer by the number of rows that config.json gives the embedding."""
-    if not isinstance(spec.model, Scratch):
-        rows = load_config(spec.model).get_text_config().to_dict().get("vocab_size")
-        check_vocabulary(spec, tokenizer, len(tokenizer) if rows is None else rows)
+    """Refuses another model's tokenizer by the number of rows that config.json gives the embedding: too few, or ten times
+    as many as it has entries, where an embedding is a few per cent larger than its vocabulary at most."""
+    if isinstance(spec.model, Scratch):
+        return
+    rows = load_config(spec.model).get_text_config().to_dict().get("vocab_size", len(tokenizer))
+    check_vocabulary(spec, tokenizer, rows)
+    remedy = (
+        f"its tokenizer has {len(tokenizer)} entries of its embedding's {rows}, so put the model's own into its folder"
+    )
+    require(len(tokenizer) >= _FEWEST_ENTRIES * rows, "model.policy.model", spec.model, remedy)
 
 
 def check_vocabulary(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, rows: int) -> None:
