@@ -93,8 +93,8 @@ def _check_transformers(model: str) -> None:
 
 
 def check_tokenizer(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuses another model's tokenizer by the number of rows that config.json gives the embedding: too few, or ten times
-    as many as it has entries, where an embedding is a few per cent larger than its vocabulary at most."""
+    """Refuses another model's tokenizer by the rows that config.json gives the embedding: too few, or ten times as many
+    as it has entries, where an embedding is a few per cent larger than its vocabulary at most."""
     if isinstance(spec.model, Scratch):
         return
     rows = load_config(spec.model).get_text_config().to_dict().get("vocab_size", len(tokenizer))
