@@ -19,7 +19,7 @@ from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import Objective
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.rollout.instances import HeldOut
-from tsr_lightning.search.plan import Mixed, PlanEntry
+from tsr_lightning.search.plan import Mixed, PlanEntry, Uniform
 from tsr_lightning.search.strategies import Beam, Sample
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
@@ -35,6 +35,21 @@ QUIET: dict[str, Any] = {  # of a Trainer on the CPU that writes and shows nothi
     "enable_progress_bar": False,
     "enable_model_summary": False,
 }
+
+
+def parity_data(updates: Updates) -> RolloutDataModule:
+    """Eight instances of four samples an epoch, and no evaluation."""
+    return RolloutDataModule(
+        "parity:Parity-v0",
+        plan=Uniform(Sample(), 4),
+        instances=8,
+        held_out=HeldOut(instances=2),
+        evaluations=[],
+        sampling=Sampling(max_response_tokens=2),
+        updates=updates,
+    )
+
+
 PLAN = Mixed([PlanEntry(Sample(), 3), PlanEntry(Beam(width=2, candidates=2), 1)])
 ONE, SEVERAL = 100_000, 60  # tokens of a micro-batch
 # By group, member and turn; the returns of the second group are equal.

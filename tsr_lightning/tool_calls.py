@@ -60,6 +60,11 @@ def calls_in(response: str, name: CallFormatName, tools: Collection[str] = ()) -
     return CALL_FORMATS[name].read(response[reasoning.end() :] if reasoning else response, tools)
 
 
+def offer_text(schemas: Sequence[Any], name: CallFormatName) -> str:
+    """The content of a `tools` message: the schemas and the format of calls, as JSON."""
+    return _dumped({"call_format": name, "tools": schemas})
+
+
 def explained(schemas: Sequence[Any], name: CallFormatName) -> str:
     """A part of the system message that offers tools, where the chat template does not."""
     listed = "\n".join(_dumped(schema) for schema in schemas)
@@ -115,7 +120,7 @@ def _unwrapped(value: str) -> str:
 
 
 def _read_fenced(text: str, tools: Collection[str]) -> list[Call]:
-    """The block that is named after a tool; beside it others are text. Where none is, any block is a call."""
+    """Blocks named after a tool are calls. Without any, every block is one."""
     found = list(_blocks(text))
     blocks = [block for block in found if block[0] in tools] or found
     if len(blocks) > 1:

@@ -109,7 +109,7 @@ def test_a_class_that_is_none_is_refused(given: str):
 
 
 def test_threads_draw_from_the_shared_generators_one_after_the_other():
-    """With `data.env_workers` several threads step environments that use `random`."""
+    """Environments that use `random` step in several threads under `data.env_workers`."""
 
     def drawn(seed: int) -> list[float]:
         numbers = []

@@ -164,7 +164,7 @@ def test_among_equal_scores_the_higher_return_wins_then_the_keyed_draw() -> None
 
 
 def test_a_success_ranks_before_a_higher_score() -> None:
-    """Such as that of a critic which overestimates."""
+    """A critic may overestimate a prefix."""
     success, praised = node(1.0, total=1.0, place=1), node(1.5, total=0.5, place=2)
     success.snapshot = replace(success.snapshot, ended=Ended.SUCCEEDED)
     assert best(2, [praised, success]) == [success, praised]

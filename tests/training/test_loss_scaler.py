@@ -6,17 +6,12 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
-from optimizer_steps import QUIET, SIZES
+from optimizer_steps import QUIET, SIZES, parity_data
 
 from tsr_lightning.batching.schedule import Updates
-from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.policy.spec import PolicySpec
-from tsr_lightning.rollout.instances import HeldOut
-from tsr_lightning.search import Sample
-from tsr_lightning.search.plan import Uniform
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.datamodule import RolloutDataModule
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, with a new torch
@@ -38,15 +33,7 @@ def test_an_overflow_ends_no_run() -> None:
     norms, scaler = Norms(), torch.amp.GradScaler("cpu", init_scale=2.0**40)
     plugins = [MixedPrecision("16-mixed", "cpu", scaler)]
     trainer = Trainer(max_epochs=2, limit_val_batches=0, plugins=plugins, callbacks=[norms], **QUIET)
-    data = RolloutDataModule(
-        "parity:Parity-v0",
-        plan=Uniform(Sample(), 4),
-        instances=8,
-        held_out=HeldOut(instances=2),
-        evaluations=[],
-        sampling=Sampling(max_response_tokens=2),
-        updates=Updates(min_trajectories=1, epochs=20, minibatches=2, mismatch_tolerance=None),
-    )
+    data = parity_data(Updates(min_trajectories=1, epochs=20, minibatches=2, mismatch_tolerance=None))
     trainer.fit(Agent(PolicySpec(SIZES), GRPO()), data)
     assert not math.isfinite(norms.norms[0])
     assert math.isfinite(norms.norms[-1])

@@ -8,17 +8,12 @@ import pytest
 import torch
 from commands import QUICK, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
-from optimizer_steps import QUIET, SIZES
+from optimizer_steps import QUIET, SIZES, parity_data
 
 from tsr_lightning.batching.schedule import Updates
-from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import GRPO
 from tsr_lightning.policy.spec import PolicySpec
-from tsr_lightning.rollout.instances import HeldOut
-from tsr_lightning.search.plan import Uniform
-from tsr_lightning.search.strategies import Sample
 from tsr_lightning.training.agent import Agent
-from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.lightning_compat import Position
 from tsr_lightning.trajectory import Group
 
@@ -75,15 +70,7 @@ def test_an_epoch_that_was_saved_within_is_trained_from_its_beginning(empty_fold
     """As SLURM's signal does; Lightning would go on counting micro-batches of an epoch whose rollout is another."""
 
     def fit(callback: Midway, **given: Any) -> None:
-        data = RolloutDataModule(
-            "parity:Parity-v0",
-            plan=Uniform(Sample(), 4),
-            instances=8,
-            held_out=HeldOut(instances=2),
-            evaluations=[],
-            sampling=Sampling(max_response_tokens=2),
-            updates=Updates(minibatches=2, min_trajectories=1, micro_batch_tokens=64),
-        )
+        data = parity_data(Updates(minibatches=2, min_trajectories=1, micro_batch_tokens=64))
         trainer = Trainer(max_epochs=2, callbacks=[callback], **QUIET)
         trainer.fit(Agent(PolicySpec(SIZES), GRPO()), datamodule=data, **given)
 

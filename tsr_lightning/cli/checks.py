@@ -31,6 +31,7 @@ from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.checkpoint_identity import check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.mismatch import check_updates
+from tsr_lightning.training.number_checks import check_numbers
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.training.setting_checks import (
     check_environments,
@@ -53,7 +54,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
         remedy = f"data.engine {type(data.engine).__name__} takes weights of 16 or 32 bits; use null, or Transformers"
         quantised = agent.spec.quantisation is not None
         require(data.engine.takes_quantised or not quantised, "model.policy.quantisation", "NF4", remedy)
-    data.check_numbers()
+    check_numbers(data)
     _check_strategies(agent, data)
     if subcommand not in ("rollout", "play"):  # which train nothing
         _check_plan(agent, data)
@@ -119,7 +120,8 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
     if limit > model_limit:
         raise ConfigError(
             f"data.context_tokens is {limit}, but the model {agent.spec.model} sees at most {model_limit} tokens"
-            f"{_why(agent.spec.model)}: set it to {model_limit} or less, or to null for the model's own limit"
+            f"{_why(agent.spec.model, model_limit)}: set it to {model_limit} or less, or to null for the model's own "
+            "limit"
         )
     if data.sampling.max_response_tokens >= limit:
         raise ConfigError(
@@ -157,10 +159,10 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
         data.demonstrations.check(chat, limit)
 
 
-def _why(model: str | Scratch) -> str:
-    """The reason of a limit that is below the model's own."""
+def _why(model: str | Scratch, limit: int) -> str:
+    """The reason of a limit that is not that of the model's positions."""
     exact = None if isinstance(model, Scratch) else exact_length(load_config(model).get_text_config())
-    return "" if exact is None else f" here ({exact.reason})"
+    return f" here ({exact.reason})" if exact is not None and exact.tokens == limit else ""
 
 
 def _tell_of_another_task(model: str | Scratch, data: RolloutDataModule) -> None:

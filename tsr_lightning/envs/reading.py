@@ -160,7 +160,7 @@ class Lenient(Reader):
         if boxed := _BOXED.findall(text):
             return str(boxed[-1])
         labels = list(_LABEL.finditer(_CALL.sub(lambda call: "-" * len(call[0]), text)))
-        return (labels and _labelled(text, labels)) or text
+        return _labelled(text, labels) or text
 
     def actions(self, answer: str, known: Sequence[str], limit: int) -> Answer:
         spelt = {action.lower(): action for action in known}
@@ -204,7 +204,9 @@ class Lenient(Reader):
 
 
 def _labelled(text: str, labels: Sequence[re.Match[str]]) -> str:
-    """The line behind the last label, after those behind the same label in the lines just before it."""
+    """The line behind the last label, after those behind the same label in the lines just before it; "" without one."""
+    if not labels:
+        return ""
     said = [text[labels[-1].end() :].strip().partition("\n")[0].strip()]
     for earlier, later in zip(labels[-2::-1], labels[:0:-1], strict=True):
         line, _, before = text[earlier.end() : later.start()].partition("\n")

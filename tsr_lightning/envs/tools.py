@@ -13,7 +13,7 @@ from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict  # pydantic's own, which Python 3.11 lacks
 
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.tool_calls import ONLY, Call, CallFormatName
+from tsr_lightning.tool_calls import ONLY, Call, CallFormatName, offer_text
 from tsr_lightning.trajectory import Message
 
 
@@ -83,7 +83,7 @@ class Offer(NamedTuple):
     def message(self) -> Message:
         """The same for the policy's chat template."""
         schemas = [tool.schema() for tool in self.tools]
-        return Message("tools", json.dumps({"call_format": self.call_format, "tools": schemas}, ensure_ascii=False))
+        return Message("tools", offer_text(schemas, self.call_format))
 
 
 @runtime_checkable

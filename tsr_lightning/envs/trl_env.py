@@ -134,7 +134,7 @@ class TRLEnv(ToolEnv[Held]):
         return finite("the reward", value)
 
     def _columns(self, row: int) -> dict[str, list[Any]]:
-        """Of a row, as a reward function takes them."""
+        """The columns of a row, each a list of one."""
         return {key: [value] for key, value in self._rows[row].items()}
 
     def _check_reward(self, name: str, reward: Callable[..., list[float]]) -> None:

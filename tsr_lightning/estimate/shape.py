@@ -22,7 +22,7 @@ from tsr_lightning.estimate.layers import (
     shared_mlp,
     short_convolution,
 )
-from tsr_lightning.modeling.packed_forward import DYNAMIC_ROPES
+from tsr_lightning.modeling.ropes import DYNAMIC_ROPES
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from transformers.models.seed_oss.modeling_seed_oss import SeedOssDecoderLayer
 from tsr_lightning.modeling.attention import OutputPositions, PackedAttention, ScoreParams, packed_inputs
 from tsr_lightning.modeling.kernels import Kernels, Operators
 from tsr_lightning.modeling.recurrence import Recurrence
+from tsr_lightning.modeling.ropes import DYNAMIC_ROPES
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,6 @@ class Architecture:
     window: Callable[[Any], int | None]  # sliding window of an attention module
     has_head_norms: bool = False  # of queries and keys, before the rotary embedding
 
-
-DYNAMIC_ROPES = ("dynamic", "longrope")  # transformers' names of those that read the longest position
 
 LAYER_METHOD = "packed_layer"  # what packed passes call of a layer, in place of `forward`
 

@@ -98,18 +98,14 @@ def check_tokenizer(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> Non
     if isinstance(spec.model, Scratch):
         return
     rows = load_config(spec.model).get_text_config().to_dict().get("vocab_size", len(tokenizer))
-    check_vocabulary(spec, tokenizer, rows)
-    remedy = (
-        f"its tokenizer has {len(tokenizer)} entries of its embedding's {rows}, so put the model's own into its folder"
-    )
-    require(len(tokenizer) >= _FEWEST_ENTRIES * rows, "model.policy.model", spec.model, remedy)
+    check_vocabulary(spec, tokenizer, rows, least=_FEWEST_ENTRIES)
 
 
-def check_vocabulary(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, rows: int) -> None:
-    """Refuses a tokenizer whose ids the embedding has no row for."""
+def check_vocabulary(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast, rows: int, least: float = 0) -> None:
+    """Refuses a tokenizer whose ids the embedding has no row for, or with less than a share of its rows."""
     sizes = f"its tokenizer has {len(tokenizer)} entries and its embedding {rows}"
     remedy = f"{sizes}, so put the model's own tokenizer into its folder"
-    require(len(tokenizer) <= rows, "model.policy.model", spec.model, remedy)
+    require(least * rows <= len(tokenizer) <= rows, "model.policy.model", spec.model, remedy)
 
 
 def _check_sizes(sizes: Scratch) -> None:

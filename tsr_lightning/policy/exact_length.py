@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from transformers import PretrainedConfig
 
+from tsr_lightning.modeling.ropes import DYNAMIC_ROPES
+
 # Types that attend to the `index_topk` keys that an indexer chooses, by the mask alone, which packed passes do not see
 _INDEXED = frozenset({"axk2", "deepseek_v32", "dots3_note_text", "glm_moe_dsa"})
 _WINDOW_IN_MASK = frozenset({"qwen2_moe"})  # and those that have a sliding window in it alone
-# Rotary embeddings that change for all tokens of a pass once one lies behind `original_max_position_embeddings`
-_CHANGING_ROPES = frozenset({"dynamic", "longrope"})
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def exact_length(config: PretrainedConfig) -> ExactLength | None:
         return ExactLength(int(window), "behind these it attends to a sliding window, which this type does not say")
     rope = values.get("rope_parameters") or {}
     original = rope.get("original_max_position_embeddings") or values.get("original_max_position_embeddings")
-    if rope.get("rope_type") in _CHANGING_ROPES and original:
+    if rope.get("rope_type") in DYNAMIC_ROPES and original:
         return ExactLength(
             int(original), f"behind these its {rope['rope_type']} positions change for all tokens of a pass"
         )

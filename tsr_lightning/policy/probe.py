@@ -16,6 +16,7 @@ from tsr_lightning.batching.packing import pack
 from tsr_lightning.errors import ConfigError, describe
 from tsr_lightning.policy.checks import KNOWN
 from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import in_float32
 from tsr_lightning.rng import Key
 
 _LENGTHS, _SHARED = (24, 21, 7), 12  # tokens of the sequences, of which two share a prefix
@@ -82,8 +83,7 @@ def check_repeats(policy: Policy, device: torch.device) -> None:
 
 def _difference(policy: Policy, device: torch.device) -> float:
     difference = _through_the_pack(policy, device)
-    is_quantised = "quantization_config" in policy.causal_lm.config.to_dict()  # by the spec, or as its files are
-    if policy.spec.dtype == "float32" and not is_quantised:
+    if in_float32(policy.spec):
         difference = max(difference, _from_each_alone(policy, device))
     return difference
 

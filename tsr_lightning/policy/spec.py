@@ -93,10 +93,15 @@ class PolicySpec:
 
 
 def is_quantised(spec: PolicySpec) -> bool:
-    """Whether the base weights are in fewer bits: by the spec, or as the model's files have them."""
+    """True if the base weights are quantised, by the spec or in the model's files."""
     if isinstance(spec.model, Scratch):
         return False
     return spec.quantisation is not None or "quantization_config" in load_config(spec.model).to_dict()
+
+
+def in_float32(spec: PolicySpec) -> bool:
+    """True if all weights are float32."""
+    return spec.dtype == "float32" and not is_quantised(spec)
 
 
 def context_length(spec: PolicySpec) -> int:

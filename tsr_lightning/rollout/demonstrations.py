@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
 from tsr_lightning.search.simulator import ChatFormat
-from tsr_lightning.tool_calls import CALL_FORMAT_NAMES
+from tsr_lightning.tool_calls import CALL_FORMAT_NAMES, offer_text
 from tsr_lightning.trajectory import ROLES, Ended, Group, Message, Origin, Trajectory, Turn
 
 _KEY = "data.demonstrations.path"
@@ -184,15 +184,15 @@ class Demonstrations:
         return self._offer(number, offer)
 
     def _offer(self, number: int, record: Mapping[str, Any]) -> str:
-        """The content of the message by which an environment offers tools, from the columns beside a conversation."""
-        tools, call_format = record.get("tools"), record.get("call_format", "hermes")
+        """The `tools` message of an environment, made of a line's columns."""
+        tools, call_format = record.get("tools", ()), record.get("call_format", "hermes")
         schemas = isinstance(tools, list) and all(isinstance(each, dict) for each in tools)
         self._require(schemas, number, "has tools that are no list of schemas, so write them as TRL does")
         known = ", ".join(CALL_FORMAT_NAMES)
         self._require(
             call_format in CALL_FORMAT_NAMES, number, f"has the call_format {call_format!r}; give one of {known}"
         )
-        return json.dumps({"call_format": call_format, "tools": tools}, ensure_ascii=False)
+        return offer_text(tools, call_format)
 
     def _require(self, valid: bool, line: int, problem: str) -> None:
         require(valid, _KEY, self.path, f"line {line} {problem}")

@@ -45,7 +45,7 @@ def write_packed(record: StudyRecord, path: Path) -> None:
 
 
 def _readable_head(path: Path) -> Mapping[str, Any]:
-    """What a YAML file has at its top; nothing of one that cannot be read or is no mapping."""
+    """The top-level mapping of a YAML file; empty if it cannot be read or is no mapping."""
     try:
         head = _load(path)
     except (OSError, ValueError, yaml.YAMLError):

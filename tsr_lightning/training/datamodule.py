@@ -37,6 +37,7 @@ from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.notices import ResponseNotices
+from tsr_lightning.training.number_checks import check_numbers
 from tsr_lightning.training.rollouts import Rollouts, RolloutSource
 from tsr_lightning.training.saved_rollouts import SavedRollouts
 from tsr_lightning.training.setting_checks import (
@@ -163,7 +164,7 @@ class RolloutDataModule(LightningDataModule):
         trainer, agent = self._trainer, self.agent
         check_trainer(trainer)
         # For use without `tsr`, which checks the settings earlier and sets the temperature
-        self.check_numbers()
+        check_numbers(self)
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
         check_environments(agent.objective, self.strategies, self.environments)
         check_observations(agent.objective, self.context)
@@ -353,34 +354,6 @@ class RolloutDataModule(LightningDataModule):
             )
         for learner, state in zip(learners, states, strict=True):
             learner.load_state_dict(state)
-
-    def check_numbers(self) -> None:
-        """Refuses counts of which zero would divide, hang or silently do nothing.
-
-        Raises:
-            ConfigError: it names the key.
-        """
-        counts = {
-            "data.instances": self.instances_per_epoch,
-            "data.concurrency": self.concurrency,
-            "data.sampling.max_response_tokens": self.sampling.max_response_tokens,
-            "data.updates.epochs": self.updates.epochs,
-            "data.updates.minibatches": self.updates.minibatches,
-            "data.updates.micro_batch_tokens": self.updates.tokens_at_once,
-        }
-        for key, count in counts.items():
-            require(count >= 1, key, count, "give 1 or more")
-        limits = {"data.context_tokens": self.context_tokens, "data.episode_tokens": self.episode_tokens}
-        for key, limit in limits.items():
-            require(limit is None or limit >= 1, key, limit, "give 1 or more, or null for no limit of your own")
-        remedy = "give 0 to step environments in turn with generation, or the number of them that step beside it"
-        require(self.env_workers >= 0, "data.env_workers", self.env_workers, remedy)
-        remedy = "give a share of a rollout's responses from 0 (never stops) to 1"
-        require(0 <= self.min_valid <= 1, "data.min_valid", self.min_valid, remedy)
-        self.faults.check_processes(self.env_processes)
-        temperature = self.sampling.temperature
-        remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
-        require(temperature > 0, "data.sampling.temperature", temperature, remedy)
 
     def check_seed(self, state_dict: dict[str, Any]) -> None:
         """Refuses to resume a run of another seed."""

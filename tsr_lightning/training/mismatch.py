@@ -12,7 +12,7 @@ from tsr_lightning.batching.sequences import sampled_logprobs
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Needs, Objective
-from tsr_lightning.policy.spec import PolicySpec, is_quantised
+from tsr_lightning.policy.spec import PolicySpec, in_float32
 from tsr_lightning.trajectory import Origin, Piece
 
 LARGEST = 1e-3  # distance in nats of the log-probabilities of an engine and a trainer that agree to rounding
@@ -116,7 +116,7 @@ def _is_random(spec: PolicySpec) -> bool:
 
 
 def _in_float32(spec: PolicySpec, precision: str) -> bool:
-    return precision == "32-true" and spec.dtype == "float32" and not is_quantised(spec)
+    return precision == "32-true" and in_float32(spec)
 
 
 def reuse_obstacle(needs: Needs, updates: Updates, spec: PolicySpec, precision: str, staleness: int) -> str | None:

@@ -111,7 +111,7 @@ def batch_limits(trainer: Trainer) -> BatchLimits:
 
 
 def ends_within_epochs(trainer: Trainer) -> bool:
-    """Whether a Timer ends the run after a micro-batch, as that of `max_time` does."""
+    """True if a Timer may stop the run after any micro-batch, as that of `max_time` does."""
     timers = [each for each in callbacks(trainer) if isinstance(each, Timer)]
     return any(timer._interval == Interval.step for timer in timers)
 
