@@ -97,6 +97,18 @@ def test_tsr_fit_refuses_a_model_before_it_loads(
     assert not (empty_folder / "runs").exists()
 
 
+@pytest.mark.parametrize("subcommand", ["fit", "validate"])
+def test_a_cache_larger_than_this_machine(subcommand: str, empty_folder: Path, capfd: pytest.CaptureFixture[str]):
+    """It would only be reserved, and the run ended by the system once it fills."""
+    with pytest.raises(SystemExit) as ended:
+        main([subcommand, "--config", "sokoban.yaml", *QUICK, "--data.engine.init_args.kv_cache_mib", "40000000"])
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert "data.engine.init_args.kv_cache_mib is 40000000: this machine has " in said
+    assert "give less, or null for a size that fits" in said
+    assert not (empty_folder / "runs").exists()
+
+
 def test_a_small_model_is_not_looked_at(empty_folder: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
     tsr("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", TINY, "--trainer.max_epochs", "1")

@@ -1,7 +1,8 @@
 """Credit on the graph of states: its values by hand and against a recursion, and what is compared and trained once."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -27,8 +28,8 @@ from tsr_lightning.objectives import (
     ReinforcePlusPlusBaseline,
 )
 from tsr_lightning.objectives.rehearsal import rehearse
-from tsr_lightning.search import FirstImprovement, Sample
-from tsr_lightning.search.plan import Uniform
+from tsr_lightning.search import Beam, FirstImprovement, Sample
+from tsr_lightning.search.plan import Mixed, PlanEntry, Uniform
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.trajectory import Candidate, Comparison, Ended, Group, Origin, Trajectory
 
@@ -127,6 +128,46 @@ def test_values_are_those_of_a_recursion_over_turns(seed: int) -> None:
             assert value == pytest.approx(edge(longest, key, text))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_values_are_those_of_a_search_of_all_walks(seed: int) -> None:
+    """Of every walk over the edges, whichever outcome of an edge it takes: the nearest success, else the best score."""
+    draws = random.Random(seed)
+    trees = [random_tree(draws) for _ in range(2)]
+    longest = max(depth(tree, each) for tree in trees for each in tree)
+    led: dict[str, dict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
+    for tree in trees:
+        for each in tree:
+            led["s" if each.parent is None else tree[each.parent].state_key][each.turn.text].append(each)
+
+    def walks(key: str, text: str, turns: int) -> Iterator[list[Candidate]]:
+        for outcome in led[key][text]:
+            yield [outcome]
+            if turns > 1 and not outcome.done:
+                for following in led.get(outcome.state_key, {}):
+                    yield from ([outcome, *rest] for rest in walks(outcome.state_key, following, turns - 1))
+
+    def best(key: str, text: str) -> float:
+        every = list(walks(key, text, longest))
+        found = [0.8 ** (len(walk) - 1) for walk in every if walk[-1].succeeded]
+        scores = [walk[-1].score for walk in every if walk[-1].env_score is not None]
+        return max(found, default=0.0) or 0.5 * max((min(1.0, max(0.0, s or 0.0)) for s in scores), default=0.0)
+
+    group = Group(0, tuple(searched(tree, state_keys=("s",)) for tree in trees))
+    states = compared(RLOO(searched=GraphCredit(MaxBackup(0.8, 0.5), drop_uniform=False)), group)
+    assert states
+    for key, state in states.items():
+        for text, value in values_of(state).items():
+            assert value == pytest.approx(best(key, text))
+
+
+def test_the_best_outcome_of_an_edge_stands_for_it() -> None:
+    """Without chance an edge has one outcome, which a budget may cut: here a ended an episode, and led another on."""
+    cut = played("Aa", Ended.TURN_LIMIT)
+    group = Group(0, (cut, played("AaBb", Ended.SUCCEEDED), played("Ac", Ended.FAILED)))
+    [state] = compared(RLOO(searched=GraphCredit(MaxBackup(GAMMA))), group).values()
+    assert values_of(state) == pytest.approx({"a": GAMMA, "c": 0.0})
+
+
 def depth(tree: Sequence[Candidate], each: Candidate) -> int:
     return 1 if each.parent is None else 1 + depth(tree, tree[each.parent])
 
@@ -170,5 +211,8 @@ def test_an_objective_that_compares_by_states_itself_refuses_it() -> None:
 def test_plans_that_it_takes_and_refuses() -> None:
     objective = GRPO(searched=GraphCredit())
     check_plan(objective, Uniform(Sample(), 8))
+    check_plan(objective, Mixed([PlanEntry(Sample(), 1), PlanEntry(Beam(), 1)]))  # compared with what the beam proposed
+    with pytest.raises(ConfigError, match="it makes groups of 1, of which GRPO compares 1 in epoch 0"):
+        check_plan(objective, Uniform(Sample(), 1))
     with pytest.raises(ConfigError, match="GraphCredit needs independent responses in a state"):
         check_plan(objective, Uniform(FirstImprovement(), 1))

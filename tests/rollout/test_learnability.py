@@ -78,6 +78,21 @@ def test_the_pool_goes_on_where_the_checkpoint_left_it():
     assert resumed.training(4, 8) == whole.training(4, 8)
 
 
+def test_a_mixture_that_lost_an_environment_forgets_its_instances():
+    """A run that goes on with fewer environments draws again what is left."""
+    both = Instances(
+        [make_env("tsr/FrozenLake-v0", size=size) for size in (4, 5)],
+        Key(1),
+        HeldOut(8),
+        learnability=Learnability(0.5),
+    )
+    both.observe(0, [group((0, 7), "+-"), group((1, 8), "+-")], 0)
+    alone = source()
+    alone.load_state_dict(both.state_dict(1))
+    assert alone.training(1, 8).instances[0] == (0, 7)
+    assert all(place is not None and place[0] == 0 for place in alone.training(1, 8).instances)
+
+
 def revisits(pool: int) -> Revisits:
     return Revisits(Learnability(pool=pool), Key(1))
 

@@ -49,6 +49,20 @@ def test_play_from_memory_is_that_of_steps(env: Any) -> None:
     assert None in found
 
 
+class Forgetful(SokobanEnv):
+    most_places = 20
+
+
+def test_what_is_forgotten_in_between_is_played_again_alike() -> None:
+    """One call of many rollouts remembers no more than its limit and the places of one rollout."""
+    full, short = SokobanEnv(max_solution=4, **LONG), Forgetful(max_solution=4, **LONG)
+    for env in (full, short):
+        env.reset(seed=3)
+    assert short.play_randomly(KEYS, 25) == full.play_randomly(KEYS, 25)
+    assert len(full._map._places) > 100
+    assert len(short._map._places) <= 20 + 26
+
+
 def test_play_goes_past_the_budget_of_an_episode() -> None:
     env = SokobanEnv(max_turns=1, actions_per_turn=2, max_actions=2, min_solution=2, max_solution=2)
     env.reset(seed=0)

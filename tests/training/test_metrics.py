@@ -8,12 +8,12 @@ import pytest
 import torch
 from callback_support import trajectory, turn
 
-from tests.objectives.trees import random_tree, searched
+from tests.objectives.trees import candidate_of, random_tree, searched
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
-from tsr_lightning.objectives import GRPO, PPO, Objective, TreeCredit
+from tsr_lightning.objectives import GRPO, PPO, GraphCredit, Objective, TreeCredit
 from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, step_metrics, tree_metrics
-from tsr_lightning.trajectory import Group, Origin
+from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 
 def test_outcomes_are_separate_by_origin():
@@ -144,6 +144,22 @@ def test_the_figures_of_trees_by_a_plain_count():
     assert of_trees(groups, GRPO(searched=TreeCredit())) == share | of_varied
     assert of_trees(groups, GRPO(searched=TreeCredit(drop_uniform=False))) == share | of_all
     assert of_trees(groups, PPO(searched=TreeCredit())) == share | of_all  # none is left out under a critic
+
+
+def test_the_figures_of_a_graph_by_a_plain_count():
+    """Plain samples: of the states that two of a group met, those whose responses differ in value. s and u are met
+    twice, and u's responses all fail; nobody else met t."""
+
+    def sample(member: int, states: str, ended: Ended) -> Trajectory:
+        turns = tuple(
+            candidate_of(text, reward=float(ended is Ended.SUCCEEDED)).turn for text in f"{member}b"[: len(states)]
+        )
+        return Trajectory(0, member, "Sample", Origin.SAMPLED, turns, ended, (), (), state_keys=tuple(states))
+
+    group = Group(0, (sample(0, "su", Ended.FAILED), sample(1, "su", Ended.FAILED), sample(2, "st", Ended.SUCCEEDED)))
+    for drops in (True, False):
+        figures = of_trees([group], GRPO(searched=GraphCredit(drop_uniform=drops)))
+        assert figures == {"rollout/signal_node_share": 1 / 2, "rollout/compared_responses": 3 if drops else 5}
 
 
 def test_trees_without_an_expansion_have_no_share():

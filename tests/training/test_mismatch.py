@@ -25,7 +25,18 @@ from tsr_lightning.engines.local_model import weights_version
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, RunError
-from tsr_lightning.objectives import GRPO, K3, PPO, RAFT, SFT, ImitateSuccesses, K1Reward, PolicyGradient, Supervised
+from tsr_lightning.objectives import (
+    GRPO,
+    K3,
+    PPO,
+    RAFT,
+    SFT,
+    ImitateSuccesses,
+    K1Reward,
+    PolicyGradient,
+    Supervised,
+    Unclipped,
+)
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.spec import NF4, LoRA, PolicySpec
 from tsr_lightning.rng import Key
@@ -307,6 +318,17 @@ def test_settings_without_effect_are_refused() -> None:
         check_updates(PPO(), reuse)
     with pytest.raises(ConfigError, match=r"data\.updates\.correction is 'TruncatedImportance': under reuse_logprobs"):
         Updates(correction=TruncatedImportance(), reuse_logprobs=True)
+
+
+def test_a_loss_without_a_ratio_makes_one_update():
+    """GPG's: a second step would take samples of the policy before the first for the present policy's."""
+    objective = GRPO(surrogate=Unclipped())
+    check_updates(objective, Updates(epochs=1, minibatches=1))
+    for updates, key in ((Updates(), "minibatches is 4"), (Updates(epochs=3, minibatches=1), "epochs is 3")):
+        with pytest.raises(ConfigError, match=rf"data\.updates\.{key}: the loss of GRPO has no ratio, .*; use 1"):
+            check_updates(objective, updates)
+    check_updates(GRPO(), Updates())
+    check_updates(RAFT(surrogate=Unclipped()), Updates())  # compares no samples
 
 
 def figures(deviation: float, largest: float, kl: float, ess: float) -> dict[str, float]:

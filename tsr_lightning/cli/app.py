@@ -17,7 +17,7 @@ from tsr_lightning.cli.config_files import config_path
 from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.cli.first_look import look
 from tsr_lightning.cli.help_texts import ShortHelp
-from tsr_lightning.cli.memory_check import check_memory, choose_sizes
+from tsr_lightning.cli.memory_check import check_cache, check_memory, choose_sizes
 from tsr_lightning.cli.messages import config_error_sentence, one_line, parser_error_sentence
 from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.quiet import quiet_lightning
@@ -118,6 +118,7 @@ class TSRCLI(LightningCLI):
         machine = (trainer.strategy.root_device, trainer.world_size)
         if self.subcommand != "export":
             choose_sizes(self.model, self.datamodule, settings, *machine)
+            check_cache(self.datamodule, *machine)
         if self.subcommand == "fit":
             check_memory(self.model, self.datamodule, settings, *machine)
         return trainer

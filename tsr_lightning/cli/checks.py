@@ -203,7 +203,7 @@ def check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, r
     check_identity(checkpoint, agent.spec)
     _check_critic(checkpoint["state_dict"], agent, ckpt_path)
     if resumes:
-        data.check_seed(checkpoint[type(data).__qualname__])
+        data.check_resumed(checkpoint[type(data).__qualname__])
 
 
 def _check_critic(state: dict[str, Any], agent: Agent, ckpt_path: str) -> None:

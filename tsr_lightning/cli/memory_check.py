@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.cli.estimate import known_setup
 from tsr_lightning.engines.transformers.spec import Transformers
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.cards import Card
 from tsr_lightning.estimate.chosen_sizes import sized
@@ -60,6 +60,26 @@ def check_memory(
     rank_zero_info(sentence)
 
 
+def check_cache(data: RolloutDataModule, device: torch.device, ranks: int) -> None:
+    """Refuses a cache larger than all memory: a CPU would reserve it, and end the run once it fills.
+
+    Other engines check their own memory. Arguments as of `check_memory`.
+
+    Raises:
+        ConfigError: `kv_cache_mib` is more than the device has.
+    """
+    if not isinstance(data.engine, Transformers):
+        return
+    card = whole_card(device, ranks)
+    most = int(1024 * card.memory_gib)
+    require(
+        data.engine.cache_mib <= most,
+        "data.engine.init_args.kv_cache_mib",
+        data.engine.cache_mib,
+        f"{card.name} has {most} MiB of memory: give less, or null for a size that fits",
+    )
+
+
 def too_large(setup: Setup, card: Card, ranks: int) -> ConfigError | str:
     """An error where not even the model with its optimizer fits on a card, and a notice where a phase may not."""
     needed, changes = memory(setup, ranks, card.kept_cache_mib), remedies(setup, card, ranks)
@@ -84,7 +104,7 @@ def choose_sizes(
     """Sets those of the two that are null, by the model and the total memory of the device, and logs them.
 
     Neither changes a sample; micro-batches of another size round gradients differently. A model whose shape is unknown
-    keeps the defaults. Arguments as of `memory_check.check_memory`.
+    keeps the defaults. Arguments as of `check_memory`.
     """
     engine, updates = data.engine, data.updates
     if not isinstance(engine, Transformers) or None not in (engine.kv_cache_mib, updates.micro_batch_tokens):

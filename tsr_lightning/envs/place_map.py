@@ -48,10 +48,12 @@ class PlaceMap(Generic[StateT]):
 
     def play(self, start: StateT, keys: Sequence[Key], horizon: int) -> list[int | None]:
         """See `HasRandomPlay`; nothing is played beyond an end of the task itself."""
-        if len(self._places) > self._most:
-            self._places.clear()
-        place = self._place(_Kind(start, False, False))
-        return [self._walk(place, key, row) for key, row in zip(keys, draws_of(keys, horizon), strict=True)]
+        found = []
+        for key, row in zip(keys, draws_of(keys, horizon), strict=True):
+            if len(self._places) > self._most:
+                self._places.clear()
+            found.append(self._walk(self._place(_Kind(start, False, False)), key, row))
+        return found
 
     def _walk(self, place: _Place[StateT], key: Key, drawn: Sequence[float]) -> int | None:
         noise: Draws | None = None

@@ -104,6 +104,11 @@ class Backup(ABC):
         """True if the score of a state stands for the return that is still to come there."""
         return False
 
+    @property
+    def values_scores(self) -> bool:
+        """True if a response that was not searched on is worth a share of its score."""
+        return False
+
     @abstractmethod
     def __call__(self, trees: Sequence[Sequence[Candidate]], back_up: BackUp = backed_up) -> list[list[float]]:
         """Values of the candidates, indexed as `trees[i][j]`; equal responses in equal states have equal values.
@@ -136,6 +141,10 @@ class MaxBackup(Backup):
     def __post_init__(self) -> None:
         require_fraction("MaxBackup.discount", self.discount)
         require_fraction("MaxBackup.score_share", self.score_share)
+
+    @property
+    def values_scores(self) -> bool:
+        return self.score_share > 0
 
     def __call__(self, trees: Sequence[Sequence[Candidate]], back_up: BackUp = backed_up) -> list[list[float]]:
         def success(candidate: Candidate, below: float | None) -> float:
@@ -175,6 +184,10 @@ class MeanBackup(Backup):
 
     @property
     def takes_scores_for_returns(self) -> bool:
+        return self.values_scores
+
+    @property
+    def values_scores(self) -> bool:
         return self.score_share > 0
 
     def __call__(self, trees: Sequence[Sequence[Candidate]], back_up: BackUp = backed_up) -> list[list[float]]:
@@ -198,11 +211,13 @@ def found_success(trees: Sequence[Sequence[Candidate]], back_up: BackUp = backed
     return [[bool(value) for value in tree] for tree in back_up(trees, outcome, _best)]
 
 
-def were_followed(trees: Sequence[Sequence[Candidate]]) -> list[list[bool]]:
-    """Marks the candidates of whose response some outcome ended an episode or was searched on, as `trees[i][j]`."""
+def have_estimates(trees: Sequence[Sequence[Candidate]], by_score: bool) -> list[list[bool]]:
+    """Marks the candidates of whose response something is known, as `trees[i][j]`: an outcome of it ended an episode or
+    was searched on or, with `by_score`, was scored."""
 
     def outcome(candidate: Candidate, below: float | None) -> float:
-        return float(candidate.done or below is not None)
+        scored = by_score and bounded_score(candidate) is not None
+        return float(candidate.done or below is not None or scored)
 
     return [[bool(value) for value in tree] for tree in backed_up(trees, outcome, _best)]
 

@@ -37,6 +37,7 @@ class Needs:
         quantities: names of further quantities per token that the loss reads from `Targets.quantities`:
             `behaviour_logprobs`, the log-probabilities with which the engine sampled, and those that the objective's
             own credit gives (`Credit.quantities`).
+        one_update: the loss of samples has no ratio, so a rollout makes one step.
     """
 
     logprobs: bool = True
@@ -54,6 +55,7 @@ class Needs:
     state_keys: bool = False
     merges_states: bool = False
     quantities: tuple[str, ...] = ()
+    one_update: bool = False
 
     @property
     def estimates_in_credit(self) -> bool:

@@ -80,6 +80,11 @@ class AdvantageEstimator(ABC):
         """True if it divides by the deviation of returns, of a group or the rollout, so that their size is lost."""
         return False
 
+    @property
+    def baseline_counts_tokens(self) -> bool:
+        """True if longer trajectories count more in its baseline, which shifts values whose mean is 0."""
+        return False
+
     def return_of(self, member: Member, rewards: Sequence[float]) -> float:
         """The return that it compares, given the shaped rewards, by whose spread groups are filtered."""
         return sum(rewards)
@@ -177,9 +182,14 @@ class GreedyBaseline(AdvantageEstimator):
 @dataclass(frozen=True)
 class OptimalBaseline(AdvantageEstimator):
     """A trajectory's return minus the mean of its group's, weighted by their tokens: OPO's baseline,
-    https://arxiv.org/abs/2505.23585, of least variance where the gradient of a trajectory grows with its length."""
+    https://arxiv.org/abs/2505.23585.
+
+    Of least variance where the gradient of a trajectory grows with its length, so under `TokenMean` and `Constant`;
+    `SequenceMean` divides by the length, and there it has more variance than the plain mean where failures are long.
+    """
 
     minimum_compared = 2
+    baseline_counts_tokens = True
 
     def __call__(self, groups: Sequence[Sequence[ShapedTrajectory]]) -> list[list[Advantages]]:
         def baseline(group: Sequence[ShapedTrajectory]) -> float:

@@ -122,6 +122,12 @@ class PolicyGradient(Objective):
         )
         keeps_size = not (self.searched.has_target and self.advantage.divides_by_spread)
         require(keeps_size, f"{name}.advantage", estimator, remedy)
+        remedy = (
+            f"{credit}.target says how far a response lies above the policy, which a baseline of another mean undoes; "
+            "use DrGRPO, or GroupNormalised with divide_by_std: false"
+        )
+        keeps_mean = not (self.searched.has_target and self.advantage.baseline_counts_tokens)
+        require(keeps_mean, f"{name}.advantage", estimator, remedy)
         remedy = f"{credit}.target says how far a response lies above the policy, which whitening undoes; use false"
         require(not (self.searched.has_target and self.whiten), f"{name}.whiten", True, remedy)
         remedy = f"under {credit} every response is an episode that ended; use bootstrap_truncated: false"
@@ -143,6 +149,7 @@ class PolicyGradient(Objective):
             reference=self.kl is not None,
             entropies=needs.entropies or self.top_entropy_quantile < 1,
             quantities=quantities,
+            one_update=self.surrogate.one_update,
         )
         return self.searched.needs_with(replace(needs, observations=self.observations is not None))
 

@@ -114,6 +114,12 @@ class StateGraph:
         return valued
 
 
+def states_met(trajectories: Sequence[Trajectory]) -> int:
+    """How many states of an instance have two or more responses to compare, drawn there by the policy."""
+    played = [each for each in trajectories if each.origin.is_sampled]
+    return sum(len(places) > 1 for places in StateGraph.of(played, takes_best=False).drawn.values())
+
+
 def _value(edge: ResponseValue | None) -> float | None:
     return None if edge is None else edge.value
 

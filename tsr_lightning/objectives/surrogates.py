@@ -26,6 +26,11 @@ class Surrogate(ABC):
         """Names of the further quantities per token that it reads from `Targets.quantities`; see `Needs.quantities`."""
         return ()
 
+    @property
+    def one_update(self) -> bool:
+        """True if it has no ratio, so that a second update of a rollout would take its samples for the policy's own."""
+        return False
+
     @abstractmethod
     def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
         """The loss of each token.
@@ -153,7 +158,13 @@ class GeometricMean(Surrogate):
 @dataclass(frozen=True)
 class Unclipped(Surrogate):
     """The policy gradient itself, -A log pi, without a ratio: GPG, https://arxiv.org/abs/2504.02546. For steps that are
-    on policy, one a rollout."""
+    on policy, one a rollout.
+
+    Departs from GPG: its factor for groups without a signal is not there. A step is divided by the weights of all that
+    was compared, so such groups make it smaller, unless a filter drops them.
+    """
+
+    one_update = True
 
     def __call__(self, logprobs: Tensor, log_ratios: Tensor, targets: Targets) -> SurrogateLoss:
         never = torch.zeros_like(logprobs, dtype=torch.bool)

@@ -23,7 +23,7 @@ class Proposed(NamedTuple):
 
     logits: Tensor  # [R] log-probability of each under the policy that sampled
     values: Tensor  # [R] by the backup
-    followed: Tensor  # [R] bool: some outcome of it is known, or was searched on; elsewhere the value is a guess
+    estimated: Tensor  # [R] bool: it was searched on or scored, or ended the episode; elsewhere nothing is known
     draws: Tensor  # [R] how often it was drawn
 
 
@@ -34,7 +34,7 @@ class CandidateTarget(ABC):
     def __call__(self, proposed: Proposed) -> tuple[Tensor, Tensor]:
         """The target [R], and what it improves on [R]; both sum to 1."""
 
-    def compared(self, members: Sequence[TreePath], followed: Sequence[bool]) -> tuple[TreePath, ...]:
+    def compared(self, members: Sequence[TreePath], estimated: Sequence[bool]) -> tuple[TreePath, ...]:
         """The single responses of a comparison, with how far the target lies above the policy for their values."""
         keys = [member.turns[0].response for member in members]
         draws = Counter(keys)
@@ -42,7 +42,7 @@ class CandidateTarget(ABC):
         proposed = Proposed(
             torch.tensor([sum(members[i].turns[0].behaviour_logprobs) for i in first.values()], dtype=torch.float64),
             torch.tensor([members[i].value for i in first.values()], dtype=torch.float64),
-            torch.tensor([followed[i] for i in first.values()]),
+            torch.tensor([estimated[i] for i in first.values()]),
             torch.tensor([draws[key] for key in first], dtype=torch.float64),
         )
         target, policy = self(proposed)
@@ -55,9 +55,10 @@ class ImprovedPolicy(CandidateTarget):
     """Gumbel MuZero's policy improvement, softmax(logits + scale * completed q): equations 10 and 11 of
     https://openreview.net/forum?id=bERaNdoegnO, `gumbel_muzero_policy` of https://github.com/google-deepmind/mctx.
 
-    Departs from the paper: only what was proposed has a probability; no network's value is mixed into the completed q;
-    q is not rescaled to [0, 1] in each state, which would stretch small gaps of crude scores, and the scale is constant
-    where the paper's grows with the visits, (50 + the most visits of a child) / 10.
+    Departs from the paper: only what was proposed has a probability; a pruned response has the value of its score, by
+    which it was pruned, and what was neither searched on nor scored the mean of the others, into which no network's
+    value is mixed; q is not rescaled to [0, 1] in each state, which would stretch small gaps of crude scores, and the
+    scale is constant where the paper's grows with the visits, (50 + the most visits of a child) / 10.
 
     Log-probabilities are those of whole responses. Where these have many tokens they lie tens of nats apart, which no
     scale of values outweighs: then the target is the policy and teaches nothing. `ExponentialWeights` has no such
@@ -73,7 +74,7 @@ class ImprovedPolicy(CandidateTarget):
         require_scale("ImprovedPolicy.scale", self.scale)
 
     def __call__(self, proposed: Proposed) -> tuple[Tensor, Tensor]:
-        q = completed(proposed.values, proposed.followed, proposed.logits)
+        q = completed(proposed.values, proposed.estimated, proposed.logits)
         return improved(proposed.logits, q, self.scale), proposed.logits.softmax(-1)
 
 
@@ -106,10 +107,10 @@ def improved(logits: Tensor, values: Tensor, scale: float) -> Tensor:
     return (logits + scale * values).softmax(-1)
 
 
-def completed(values: Tensor, followed: Tensor, logits: Tensor) -> Tensor:
-    """Values [R] in which those that were not followed are the mean of those that were, weighted by the policy: mctx's
-    `_compute_mixed_value` where the state's own value is that mean too. As given where none or all were followed."""
-    if not followed.any():
+def completed(values: Tensor, estimated: Tensor, logits: Tensor) -> Tensor:
+    """Values [R] in which those without an estimate are the mean of the others, weighted by the policy: mctx's
+    `_compute_mixed_value` where the state's own value is that mean too. As given where none or all have one."""
+    if not estimated.any():
         return values
-    weights = logits.masked_fill(~followed, -torch.inf).softmax(-1)  # of the followed alone, however unlikely
-    return torch.where(followed, values, (weights * values).sum())
+    weights = logits.masked_fill(~estimated, -torch.inf).softmax(-1)  # of the estimated alone, however unlikely
+    return torch.where(estimated, values, (weights * values).sum())

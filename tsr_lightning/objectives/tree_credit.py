@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tsr_lightning.errors import require, require_coefficient
-from tsr_lightning.objectives.backups import Backup, MaxBackup, found_success, proposed_in, were_followed
+from tsr_lightning.objectives.backups import Backup, MaxBackup, found_success, have_estimates, proposed_in
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.objectives.searched import CreditOverride, SearchedCredit, beside_comparisons
 from tsr_lightning.objectives.signal import MINIMUM_STD
@@ -105,7 +105,7 @@ class TreeCredit(SearchedCredit):
         ]
         if self.target is None:
             return compared
-        known = were_followed(trees)
+        known = have_estimates(trees, self.backup.values_scores)
         return [
             (each, self.target.compared(responses, [known[i][j] for i, j in each.drawn]))
             for each, responses in compared

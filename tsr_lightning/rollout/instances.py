@@ -162,7 +162,7 @@ class Instances:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self._drawn.load_state_dict(state_dict)
         if self._revisits is not None and "revisits" in state_dict:  # not of a run without
-            self._revisits.load_state_dict(state_dict["revisits"])
+            self._revisits.load_state_dict(state_dict["revisits"], range(len(self._envs)))
 
     @property
     def held_out(self) -> tuple[Instance, ...]:

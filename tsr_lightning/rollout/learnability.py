@@ -24,7 +24,8 @@ class Learnability:
     say it, at no cost, and new instances feed the pool. prime-rl's difficulty pools sort a fixed data set so.
 
     Args:
-        share: of an epoch's instances, as far as the pool has as many.
+        share: of an epoch's instances, as far as the pool has as many; under dynamic sampling of those of its first
+            round, and further rounds draw new ones.
         pool: how many instances are remembered, whatever the run's length. Where there are more, the least learnable
             are forgotten first, of equal ones those that were rolled out longest ago. Those of an environment of a
             mixture are forgotten when its weight becomes 0.
@@ -104,8 +105,10 @@ class Revisits:
         """The pool as these epochs left it, as plain types."""
         return {"rates": [[*place, *rate] for place, rate in self._pools.before(epochs).items()]}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        rates = {(env, seed): Rate(success, epoch) for env, seed, success, epoch in state_dict["rates"]}
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Container[int]) -> None:
+        """Takes up a saved pool, but for instances of environments that the mixture has no longer."""
+        saved = {(env, seed): Rate(success, epoch) for env, seed, success, epoch in state_dict["rates"]}
+        rates = {place: rate for place, rate in saved.items() if place[0] in envs}
         self._pools = ByEpoch(most_learnable(rates, self._spec.pool))
 
 

@@ -70,9 +70,12 @@ class RandomRollouts(Scorer):
     """The value of playing legal actions at random from a state on, so that an environment needs no score of its own.
 
     A state that solves the task is worth 1 and one that failed it 0. What is drawn belongs to the search and the state
-    key alone, so an equal state of a search has an equal score, computed once. A `TextEnv` is played past the budget
-    of its episodes, since random play is slow to succeed; where another environment has no `play_randomly`, its budget
-    ends a rollout too.
+    key alone, so equal states of a search with an equal budget left have one score, computed once. A `TextEnv` is
+    played past the budget of its episodes, since random play is slow to succeed; where another environment has no
+    `play_randomly`, its budget ends a rollout too.
+
+    Legal actions are equally likely. Rollouts by the policy cost tokens: the strategies `Lookahead` and `Vine` make
+    them.
 
     Args:
         rollouts: from each state.

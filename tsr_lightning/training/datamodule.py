@@ -339,24 +339,13 @@ class RolloutDataModule(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run
-            self.check_seed(state_dict)
+            self.check_resumed(state_dict)
             self.instances.load_state_dict(state_dict["instances"])
-            self._load_learners(state_dict.get("scorers", []))
             if self._rollouts is not None and "ahead" in state_dict:  # not of a run without staleness
                 self._rollouts.load_state_dict(state_dict["ahead"])
 
-    def _load_learners(self, states: list[dict[str, Any]]) -> None:
-        learners = self.plan.learners
-        if len(learners) != len(states):
-            raise ConfigError(
-                f"data.plan has {len(learners)} scorers that learn, and the checkpoint's run had {len(states)}: "
-                "resume with the same searches, or start a new run"
-            )
-        for learner, state in zip(learners, states, strict=True):
-            learner.load_state_dict(state)
-
-    def check_seed(self, state_dict: dict[str, Any]) -> None:
-        """Refuses to resume a run of another seed."""
+    def check_resumed(self, state_dict: dict[str, Any]) -> None:
+        """Refuses to resume a run of another seed, or of other scorers that learn; these take up what it taught."""
         seed = state_dict["seed"]
         require(
             seed == self.seed,
@@ -364,3 +353,11 @@ class RolloutDataModule(LightningDataModule):
             self.seed,
             f"the checkpoint's run had {seed}: resume with the same seed, or start a new run",
         )
+        learners, states = self.plan.learners, state_dict.get("scorers", [])
+        if len(learners) != len(states):
+            raise ConfigError(
+                f"data.plan has {len(learners)} scorers that learn, and the checkpoint's run had {len(states)}: "
+                "resume with the same searches, or start a new run"
+            )
+        for learner, state in zip(learners, states, strict=True):
+            learner.load_state_dict(state)

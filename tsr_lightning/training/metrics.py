@@ -10,6 +10,7 @@ from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import Compared
+from tsr_lightning.objectives.state_graph import states_met
 from tsr_lightning.objectives.tree_credit import expanded_states
 from tsr_lightning.trajectory import Comparison, Group, Origin, Trajectory
 
@@ -75,14 +76,17 @@ def signal_metrics(credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
 def tree_metrics(
     groups: Sequence[Group], comparisons: Sequence[Sequence[Group | Comparison]], objective: Objective
 ) -> dict[str, float]:
-    """How much of its searches' trees an objective compares.
+    """How much of its searches' trees, or of the graph of states, an objective compares.
 
     Args:
         groups: that are trained on, with their trees.
         comparisons: of each, `Objective.comparisons`.
         objective: of the epoch.
     """
-    expanded = sum(len(expanded_states([t.tree for t in group.trajectories])) for group in groups)
+    if objective.needs.merges_states:
+        comparable = sum(states_met(group.trajectories) for group in groups)
+    else:
+        comparable = sum(len(expanded_states([t.tree for t in group.trajectories])) for group in groups)
     states = [
         (group, part)
         for group, parts in zip(groups, comparisons, strict=True)
@@ -91,7 +95,7 @@ def tree_metrics(
     ]
     differing = sum(not Compared(group, [state], objective).is_uniform() for group, state in states)
     return {
-        "rollout/signal_node_share": differing / max(expanded, len(states), 1),
+        "rollout/signal_node_share": differing / max(comparable, len(states), 1),
         "rollout/compared_responses": sum(len(state.members) for _, state in states),
     }
 

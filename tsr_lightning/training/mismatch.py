@@ -26,8 +26,12 @@ KL, EFFECTIVE_SAMPLE_SIZE = "rollout/mismatch/kl", "rollout/mismatch/effective_s
 
 
 def check_updates(objective: Objective, updates: Updates) -> None:
-    """Refuses settings of log-probabilities that an objective makes no use of."""
+    """Refuses updates that an objective has no ratio for, and settings of log-probabilities that it makes no use of."""
     name = type(objective).__name__
+    if objective.needs.one_update and objective.compares(Origin.SAMPLED):
+        for key, value in (("epochs", updates.epochs), ("minibatches", updates.minibatches)):
+            remedy = f"the loss of {name} has no ratio, so later updates would take old samples for the policy's; use 1"
+            require(value == 1, f"data.updates.{key}", value, remedy)
     if updates.correction is not None:
         remedy = f"{name} compares no samples of the policy, so there is nothing to correct; use null"
         correction = type(updates.correction).__name__

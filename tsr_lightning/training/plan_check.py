@@ -65,10 +65,12 @@ def check_plan(objective: Objective, plan: Plan, file: Demonstrations | None = N
             f"it rolls out nothing in epoch {epoch}, and data.demonstrations has nothing for it; give a file and "
             "enough epochs of it, or a plan with trajectories",
         )
+        entries = [(entry.count, entry.strategy.traits) for entry in plan.entries(epoch) if entry.count]
+        if objective.needs.merges_states and any(traits.branches for _, traits in entries):
+            continue  # a single sample is compared with the responses that a search proposed in its states
         compared = sum(
-            entry.count
-            for entry in plan.entries(epoch)
-            for traits in [entry.strategy.traits]
+            count
+            for count, traits in entries
             if objective.compares(traits.origin) and not (objective.needs.tree and traits.branches)
         )
         require(

@@ -28,7 +28,7 @@ from tsr_lightning.envs.checker.noise import check_noise, check_whole_key
 from tsr_lightning.envs.checker.recording import Recorder
 from tsr_lightning.envs.checker.restoring import check_isolation, check_other_env, check_restore, check_state_record
 from tsr_lightning.envs.checker.snapshots import take_snapshot
-from tsr_lightning.envs.checker.state_keys import check_state_keys
+from tsr_lightning.envs.checker.state_keys import check_revisits, check_state_keys
 from tsr_lightning.envs.checker.subprocess_check import check_in_subprocess
 from tsr_lightning.errors import describe
 
@@ -109,6 +109,8 @@ def _check(recorder: Recorder, seeds: tuple[int, ...], keys: int, noisy: bool | 
         check_whole_key(snapshot, keys)
     for snapshot in snapshots:  # last, since noise that survives a reseed looks like an incomplete key
         check_state_keys(snapshot)
+        if not any(differing):
+            check_revisits(snapshot)
     skipped = check_in_subprocess(factory, [(seed, played) for seed, (played, _) in zip(seeds, episodes, strict=True)])
     if factory.make is None:
         skipped = ["another environment: only this one object is given", *skipped]

@@ -1,17 +1,22 @@
 """Checks, before a run whose credit takes states with equal keys for one, that they go on alike."""
 
+from collections.abc import Callable
 from textwrap import shorten
+from typing import TypeVar
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.boundary import Call, CallFailed, final, name_of
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
 from tsr_lightning.envs.checker.noise import check_noise
 from tsr_lightning.envs.checker.recording import Recorder
-from tsr_lightning.envs.checker.snapshots import take_snapshot
-from tsr_lightning.envs.checker.state_keys import check_state_keys
+from tsr_lightning.envs.checker.snapshots import Snapshot, take_snapshot
+from tsr_lightning.envs.checker.state_keys import check_revisits, check_state_keys
 from tsr_lightning.errors import ConfigError
 
+CheckedT = TypeVar("CheckedT")
+
 SEEDS, DEPTHS, TURNS, KEYS = range(3), (0, 1), 6, 8
+LONG = 12  # turns of the episodes in which states come again
 
 
 def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
@@ -36,10 +41,14 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
                 "legal_actions to look for it with: add that method, or use MeanBackup (--config credit/graph.yaml)"
             )
         return
-    recorder = Recorder(env, EnvFactory(name, env, None, None), TURNS, ())
+    factory = EnvFactory(name, env, None, None)
+    short, long = Recorder(env, factory, TURNS, ()), Recorder(env, factory, LONG, ())
     places = [(seed, depth) for seed in SEEDS for depth in DEPTHS]
     try:
-        seen = [found for place in places if (found := _seen(recorder, *place)) is not None]
+        seen = [found for place in places if (found := _seen(short, *place)) is not None]
+        if not any(noisy for _, noisy in seen):
+            for seed in SEEDS:
+                _come_again(long, seed)
     except BranchabilityError as error:
         problem = shorten(str(error), 140, placeholder="...")
         raise ConfigError(
@@ -64,14 +73,28 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
 def _seen(recorder: Recorder, seed: int, depth: int) -> tuple[bool, bool] | None:
     """Returns whether a state lists legal actions, and whether its steps are noisy; None after an environment fault."""
 
-    def act() -> tuple[bool, bool] | BranchabilityError:
+    def check(snapshot: Snapshot) -> tuple[bool, bool]:
+        noisy = check_noise(snapshot, KEYS)
+        check_state_keys(snapshot)
+        return bool(snapshot.record.legal), noisy
+
+    return _checked(recorder, seed, depth, check, (False, False))
+
+
+def _come_again(recorder: Recorder, seed: int) -> None:
+    """Compares the states of an episode without noise that have one key."""
+    _checked(recorder, seed, 0, check_revisits, None)
+
+
+def _checked(
+    recorder: Recorder, seed: int, depth: int, check: Callable[[Snapshot], CheckedT], ended: CheckedT
+) -> CheckedT | None:
+    """What a check of a snapshot returns; `ended` if the episode ends before, None after an environment fault."""
+
+    def act() -> CheckedT | BranchabilityError:
         try:
             snapshot = take_snapshot(recorder, seed, depth)
-            if snapshot is None:
-                return False, False
-            noisy = check_noise(snapshot, KEYS)
-            check_state_keys(snapshot)
-            return bool(snapshot.record.legal), noisy
+            return ended if snapshot is None else check(snapshot)
         except BranchabilityError as error:
             return error
 

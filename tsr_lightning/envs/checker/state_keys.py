@@ -17,6 +17,7 @@ from tsr_lightning.envs.checker.snapshots import Snapshot
 BRANCHING = (6, 3)  # legal responses tried at the snapshot, and after each of them
 PAIRS = 3  # compared among the states of one key
 SCRIPTS, LENGTH = 2, 3  # random responses that both states of a pair play
+LONG_SCRIPTS = 4  # as long as an episode, of a pair with histories of many turns
 KEYS = 16  # that distinguish a difference from noise
 
 
@@ -50,6 +51,30 @@ def check_state_keys(snapshot: Snapshot) -> None:
         for other in later[:PAIRS]:
             _compare(snapshot, first, other)
     _check_effects(snapshot, steps)  # last, since an incomplete key looks alike
+
+
+def check_revisits(snapshot: Snapshot) -> None:
+    """Fails if an episode without noise comes back to a key and its state goes on differently, to the end: what was
+    done many turns ago may show only many turns later."""
+    by_key: dict[Hashable, list[_Reached]] = {}
+    for visited in _visited(snapshot):
+        by_key.setdefault(visited.record.state_key, []).append(visited)
+    for first, *others in by_key.values():
+        for other in others[-PAIRS:]:  # those with the most history
+            _compare(snapshot, first, other, LONG_SCRIPTS, snapshot.recorder.turns)
+
+
+def _visited(snapshot: Snapshot) -> list[_Reached]:
+    """The snapshot and the states of the real episode after it, without its end."""
+    visited = [_Reached((), snapshot.state, snapshot.record, 0.0, "")]
+    for response in snapshot.responses:
+        last = visited[-1]
+        (step,) = snapshot.branch(state=last.state, responses=[response])
+        if step.done:
+            break
+        path, gained = (*last.path, response), last.gained + step.reward
+        visited.append(_Reached(path, snapshot.recorder.env.get_state(), step.after, gained, step.observation))
+    return visited
 
 
 def effect_problem(before: StateRecord, step: StepRecord) -> tuple[str, str] | None:
@@ -102,7 +127,7 @@ def _reached(snapshot: Snapshot) -> tuple[list[_Reached], list[tuple[StateRecord
     return reached, steps
 
 
-def _compare(snapshot: Snapshot, one: _Reached, other: _Reached) -> None:
+def _compare(snapshot: Snapshot, one: _Reached, other: _Reached, scripts: int = SCRIPTS, length: int = LENGTH) -> None:
     def fail(difference: str) -> None:
         snapshot.fail(
             "state_key",
@@ -115,9 +140,9 @@ def _compare(snapshot: Snapshot, one: _Reached, other: _Reached) -> None:
     is_alike = one.record.remaining == other.record.remaining and math.isclose(one.gained, other.gained, abs_tol=1e-9)
     if one.record.score != other.record.score and is_alike:
         fail(f"the score is {one.record.score} and {other.record.score}")
-    for script in range(SCRIPTS):
+    for script in range(scripts):
         snapshot.recorder.restore(one.state, snapshot.key("onward", 0))
-        steps = snapshot.recorder.play_randomly(snapshot.key("script", script), LENGTH)
+        steps = snapshot.recorder.play_randomly(snapshot.key("script", script), length)
         responses = [step.response for step in steps]
         difference = _first_difference(snapshot, one, other, responses)
         if difference and not _is_noise(snapshot, one, other, responses):
