@@ -111,6 +111,9 @@ TASKS = [
             PairRow("ppo-first-improvement", "ppo-8-updates", "PPO", "plain PPO, eight updates", alike=False),
             PairRow("imitate-keep", "grpo", "GRPO, beam 1 of 4", "plain GRPO", alike=False),
             PairRow("ppo-imitate-keep", "ppo-4-updates", "PPO, beam 1 of 4", "plain PPO, four updates", alike=False),
+            PairRow("first-improvement", "raft", "GRPO", "RAFT", alike=False),
+            PairRow("imitate-keep", "raft", "GRPO, beam 1 of 4", "RAFT", alike=False),
+            PairRow("paper-2.5e-4", "raft", "GRPO, the paper's", "RAFT", alike=False),
         ],
     ),
     VerdictTask(

@@ -154,6 +154,7 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                         "the paper's: GRPO on groups of eight beams 1 of 4, as if they were samples",
                         alike=False,
                     ),
+                    Recipe("paper-2.5e-4", "the same with half the step size, as its own trials chose", alike=False),
                     Recipe("expert", "supervised by the solver, 184 x 1", "solver", alike=False),
                 ],
             )
