@@ -113,8 +113,8 @@ A critic's advantages are not 0 there, so PPO keeps all.
 Where responses have several tokens, `Constant` sums them; `SequenceMean` and `TokenMean` weigh tokens anew here too.
 The policy of this page sees the state alone. If it sees its history too, values of equal states with other histories
 are pooled, an approximation. `resample` plays a response again only if its first outcome was liked, and a response's
-value is the mean of both outcomes, so it is slightly low. Where the world is deterministic the real turn comes out as the
-simulated one did, whose further responses decided that it was played, and the state gets more of them: updates of a
+value is the mean of both outcomes, so it is slightly low. Where the world is deterministic the real turn comes out as
+the simulated one did, whose further responses decided that it was played, and the state gets more of them: updates of a
 state are then 1 to 2% too small under a beam and up to 8% off under best-of-N (two turns, exact scores). Neither is in
 the table.
 
