@@ -49,6 +49,7 @@ class ConversationLog(Callback):
         require(
             not is_own, "ConversationLog.path", str(self._file), "data.demonstrations reads this file, so give another"
         )
+        next(_lines_before(self._file, 1), None)  # refuses what another program wrote, and this would overwrite
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._resumes = True

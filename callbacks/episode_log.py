@@ -21,6 +21,7 @@ from tsr_lightning.training.lightning_compat import (
     Position,
     datamodule,
     epochs_at_rollout,
+    is_fitting,
     position_at_validation,
     run_folder,
 )
@@ -32,7 +33,8 @@ class EpisodeLog(Callback):
     rollouts of some epochs with the credit that training gave them. It comes before callbacks that drop groups.
 
     Where the files outgrow `max_mib`, rollouts go first and evaluations after them, from between their neighbours, and
-    the ends of each kind last; the file just written stays.
+    the ends of each kind last; the file just written stays. `tsr validate` removes none, and writes
+    `<protocol>.validate` beside what the run wrote.
 
     Args:
         every_n_epochs: epochs between two rollouts that are kept, the first among them; 0 keeps none. `tsr fit
@@ -97,7 +99,8 @@ class EpisodeLog(Callback):
         for name in dict.fromkeys(name for own in of_ranks for name in own):
             shares = [own[name] for own in of_ranks if name in own]
             groups = [group for _, share in shares for group in share]
-            self._write(trainer, name, epoch, groups, temperature=shares[0][0].temperature)
+            phase = name if is_fitting(trainer) else f"{name}.validate"  # beside the run's own
+            self._write(trainer, phase, epoch, groups, temperature=shares[0][0].temperature)
         self._evaluated = {}
 
     def _write(
@@ -116,7 +119,8 @@ class EpisodeLog(Callback):
         episodes = (to_episode(each, credit) for group in groups for each in group.trajectories if each.record)
         path = file_of(folder, phase, epoch)
         write(path, header_of(data.actor, phase, epoch, temperature), episodes)
-        keep_within(path.parent, int(self.max_mib * 2**20), path)
+        if is_fitting(trainer):
+            keep_within(path.parent, int(self.max_mib * 2**20), path)
 
 
 def _credit_of(credited: CreditedPiece) -> list[tuple[int, TurnCredit]]:

@@ -16,6 +16,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment: Steele, Lea and Flood 2014, doi.org/10.1145/2660193.2660195
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
+LARGEST_SEED = 2**32 - 1  # that NumPy takes
 
 
 class Stream(StrEnum):

@@ -78,6 +78,14 @@ def test_a_resumed_run_replaces_the_lines_of_its_epochs(empty_folder: Path):
     assert Path("log.jsonl").read_text(encoding="utf-8") == before
 
 
+def test_a_run_from_the_start_overwrites_no_file_of_another_program(empty_folder: Path):
+    foreign = '{"messages": []}\n'
+    Path("log.jsonl").write_text(foreign, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"ConversationLog\.path is 'log\.jsonl': a line there has no epoch"):
+        tsr(*ORACLE, *callbacks())
+    assert Path("log.jsonl").read_text(encoding="utf-8") == foreign
+
+
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_resumed_run_refuses_a_file_that_another_program_wrote(empty_folder: Path):
     tsr(*ORACLE, *callbacks(successes_only=False))

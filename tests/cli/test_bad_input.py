@@ -481,6 +481,19 @@ CASES = {
     "misspelt key, with =": Case(("--data.instancs=3",), r"--data\.instancs is no key.*--data\.instances\?"),
     "abbreviated key": Case(("--trainer.max_ep", "3"), r"--trainer\.max_ep is no key.*--trainer\.max_epochs\?"),
     "misspelt group": Case(("--daat.instances", "3"), r"--daat\.instances is no key.*--data\.instances\?"),
+    "TRL's name of a key that a parser does not have": Case(
+        ("--beta", "0.1"), r"--beta is no key.*did you mean --model\.objective\.init_args\.kl\.init_args\.coefficient\?"
+    ),
+    "TRL's name of another": Case(("--num_generations", "8"), r"did you mean --data\.plan\.init_args\.count\?"),
+    "seed below 0": Case(
+        ("--seed_everything", "-1"), r"^seed_everything is -1: give a whole number from 0 to 4294967295$"
+    ),
+    "seed that no generator takes": Case(("--seed_everything", "4294967296"), r"^seed_everything is 4294967296: give"),
+    "key that is there twice in a file": Case(
+        MINE,
+        r"--config is mine\.yaml: line 3 has data for a second time: keep one",
+        {"mine.yaml": "data: {instances: 7}\ntrainer: {max_epochs: 1}\ndata: {concurrency: 5}\n"},
+    ),
     "misspelt key in a file": Case(
         MINE, r"data\.instancs is no key.*did you mean data\.instances\?", overlay(data={"instancs": 3})
     ),

@@ -65,6 +65,15 @@ def test_a_run_is_validated_for_as_many_ranks_and_its_configuration_names_none_o
         assert list(tmp_path.iterdir()) == []
 
 
+def test_the_memory_of_this_machine_says_nothing_of_the_workers_devices(tmp_path: Path):
+    """Each has a cache that this machine may not have as often as there are workers."""
+    flags = ["--config", "sokoban.yaml", *QUICK, "--data.engine.init_args.kv_cache_mib", "40000000"]
+    flags += ["--trainer.accelerator", "auto"]
+    with in_folder(tmp_path):
+        settings = checked_settings(flags, RayOptions(num_workers=64, use_gpu=True))
+    assert settings["data"]["engine"]["init_args"]["kv_cache_mib"] == 40000000
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [

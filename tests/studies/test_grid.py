@@ -139,6 +139,10 @@ def test_a_bad_grid_is_refused(given: dict[str, Any], sentence: str, tmp_path: P
     [
         ("seeds: [1]\narms: {a: null, b: null, a: null}", "line 2 has a for a second time: keep one"),
         ("seeds: [1", "the grid is no valid YAML: "),
+        ("seeds: [1]\narms: {a: {? [b] : 1}}", "the grid is no valid YAML: .*unhashable key"),
+        ("seeds: [1]\noverrides: {data.env_kwargs.day: 2024-01-01}", r"day is 2024-01-01, which .* in quotes"),
+        ("seeds: [4294967296]\narms: {a: null}", "seeds has 4294967296: give seeds from 0 to 4294967295"),
+        ("seeds: [1]\narms: {a: {seeds: [5000000000]}}", r"arms\.a\.seeds has 5000000000: give"),
         ("- 1", "the grid is no mapping of keys"),
     ],
 )
@@ -147,6 +151,27 @@ def test_a_file_that_is_no_grid_is_refused(text: str, sentence: str, tmp_path: P
     path.write_text(text)
     with pytest.raises(ConfigError, match=sentence):
         read_grid(path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read: give the path of a YAML file"):
+        read_grid(path)
+
+
+def test_a_mapping_may_be_merged_into_others(tmp_path: Path):
+    """YAML's own <<, whose keys a later one replaces."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "seeds: [1]\n"
+        "arms:\n"
+        "  a: &a {overrides: {data.instances: 3}}\n"
+        "  b: {<<: *a, seeds: [4]}\n"
+        "  c: {<<: *a, overrides: {data.instances: 5}}\n"
+    )
+    found = {arm.name: (arm.overrides["data.instances"], arm.seeds) for arm in read_grid(path).arms}
+    assert found == {"a": (3, (1,)), "b": (3, (4,)), "c": (5, (1,))}
 
 
 class TestSettings:

@@ -294,6 +294,18 @@ def test_arms_on_different_instances_are_not_compared(tmp_path: Path):
     assert [row.against for group in groups for row in ends(study, group)] == [None, None]
 
 
+def test_a_seed_that_was_evaluated_on_other_instances_is_refused(tmp_path: Path):
+    others = {**HISTORIES, Run("beam", 2): {**HISTORIES[Run("beam", 2)], "instances": [[0, 11], [0, 44]]}}
+    with pytest.raises(ConfigError, match=r"beam: seeds 2 were evaluated on other instances than seed 1, .*held_out"):
+        load_study(write_study(tmp_path, others))
+
+
+def test_a_damaged_grid_is_refused(tmp_path: Path):
+    (write_study(tmp_path) / "grid.json").write_text('{"name": ')
+    with pytest.raises(ConfigError, match=r"grid\.json is damaged .*: run tsr study again"):
+        load_study(tmp_path)
+
+
 def test_an_instance_that_a_protocol_did_not_play_is_left_out(tmp_path: Path):
     one = HISTORIES[Run("plain", 1)]
     part = {**one, "protocols": {"sampled": {"settings": {}, "episodes": [2, 0]}}}
@@ -358,8 +370,9 @@ def markdown_of(folder: Path) -> str:
 
 class TestWhatIsSaid:
     def test_of_arms_without_a_start(self, tmp_path: Path):
+        own = history(*HISTORIES[Run("plain", 1)]["evaluations"], instances=[[0, 11], [0, 44]])  # no start of beam's
         late = history(*HISTORIES[Run("plain", 2)]["evaluations"][1:], instances=[[0, 11], [0, 44]])
-        text = markdown_of(write_study(tmp_path / "part", {**HISTORIES, Run("plain", 2): late}))
+        text = markdown_of(write_study(tmp_path / "part", {**HISTORIES, Run("plain", 1): own, Run("plain", 2): late}))
         assert "No gain is known of plain, sampled: the start was not measured for every seed." in text
         assert "0 of 1 arms and protocols end below their start" in text
         assert "No gain is known" not in markdown_of(write_study(tmp_path / "whole"))

@@ -127,6 +127,23 @@ def test_a_refused_resume_changes_nothing_and_a_beginning_overwrites_nothing(emp
     assert not list(empty_folder.glob("runs/*/*"))
 
 
+def test_what_a_run_wrote_outlives_a_validation_and_another_beginning(empty_folder: Path):
+    flags = ("--trainer.run_folder", "run", "--trainer.logger", "false")
+    keeping = [*CALLBACKS, {"class_path": "callbacks.EpisodeLog"}]
+    fit(*flags, callbacks=keeping)
+    before = digest(empty_folder)
+    checkpoint = ("--ckpt_path", "run/checkpoints/last.ckpt")
+    tsr("validate", *RUN[1:], *flags, "--trainer.callbacks", json.dumps(keeping), *checkpoint)
+    after = digest(empty_folder)
+    assert before.items() <= after.items()
+    evaluated = {"evaluation.validate.json", "evaluation.validate.history.json"}
+    assert names(Path("run")) == FILES | {"episodes"} | evaluated
+    assert {path.name for path in Path("run/episodes").glob("greedy*")} >= {"greedy.validate-000001.jsonl.gz"}
+    shutil.rmtree("run/checkpoints")
+    with pytest.raises(ConfigError, match=r"folder is run, which has episodes, evaluation\.history\.json, .*: give"):
+        fit(*flags)
+
+
 def test_last_is_refused_where_it_is_damaged_and_begins_where_there_is_none(empty_folder: Path):
     flags = ("--trainer.run_folder", "run", "--trainer.logger", "false", "--ckpt_path", "last")
     fit(*flags)

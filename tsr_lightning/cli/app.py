@@ -25,7 +25,8 @@ from tsr_lightning.cli.save_config import SaveConfig
 from tsr_lightning.cli.subcommands import DESCRIPTION, EXAMPLES
 from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
 from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.rng import LARGEST_SEED
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
@@ -80,6 +81,9 @@ class TSRCLI(LightningCLI):
             keys = {action.dest for known in self._subcommand_parsers.values() for action in known._actions}
             sentence = config_error_sentence(error) or parser_error_sentence(str(error), keys)
             raise ConfigError(sentence) from error
+        seed = self.config[self.config.subcommand].seed_everything
+        remedy = f"give a whole number from 0 to {LARGEST_SEED}"
+        require(0 <= int(seed) <= LARGEST_SEED, "seed_everything", seed, remedy)
 
     def before_instantiate_classes(self) -> None:
         """Names the folder of the loggers' runs after the task, where nobody named it."""
@@ -114,14 +118,18 @@ class TSRCLI(LightningCLI):
             check_trainer(trainer)
         if ckpt_path == "last" and (newest := trainer.resumed_from(ckpt_path)) is not None:
             check_checkpoint(self.model, self.datamodule, str(newest), resumes=self.subcommand == "fit")
-        settings = self.config_init[self.subcommand]["trainer"]
-        machine = (trainer.strategy.root_device, trainer.world_size)
-        if self.subcommand != "export":
-            choose_sizes(self.model, self.datamodule, settings, *machine)
-            check_cache(self.datamodule, *machine)
-        if self.subcommand == "fit":
-            check_memory(self.model, self.datamodule, settings, *machine)
+        self.fit_to_machine(trainer)
         return trainer
+
+    def fit_to_machine(self, trainer: Trainer) -> None:
+        """Chooses the sizes that are left to the device of this rank, and refuses what does not fit on it."""
+        settings = self.config_init[self.subcommand]["trainer"]
+        device = trainer.strategy.root_device
+        if self.subcommand != "export":
+            choose_sizes(self.model, self.datamodule, settings, device, trainer.world_size)
+            check_cache(self.datamodule, device)
+        if self.subcommand == "fit":
+            check_memory(self.model, self.datamodule, settings, device, trainer.world_size)
 
 
 def _callbacks(trainer: Mapping[str, Any]) -> Sequence[pl.Callback]:

@@ -14,9 +14,9 @@ import yaml
 
 from tsr_lightning.cli.suggestions import closest
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.unique_keys import load_unique
 
 ENV_KWARGS, CALLBACKS = "data.env_kwargs", "trainer.callbacks"  # which later files change key by key
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_config(name: str) -> dict[str, Any]:
@@ -113,7 +113,9 @@ def _text(path: Path, name: str) -> str:
 
 def _loaded(text: str, name: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return load_unique(text)
+    except ConfigError as error:
+        raise ConfigError(f"--config is {name}: {error}") from None
     except yaml.YAMLError as error:
         problem = re.sub(r'in "<[^>]*>", ', "at ", " ".join(str(error).split()))
         raise ConfigError(f"--config is {name}, which is no valid YAML: {problem}") from None

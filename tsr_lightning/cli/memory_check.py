@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.cli.estimate import known_setup
-from tsr_lightning.engines.transformers.spec import Transformers
+from tsr_lightning.engines.transformers.spec import KV_CACHE_MIB, Transformers
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.estimate.card_memory import GIB, memory
 from tsr_lightning.estimate.cards import Card
@@ -60,23 +60,24 @@ def check_memory(
     rank_zero_info(sentence)
 
 
-def check_cache(data: RolloutDataModule, device: torch.device, ranks: int) -> None:
+def check_cache(data: RolloutDataModule, device: torch.device) -> None:
     """Refuses a cache larger than all memory: a CPU would reserve it, and end the run once it fills.
 
-    Other engines check their own memory. Arguments as of `check_memory`.
+    The default is never refused, since the models of a machine so small do not fill it. Other engines check their own
+    memory. Arguments as of `check_memory`.
 
     Raises:
         ConfigError: `kv_cache_mib` is more than the device has.
     """
     if not isinstance(data.engine, Transformers):
         return
-    card = whole_card(device, ranks)
-    most = int(1024 * card.memory_gib)
+    card = whole_card(device)
+    most = max(int(1024 * card.memory_gib), KV_CACHE_MIB)
     require(
         data.engine.cache_mib <= most,
         "data.engine.init_args.kv_cache_mib",
         data.engine.cache_mib,
-        f"{card.name} has {most} MiB of memory: give less, or null for a size that fits",
+        f"{card.name} has {1024 * card.memory_gib:.0f} MiB of memory: give less, or null for a size that fits",
     )
 
 

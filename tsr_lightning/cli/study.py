@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from tsr_lightning.cli.config_files import config_path
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one
@@ -80,6 +81,6 @@ def _packed(path: Path, grid: Grid) -> StudyRecord:
 def _conclude(outcome: Outcome, folder: StudyFolder, console: Console) -> int:
     for runs, state in ((outcome.failed, "failed"), (outcome.busy, "in the hands of another process")):
         if runs:
-            console.print(f"{len(runs)} {state}: {', '.join(map(str, runs))}; the same command goes on with it")
-    console.print(f"{len(outcome.finished)} finished, results in {folder.results}; tsr report {folder.root}")
+            console.print(Text(f"{len(runs)} {state}: {', '.join(map(str, runs))}; the same command goes on with it"))
+    console.print(Text(f"{len(outcome.finished)} finished, results in {folder.results}; tsr report {folder.root}"))
     return 1 if outcome.failed or outcome.busy else 0

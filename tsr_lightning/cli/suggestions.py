@@ -6,15 +6,20 @@ from collections.abc import Collection, Iterable, Mapping
 # What other libraries call a key, and its name here.
 _ELSEWHERE: Mapping[str, str] = {
     "batch_size": "data.instances",
-    "beta": "model.objective.init_args.kl",
+    "beta": "model.objective.init_args.kl.init_args.coefficient",
     "env_name": "data.env",
     "epochs": "trainer.max_epochs",
+    "epsilon": "model.objective.init_args.surrogate.init_args.low",
     "gpus": "trainer.devices",
+    "learning_rate": "model.optimizer.learning_rate",
     "lr": "model.optimizer.learning_rate",
+    "max_grad_norm": "trainer.gradient_clip_val",
     "max_new_tokens": "data.sampling.max_response_tokens",
     "model": "model.policy.model",
     "model_name_or_path": "model.policy.model",
     "num_epochs": "trainer.max_epochs",
+    "num_generations": "data.plan.init_args.count",
+    "num_iterations": "data.updates.epochs",
     "output_dir": "trainer.run_folder",
     "resume": "ckpt_path",
     "seed": "seed_everything",
@@ -26,6 +31,8 @@ def suggestion(given: str, known: Iterable[str], dashes: str = "") -> str | None
     names = sorted(known)
     elsewhere = _ELSEWHERE.get(given.rpartition(".")[2])
     last_parts = {name.rpartition(".")[2]: name for name in names}
+    if given in _ELSEWHERE and "trainer.max_epochs" in names:  # the keys of a run
+        return f"did you mean {dashes}{elsewhere}?"
     close = closest(given, names)
     if close is None and elsewhere in names:
         close = elsewhere

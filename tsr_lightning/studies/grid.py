@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_yaml, texts, whole_numbers, yes_or_no
+from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_yaml, seeds_of, texts, yes_or_no
 
 _KEYS = (
     *("name", "configs", "overrides", "arms", "axes", "seeds", "jobs", "threads"),
@@ -116,7 +116,7 @@ def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
     configs, overrides = texts(given.get("configs"), "configs"), _overrides(given.get("overrides"), "overrides")
     if "seeds" not in given:
         raise ConfigError("seeds is missing: give a list of whole numbers, such as [1, 2, 3]")
-    seeds = whole_numbers(given["seeds"], "seeds")
+    seeds = seeds_of(given["seeds"], "seeds")
     arms = [*_named_arms(given.get("arms"), seeds), *_product(given.get("axes"), seeds)]
     require(len(arms) > 0, "arms", [], "give at least one arm, or axes")
     laid = [
@@ -139,7 +139,7 @@ def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
 
 def _named_arms(given: Any, seeds: tuple[int, ...]) -> Iterator[Arm]:
     for name, keys, likeness in _entries(given, "arms", _ARM_KEYS):
-        own_seeds = whole_numbers(keys["seeds"], f"arms.{name}.seeds") if "seeds" in keys else seeds
+        own_seeds = seeds_of(keys["seeds"], f"arms.{name}.seeds") if "seeds" in keys else seeds
         yield Arm(name, likeness.configs, likeness.overrides, own_seeds)
 
 
@@ -197,13 +197,26 @@ def _points(given: Any, key: str) -> list[_Point]:
 
 def _overrides(given: Any, key: str) -> dict[str, Any]:
     overrides = mapping(given, key)
-    for name in overrides:
+    for name, value in overrides.items():
+        if not _is_plain(value):
+            raise ConfigError(
+                f"{key}.{name} is {value}, which a run's command cannot hold: write it as a text in quotes"
+            )
         for own, instead in _OWN.items():
             if name == own or name.startswith(f"{own}."):
                 raise ConfigError(f"{key} has {name}, which a study sets by itself: use {instead}")
         if name in ("config", "c", "print_config", "help"):
             raise ConfigError(f"{key} has {name}, which is no setting: use configs")
     return overrides
+
+
+def _is_plain(value: Any) -> bool:
+    """True of what JSON can hold, and so a command: no dates, and texts as keys."""
+    if isinstance(value, Mapping):
+        return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _name(given: Any, key: str) -> str:

@@ -8,19 +8,8 @@ from typing import Any
 import yaml
 
 from tsr_lightning.errors import ConfigError
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping that has a key twice, where YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in mapping:
-                raise ConfigError(f"line {key_node.start_mark.line + 1} has {key} for a second time: keep one")
-            mapping[key] = self.construct_object(value_node, deep=deep)
-        return mapping
+from tsr_lightning.rng import LARGEST_SEED
+from tsr_lightning.unique_keys import load_unique
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -30,8 +19,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: there is no such file, or no mapping in it.
     """
     try:
-        read = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
-    except OSError as error:
+        read = load_unique(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the grid {path} cannot be read: give the path of a YAML file") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"the grid is no valid YAML: {' '.join(str(error).split())}") from error
@@ -75,6 +64,14 @@ def whole_numbers(given: Any, key: str) -> tuple[int, ...]:
     if len(set(given)) < len(given):
         raise ConfigError(f"{key} is {given!r}: give every number once")
     return tuple(given)
+
+
+def seeds_of(given: Any, key: str) -> tuple[int, ...]:
+    """Returns `given` as a list of different seeds, at least one."""
+    found = whole_numbers(given, key)
+    if too_large := [seed for seed in found if seed > LARGEST_SEED]:
+        raise ConfigError(f"{key} has {too_large[0]}: give seeds from 0 to {LARGEST_SEED}")
+    return found
 
 
 def positive(given: Any, key: str) -> int:

@@ -18,11 +18,11 @@ from tsr_lightning.files import write_whole, write_whole_bytes
 from tsr_lightning.studies.grid import Run
 from tsr_lightning.studies.packed_table import read_table, table
 from tsr_lightning.studies.record import StudyRecord
+from tsr_lightning.unique_keys import LOADER
 
 SUFFIX = ".yaml"
 FORMAT = 1
 _SETTINGS = "settings"
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where libyaml is there
 _SHORT = 80  # characters of a mapping that stands in one line
 
 
@@ -54,7 +54,7 @@ def _readable_head(path: Path) -> Mapping[str, Any]:
 
 
 def _load(path: Path) -> Any:
-    return yaml.load(path.read_bytes(), Loader=_Loader)
+    return yaml.load(path.read_bytes(), Loader=LOADER)
 
 
 def read_packed(path: Path) -> StudyRecord:

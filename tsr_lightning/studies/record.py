@@ -43,7 +43,10 @@ def read_folder(root: Path) -> StudyRecord:
     folder = StudyFolder(root)
     if not folder.grid.is_file():
         raise ConfigError(f"{root} has no grid.json: give a folder that tsr study wrote to, or a packed YAML")
-    grid = read_json(folder.grid)
+    try:
+        grid = read_json(folder.grid)
+    except ValueError as error:
+        raise ConfigError(f"{folder.grid} is damaged ({error}): run tsr study again, which writes it anew") from error
     paths = {run: folder.result(run) for run in runs_of(grid)}
     return StudyRecord(grid, {run: read_result(path) for run, path in paths.items() if path.is_file()})
 

@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.utilities import rank_zero_info
 
+from tsr_lightning.episodes.folder import FOLDER as EPISODES
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.training import checkpoints, exporting, games, showing
 from tsr_lightning.training import lightning_compat as compat
@@ -288,10 +289,14 @@ def _check_counts(given: Mapping[str, Any]) -> None:
 
 
 def _refuse_to_overwrite(folder: Path) -> None:
-    """Refuses to begin a run in a folder that has checkpoints of another."""
-    found = checkpoints.newest([folder / "checkpoints"])
-    if found is not None:
+    """Refuses to begin a run in a folder that has checkpoints, evaluations or episodes of another."""
+    other = "give another folder as trainer.run_folder or by the logger's version"
+    if checkpoints.newest([folder / "checkpoints"]) is not None:
         raise ConfigError(
             f"the run's folder is {folder}, which has the checkpoints of an earlier run: go on from them with "
-            "--ckpt_path last, or give another folder as trainer.run_folder or by the logger's version"
+            f"--ckpt_path last, or {other}"
+        )
+    if results := sorted(path.name for path in (*folder.glob("*.json"), folder / EPISODES) if path.exists()):
+        raise ConfigError(
+            f"the run's folder is {folder}, which has {', '.join(results)} of an earlier run: {other}, or remove it"
         )

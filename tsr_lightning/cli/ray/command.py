@@ -15,6 +15,7 @@ from tsr_lightning.cli.ray.options import RayOptions, make_parser, parse
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.training.setting_checks import check_staleness
+from tsr_lightning.training.trainer import Trainer
 
 VERSION = "2.60"  # that was tested
 ENVIRONMENT = {  # of Ray Train, which reads it when it is imported
@@ -76,6 +77,9 @@ def checked_settings(flags: Sequence[str], options: RayOptions) -> dict[str, Any
             data = self.datamodule
             check_staleness(data.staleness, data.updates, options.num_workers, str(trainer.precision))
             return trainer
+
+        def fit_to_machine(self, trainer: Trainer) -> None:
+            """Does nothing: each worker looks at its own device."""
 
     return resolved_settings(flags, RanksCLI)
 

@@ -90,7 +90,7 @@ def load_study(path: Path) -> StudyResults:
     """Reads a folder that `tsr study` wrote, or a packed study by its YAML.
 
     Raises:
-        ConfigError: it is neither, or has evaluations alone.
+        ConfigError: it is neither, has evaluations alone, or an arm of it has seeds of different held-out instances.
     """
     if not path.is_file():
         return study_results(read_folder(path))
@@ -106,6 +106,8 @@ def study_results(record: StudyRecord) -> StudyResults:
     by_arm: dict[str, dict[int, Mapping[str, Any]]] = {}
     for run, result in record.results.items():
         by_arm.setdefault(run.arm, {})[run.seed] = result
+    for name, results in by_arm.items():
+        _check_alike(name, results)
     arms = [
         ArmResults(grid["name"], name, arm["points"], by_arm[name])
         for name, arm in grid["arms"].items()
@@ -119,6 +121,16 @@ def study_results(record: StudyRecord) -> StudyResults:
         pairs=tuple((first, second) for first, second in grid.get("pairs", [])),  # older studies have none
         thresholds=grid["thresholds"],
     )
+
+
+def _check_alike(arm: str, results: Mapping[int, Mapping[str, Any]]) -> None:
+    """Refuses seeds of an arm that were evaluated on other instances than its first one."""
+    first = next(iter(results.values()))["instances"]
+    if other := [str(seed) for seed, result in results.items() if result["instances"] != first]:
+        raise ConfigError(
+            f"{arm}: seeds {', '.join(other)} were evaluated on other instances than seed {next(iter(results))}, so "
+            "they make no arm: run them with the same data.held_out, or give them an arm of their own"
+        )
 
 
 def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:
