@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from callbacks.entropy import EntropyWatch
 from callbacks.instance_filter import InstanceFilter
-from callbacks.levels import History, Level, Pairs
+from callbacks.levels import FigureWindow, Level, Pairs
 from callbacks.on_collapse import BestPolicy, OnCollapse, Warn
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.errors import ConfigError, require
@@ -89,7 +89,7 @@ class CollapseGuard(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._histories: dict[str, History] = {}  # of rates, by figure
+        self._histories: dict[str, FigureWindow] = {}  # of rates, by figure
         self._entropy = EntropyWatch(self.window, self.entropy_drop, self.entropy_rise)
         self._collapsed: list[str] = []  # figures that were collapsed at the last epoch's end
         self._restores = 0
@@ -232,12 +232,12 @@ class CollapseGuard(Callback):
             compat.log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
         return history.current
 
-    def _history(self, name: str) -> History:
+    def _history(self, name: str) -> FigureWindow:
         """A rate's, kept where nobody is alarmed by it too: it tells whether a change of entropy does harm."""
         drops = {"success_rate": self.success_drop, "valid": self.valid_drop, "valid_actions": self.valid_drop}
         if name not in self._histories:
             window = 1 if name.startswith("val/") else self.window
-            self._histories[name] = History(window, drops[name.rpartition("/")[2]])
+            self._histories[name] = FigureWindow(window, drops[name.rpartition("/")[2]])
         return self._histories[name]
 
     def _observe_entropy(self, trainer: Trainer, epochs: int, nats: float) -> None:
@@ -302,11 +302,11 @@ class CollapseGuard(Callback):
         )
 
 
-def describe(name: str, history: History) -> str:
+def describe(name: str, history: FigureWindow) -> str:
     return f"{name} {_interval(history.current)}, its best {_interval(history.best)}"
 
 
-def _describe_latest(name: str, history: History) -> str:
+def _describe_latest(name: str, history: FigureWindow) -> str:
     return f"{name} is {_interval(history.latest)}, its best {_interval(history.best)}"
 
 

@@ -38,7 +38,7 @@ def rate(pairs: Pairs, best: Level | None) -> Level:
     return Level(estimate.value, estimate.low, estimate.high, episodes / independent)
 
 
-class History:
+class FigureWindow:
     """The latest observations of one figure, and its best level.
 
     Args:

@@ -1,6 +1,6 @@
 """What was tried in tuning, by idea. No figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.results.recipes import Kind
@@ -24,11 +24,31 @@ class Idea:
 _STEPS = ("2.5e-4", "5e-4", "2.5e-4-4-updates", "5e-4-4-updates")  # of signals_tuning, signals_lakes_tuning
 
 
-def _four_trials(study: str, prefix: str, instances: str) -> tuple[str, str, Sequence[Idea]]:
-    """RAFT and the paper's recipe, with the same four trials each."""
-    raft, paper = ([f"{prefix}{recipe}-{step}" for step in _STEPS] for recipe in ("raft", "paper"))
-    ideas = [Idea("RAFT", raft, "plain"), Idea("the paper's: groups of searches as if they were samples", paper)]
-    return study, f"{instances}, the same four trials each", ideas
+_PLAIN: Mapping[str, str] = {
+    "raft": "RAFT",
+    "learnable": "GRPO, half of the levels drawn again by learnability",
+    "graph-sample": "GRPO, credit on the graph of plain samples' states",
+    "graph-ppo": "PPO, the same",
+}
+_SEARCHED: Mapping[str, str] = {
+    "paper": "the paper's: groups of searches as if they were samples",
+    "rollouts": "successes of a beam that random play guides",
+    "graph": "credit on the graph of a beam's states",
+    "target": "a distribution over a beam's candidates as the target",
+    "process": "branches where a learned score promises most",
+}
+
+
+def _four_trials(
+    study: str, prefix: str, instances: str, recipes: Sequence[str] = ("raft", "paper")
+) -> tuple[str, str, Sequence[Idea]]:
+    """Recipes with the same four trials each."""
+
+    def ideas(named: Mapping[str, str], kind: Kind) -> list[Idea]:
+        known = {recipe: words for recipe, words in named.items() if recipe in recipes}
+        return [Idea(words, [f"{prefix}{recipe}-{step}" for step in _STEPS], kind) for recipe, words in known.items()]
+
+    return study, f"{instances}, the same four trials each", [*ideas(_PLAIN, "plain"), *ideas(_SEARCHED, "searched")]
 
 
 TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances, and what was tried on them
@@ -139,7 +159,7 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
             Idea("successes of a beam", ["crowded-imitate-2e-4"]),
         ],
     ),
-    _four_trials("signals_tuning", "hard-", "Sokoban, 4 to 10 moves"),
+    _four_trials("signals_tuning", "hard-", "Sokoban, 4 to 10 moves", [*_PLAIN, *_SEARCHED]),
     _four_trials("signals_tuning", "longest-", "Sokoban, 8 to 10 moves"),
     _four_trials("signals_lakes_tuning", "", "FrozenLake, slippery"),
 ]

@@ -4,7 +4,7 @@ from math import sqrt
 
 import pytest
 
-from callbacks.levels import History, Level, has_collapsed, rate
+from callbacks.levels import FigureWindow, Level, has_collapsed, rate
 
 Z = 1.959963984540054
 
@@ -43,18 +43,18 @@ def test_collapsed_if_the_intervals_are_further_apart_than_the_drop(high: float,
 
 def test_a_fall_by_chance_is_no_collapse():
     """4 of 8 and then 0 of 8: three quarters of the best's lower end, 0.215, is below the upper end 0.324."""
-    history = History(window=1, drop=0.25)
+    history = FigureWindow(window=1, drop=0.25)
     history.observe(0, single(4, 8))
     history.observe(1, single(0, 8))
     assert not history.collapsed
-    history = History(window=1, drop=0.25)
+    history = FigureWindow(window=1, drop=0.25)
     history.observe(0, single(40, 80))  # from 0.393
     history.observe(1, single(0, 80))  # to 0.046
     assert history.collapsed
 
 
 def test_a_fall_within_the_drop_is_no_collapse_however_certain():
-    history = History(window=1, drop=0.5)
+    history = FigureWindow(window=1, drop=0.5)
     history.observe(0, single(8000, 10000))
     history.observe(1, single(5000, 10000))
     assert not history.collapsed
@@ -63,7 +63,7 @@ def test_a_fall_within_the_drop_is_no_collapse_however_certain():
 
 
 def test_a_level_covers_the_window():
-    history = History(window=2, drop=0.5)
+    history = FigureWindow(window=2, drop=0.5)
     for epoch, successes in enumerate([10, 10, 6, 2]):
         history.observe(epoch, single(successes, 10))
     assert history.current is not None
@@ -73,7 +73,7 @@ def test_a_level_covers_the_window():
 
 def test_the_best_has_the_highest_lower_end():
     """2 of 2 (from 0.342) is less than 70 of 100 (from 0.604)."""
-    history = History(window=1, drop=0.5)
+    history = FigureWindow(window=1, drop=0.5)
     history.observe(0, single(2, 2))
     history.observe(1, single(70, 100))
     assert history.best is not None
@@ -81,7 +81,7 @@ def test_the_best_has_the_highest_lower_end():
 
 
 def test_a_repeated_observation_counts_once():
-    history = History(window=3, drop=0.5)
+    history = FigureWindow(window=3, drop=0.5)
     history.observe(0, single(5, 10))
     history.observe(1, single(8, 10))
     once = history.current
@@ -90,7 +90,7 @@ def test_a_repeated_observation_counts_once():
 
 
 def test_a_loaded_state_continues_alike():
-    history, again = (History(window=2, drop=0.5) for _ in range(2))
+    history, again = (FigureWindow(window=2, drop=0.5) for _ in range(2))
     history.observe(0, single(5, 10))
     again.load_state_dict(history.state_dict())
     assert (again.current, again.best) == (history.current, history.best)
@@ -101,7 +101,7 @@ def test_a_loaded_state_continues_alike():
 
 def test_a_fall_beyond_chance_is_seen_in_the_last_observation_alone():
     """20 of 40 has [0.352, 0.648]; 15 of 40 reaches up to 0.530, 5 of 40 up to 0.261."""
-    history = History(window=5, drop=None)
+    history = FigureWindow(window=5, drop=None)
     for epoch in range(3):
         history.observe(epoch, single(20, 40))
     history.observe(3, single(15, 40))
@@ -109,7 +109,7 @@ def test_a_fall_beyond_chance_is_seen_in_the_last_observation_alone():
     history.observe(4, single(5, 40))
     assert history.has_fallen
     assert not history.collapsed  # without a drop nothing is
-    again = History(window=5, drop=None)
+    again = FigureWindow(window=5, drop=None)
     again.load_state_dict(history.state_dict())
     assert again.has_fallen
     history.forget_recent()

@@ -47,6 +47,12 @@ def test_the_limit_of_a_container_counts(tmp_path: Path):
     assert _left_in_container(tmp_path) == 7700
 
 
+def test_a_run_without_an_end_is_looked_at_as_fast(setup: Setup):
+    """A limit of time ends it; its epochs are alike from some one on."""
+    [(entries, count)] = replace(setup, epochs=10**12).distinct_entries
+    assert (entries, count) == (setup.distinct_entries[0][0], 10**12)
+
+
 def test_a_notice_where_a_phase_may_not_fit(setup: Setup):
     needed = memory(setup)
     room = needed.total(card_here(CPU)) / GIB

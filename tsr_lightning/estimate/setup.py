@@ -106,10 +106,12 @@ class Setup:
     def distinct_entries(self) -> list[tuple[list[PlanEntry], int]]:
         """The plan's entries, each with the number of epochs that have them."""
         found: list[tuple[list[PlanEntry], int]] = []
-        for epoch in range(self.epochs):
+        last = min(self.plan.constant_from, self.epochs - 1)  # the epochs after it are alike
+        for epoch in range(last + 1):
             entries = self.plan.entries(epoch) + self.plan.fallback(epoch)  # as if all samples of every group failed
+            count = self.epochs - last if epoch == last else 1
             if found and found[-1][0] == entries:
-                found[-1] = entries, found[-1][1] + 1
+                found[-1] = entries, found[-1][1] + count
             else:
-                found.append((entries, 1))
+                found.append((entries, count))
         return found

@@ -2,6 +2,8 @@
 history, all that a report needs of it."""
 
 from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ def result_contents(run: Run, settings: Settings, history: Mapping[str, Any], *,
         "seed": run.seed,
         "jobs": jobs,
         "threads": threads,
-        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in _PACKAGES if (found := _version(name))} | {"code": code_digest()},
         "settings": settings,
         **history,
     }
@@ -56,6 +58,16 @@ def read_result(path: Path) -> dict[str, Any]:
 def is_result(contents: Mapping[str, Any]) -> bool:
     """True if the contents are those of a result file of this version."""
     return contents.get("format") == FORMAT and {"settings", "evaluations", "protocols"} <= contents.keys()
+
+
+@cache
+def code_digest() -> str:
+    """Names the program of this package, which may change while its version stays."""
+    package = Path(__file__).resolve().parents[1]
+    digest = blake2b(digest_size=6)
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str | None:
