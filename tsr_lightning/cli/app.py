@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from tsr_lightning.cli.checks import check_checkpoint, check_run
-from tsr_lightning.cli.config_files import config_path
+from tsr_lightning.cli.config_files import CONFIG_FLAGS, config_path
 from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.cli.first_look import look
 from tsr_lightning.cli.help_texts import ShortHelp
@@ -209,7 +209,7 @@ def run(args: Sequence[str], cli: type[TSRCLI] = TSRCLI) -> TSRCLI:
 def _resolved(argument: str) -> str:
     """A configuration file of the working folder, or else the shipped one of that name."""
     flag, _, path = argument.rpartition("=")
-    if flag not in ("", "--config", "-c") or not path.endswith((".yaml", ".yml")) or Path(path).exists():
+    if flag not in ("", *CONFIG_FLAGS) or not path.endswith((".yaml", ".yml")) or Path(path).exists():
         return argument
     shipped = config_path(path)
     if shipped is None:

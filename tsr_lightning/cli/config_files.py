@@ -5,7 +5,7 @@ inside it in an installed wheel), or YAML itself. Imports no PyTorch.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +16,7 @@ from tsr_lightning.cli.suggestions import closest
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.unique_keys import load_unique
 
+CONFIG_FLAGS = ("--config", "-c")
 ENV_KWARGS, CALLBACKS = "data.env_kwargs", "trainer.callbacks"  # which later files change key by key
 
 
@@ -29,6 +30,11 @@ def read_config(name: str) -> dict[str, Any]:
         ConfigError: there is no such file, or it holds no mapping of keys.
     """
     return reduce(merged, read_layers(name))
+
+
+def names_config(flags: Iterable[str]) -> bool:
+    """True if some flag is a --config."""
+    return any(flag.partition("=")[0] in CONFIG_FLAGS for flag in flags)
 
 
 def read_layers(name: str, extending: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tsr_lightning.cli.config_files import names_config
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one, refuse_checkpoint
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, require
@@ -90,7 +91,7 @@ def estimate(args: Sequence[str], parse: Parse) -> int:
     """
     given, others = make_parser().parse_known_args(args)
     refuse_checkpoint("tsr estimate", others, "counts whole runs")
-    if not any(flag.partition("=")[0] in ("--config", "-c") for flag in others):
+    if not names_config(others):
         raise ConfigError("tsr estimate needs a configuration: give --config FILE, such as --config paper/sokoban.yaml")
     machines = [_machine(name) for name in given.machine or DEFAULT]
     assumed = Assumed(given.response_tokens, given.turns, given.characters_per_token)

@@ -8,11 +8,10 @@ from typing import Any
 
 import yaml
 
-from tsr_lightning.cli.config_files import CALLBACKS, named_classes, read_config
+from tsr_lightning.cli.config_files import CALLBACKS, CONFIG_FLAGS, named_classes, read_config
 from tsr_lightning.cli.defaults import DEFAULTS
 from tsr_lightning.errors import ConfigError
 
-CONFIG = ("--config", "-c")
 _FIRST = {"data.env": "the environment", "model.policy.model": "the model"}  # the files that set these, in this order
 
 
@@ -52,7 +51,7 @@ def parts(args: Sequence[str]) -> Iterator[File | Flag | Word]:
         flag, has_value, value = given.partition("=")
         if not has_value and waiting and not waiting[-1].startswith("--"):
             has_value, value = "=", waiting.pop()
-        if flag in CONFIG and has_value:
+        if flag in CONFIG_FLAGS and has_value:
             yield File(value)
         else:
             yield Flag(flag.lstrip("-"), value if has_value else None)

@@ -13,11 +13,10 @@ from typing import Any
 import yaml
 from jsonargparse import ActionConfigFile, Namespace, get_loader
 
-from tsr_lightning.cli.config_files import CALLBACKS, ENV_KWARGS, merged, named_classes, read_layers
+from tsr_lightning.cli.config_files import CALLBACKS, CONFIG_FLAGS, ENV_KWARGS, merged, named_classes, read_layers
 from tsr_lightning.errors import require
 
 _ENV = "data.env"
-_CONFIG = ("--config", "-c")
 
 
 class Overlay(ActionConfigFile):
@@ -86,13 +85,13 @@ def as_overlays(args: Sequence[str]) -> list[str]:
         name, others = sections[-1]
         keys = _keys_within(flag)
         callback = re.fullmatch(rf"--{CALLBACKS}\.([A-Z]\w*)\.(\w+)", flag)
-        if not keys and not callback and flag not in (*_CONFIG, "--data", f"--{_ENV}", f"--{ENV_KWARGS}"):
+        if not keys and not callback and flag not in (*CONFIG_FLAGS, "--data", f"--{_ENV}", f"--{ENV_KWARGS}"):
             others.append(part)
             continue
         value = after if has_value else next(rest, None)
         if value is None:
             others.append(part)  # which the parser refuses
-        elif flag in _CONFIG:
+        elif flag in CONFIG_FLAGS:
             others += [flag, value]
             sections.append(([], []))
         elif flag == f"--{_ENV}":

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from tsr_lightning.cli.config_files import config_folder
-from tsr_lightning.cli.order import CONFIG
+from tsr_lightning.cli.config_files import config_folder, names_config
 from tsr_lightning.errors import ConfigError
 
 # A new model, with room for what a person may write in tokens of a small vocabulary
@@ -23,7 +22,7 @@ def configured(args: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: neither an id nor a configuration is given.
     """
-    has_config = any(given.partition("=")[0] in CONFIG for given in args)
+    has_config = names_config(args)
     if args[:1] and not args[0].startswith("-") and not args[0].endswith((".yaml", ".yml")):
         env, flags = args[0], list(args[1:])
         if has_config:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tsr_lightning.cli.config_files import names_config
 from tsr_lightning.cli.quiet import quiet_lightning
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser, refuse_checkpoint
 from tsr_lightning.errors import ConfigError
@@ -34,7 +35,7 @@ def probe(args: Sequence[str], parse: Parse) -> int:
     """
     _, flags = make_parser().parse_known_args(args)
     refuse_checkpoint("tsr probe", flags, "trains tiny tasks from the start of model.policy.model")
-    if not any(flag.partition("=")[0] in ("--config", "-c") for flag in flags):
+    if not names_config(flags):
         raise ConfigError("tsr probe needs a configuration: give --config FILE, such as --config quickstart.yaml")
     agent, data, trainer = parse(flags)
     failed = False
