@@ -12,7 +12,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("tsr_lightning", "callbacks")
 # small modules that every room may import
-COMMON = ("errors", "files", "rng", "signals", "tool_calls", "trajectory", "costs", "statistics", "free_memory")
+COMMON = (
+    *("errors", "files", "rng", "signals", "tool_calls", "trajectory", "costs", "statistics", "free_memory"),
+    "unique_keys",
+)
 ROOMS = {
     "cli": "the `tsr` command: checks before a model loads, messages, shipped configurations",
     "callbacks": "Lightning callbacks: evaluation, instance filter, collapse guard, logs",

@@ -5,10 +5,12 @@ from typing import Any
 
 import yaml
 
-from tsr_lightning.errors import ConfigError
-
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is there
 _MERGE = "tag:yaml.org,2002:merge"  # <<
+
+
+class KeyTwice(ValueError):
+    """A mapping has a key twice; the message says which, and where."""
 
 
 class _UniqueKeys(LOADER):
@@ -20,7 +22,7 @@ class _UniqueKeys(LOADER):
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable):  # others are refused below
                 if key in seen:
-                    raise ConfigError(f"line {key_node.start_mark.line + 1} has {key} for a second time: keep one")
+                    raise KeyTwice(f"line {key_node.start_mark.line + 1} has {key} for a second time: keep one")
                 seen.add(key)
         constructed: dict[Any, Any] = super().construct_mapping(node, deep)
         return constructed
@@ -30,7 +32,7 @@ def load_unique(text: str) -> Any:
     """What a YAML text says.
 
     Raises:
-        ConfigError: a mapping has a key twice.
+        KeyTwice: a mapping has a key twice.
         yaml.YAMLError: it is no valid YAML.
     """
     return yaml.load(text, _UniqueKeys)

@@ -14,7 +14,7 @@ import yaml
 
 from tsr_lightning.cli.suggestions import closest
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.unique_keys import load_unique
+from tsr_lightning.unique_keys import KeyTwice, load_unique
 
 CONFIG_FLAGS = ("--config", "-c")
 ENV_KWARGS, CALLBACKS = "data.env_kwargs", "trainer.callbacks"  # which later files change key by key
@@ -120,7 +120,7 @@ def _text(path: Path, name: str) -> str:
 def _loaded(text: str, name: str) -> Any:
     try:
         return load_unique(text)
-    except ConfigError as error:
+    except KeyTwice as error:
         raise ConfigError(f"--config is {name}: {error}") from None
     except yaml.YAMLError as error:
         problem = re.sub(r'in "<[^>]*>", ', "at ", " ".join(str(error).split()))

@@ -9,7 +9,7 @@ import yaml
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import LARGEST_SEED
-from tsr_lightning.unique_keys import load_unique
+from tsr_lightning.unique_keys import KeyTwice, load_unique
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -22,6 +22,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         read = load_unique(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the grid {path} cannot be read: give the path of a YAML file") from error
+    except KeyTwice as error:
+        raise ConfigError(str(error)) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"the grid is no valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(read, dict):
