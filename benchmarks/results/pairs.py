@@ -73,7 +73,15 @@ TASKS = [
     ),
     VerdictTask("sokoban_search", "Sokoban, 6 to 10 moves", 0.08, _sokoban_pairs("rare", False, False)),
     VerdictTask(
-        "sokoban_search", "Sokoban, 4 to 10 moves", 0.08, [*_sokoban_pairs("hard", True, False), _paper("hard")]
+        "sokoban_search",
+        "Sokoban, 4 to 10 moves",
+        0.08,
+        [
+            *_sokoban_pairs("hard", True, False),
+            PairRow("hard-rollouts", "hard-raft", "GRPO, random play as the score", "RAFT", alike=False),
+            PairRow("hard-graph", "hard-raft", "GRPO, credit on the graph of states", "RAFT", alike=False),
+            _paper("hard"),
+        ],
     ),
     VerdictTask("sokoban_search", "Sokoban, 2 to 10 moves", 0.08, _sokoban_pairs("default", True, True)),
     VerdictTask(

@@ -27,7 +27,7 @@ class Header:
 
     schema: str  # "tsr-episodes"
     version: int  # 1
-    phase: str  # "rollout" of what is trained on; else the evaluation's protocol
+    phase: str  # "rollout" of what is trained on; else the evaluation's protocol, ".validate" behind it outside of fit
     epoch: int  # epochs that the run had trained for
     envs: list[dict[str, Any]]  # the mixture by index: env, env_kwargs, name
     policy: dict[str, Any]  # model, adapter, response_prefix, template_arguments, ... (PolicySpec)
