@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Set before torch and transformers are imported, and inherited by the processes that tests start.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,18 +17,19 @@ os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
 
 import hypothesis
 import pytest
-import torch
 from filelock import FileLock
 
-from tsr_lightning.modeling.kernels import Kernels
+if TYPE_CHECKING:
+    from tsr_lightning.modeling.kernels import Kernels
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    gc.disable()  # until all tests are collected: what they import stays, and to look for cycles takes a third as long
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script, as `nohup make test &`
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests of Ctrl-C, and what they start, need it
-
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # No deadline, since a shared core can be slow; the same examples in every run.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
@@ -56,6 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was imported stays, and need not be looked at in every search for cycles: 4% of the suite's time."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -97,8 +100,12 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(params=["native", "torch"])
-def kernels(request: pytest.FixtureRequest) -> Kernels:
+def kernels(request: pytest.FixtureRequest) -> "Kernels":
     """The test runs twice: with the C kernels and with PyTorch's."""
+    import torch  # here, since the process that starts the workers needs none
+
+    from tsr_lightning.modeling.kernels import Kernels
+
     chosen = Kernels(request.param)
     if chosen is Kernels.NATIVE and not chosen.uses_native(torch.device("cpu"), torch.float32):
         pytest.skip("there is no C compiler")

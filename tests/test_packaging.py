@@ -293,7 +293,8 @@ def test_the_wheel_works_without_the_checkout_on_what_it_declares(wheel: Path, t
 
     empty = tmp_path / "empty"
     empty.mkdir()
-    where = "import sys, tsr_lightning, callbacks; print(tsr_lightning.__file__, callbacks.__file__, *sys.path)"
+    find = "importlib.util.find_spec"  # the fit below imports both
+    where = f"import sys, importlib.util; print({find}('tsr_lightning').origin, {find}('callbacks').origin, *sys.path)"
     for path in run(python, "-c", where, cwd=empty).split():
         assert not Path(path).is_relative_to(ROOT)
     run(binaries / "tsr", *SMALLEST_FIT, cwd=empty)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from commands import QUICK, tsr
 
-from tsr_lightning.cli.app import resolved_settings
+from tsr_lightning.cli.app import ParsingCLI, resolved_settings
 from tsr_lightning.cli.defaults import CALLBACKS, EVALUATIONS
 from tsr_lightning.errors import ConfigError
 
@@ -21,7 +21,7 @@ MINE = ("--config", yaml.safe_dump(TASK))
 
 
 def settings(*flags: str) -> dict[str, Any]:
-    return resolved_settings([*MINE, *flags])
+    return resolved_settings([*MINE, *flags], ParsingCLI)
 
 
 def callback(resolved: dict[str, Any], name: str) -> dict[str, Any]:

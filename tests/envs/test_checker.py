@@ -312,8 +312,11 @@ def test_missing_methods_are_rejected() -> None:
         check_branchable(lambda: gymnasium.make("FrozenLake-v1", max_episode_steps=-1))
 
 
+BRIEF: dict[str, Any] = {"seeds": range(1), "turns": 2, "keys": 2}  # for what is skipped, whatever is found
+
+
 def test_of_an_object_without_a_spec_some_checks_are_skipped() -> None:
-    report = check_branchable(Lake(), noisy=True)
+    report = check_branchable(Lake(), **BRIEF)
     assert report.skipped == (
         "another environment: only this one object is given",
         "another process: the environment has no spec",
@@ -321,11 +324,11 @@ def test_of_an_object_without_a_spec_some_checks_are_skipped() -> None:
 
 
 def test_of_an_object_with_a_spec_no_check_is_skipped() -> None:
-    assert check_branchable(gymnasium.make("tsr/FrozenLake-v0", size=5)).skipped == ()
+    assert check_branchable(gymnasium.make("tsr/FrozenLake-v0", size=5), **BRIEF).skipped == ()
 
 
 def test_of_a_lambda_the_check_in_another_process_is_skipped() -> None:
-    (skipped,) = check_branchable(lambda: Lake(success_rate=0.5)).skipped
+    (skipped,) = check_branchable(lambda: Lake(success_rate=0.5), **BRIEF).skipped
     assert skipped.startswith("another process:")
 
 

@@ -164,19 +164,22 @@ class TestInstances:
         assert isinstance(TextFrozenLake(), Branchable)
         assert isinstance(TextFrozenLake(), HasOracle)
 
-    @pytest.mark.parametrize(
-        "kwargs",
-        [
-            {"prompt_style": "brief"},
-            {"observation": "grid", "actions_per_turn": 1, "max_turns": 10},
-            {"max_actions": 3, "max_turns": 5},
-            {"desc": DESC, "success_rate": 1 / 3},
-            {"size": 8, "max_turns": 20, "max_actions": 30, "frozen": 0.8},
-        ],
-        ids=str,
+    ARGUMENTS: tuple[dict[str, Any], ...] = (
+        {"prompt_style": "brief"},
+        {"observation": "grid", "actions_per_turn": 1, "max_turns": 10},
+        {"max_actions": 3, "max_turns": 5},
+        {"desc": DESC, "success_rate": 1 / 3},
+        {"size": 8, "max_turns": 20, "max_actions": 30, "frozen": 0.8},
     )
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("kwargs", ARGUMENTS, ids=str)
+    def test_it_is_branchable_at_length(self, kwargs: dict[str, Any]) -> None:
+        assert check_branchable("tsr/FrozenLake-v0", kwargs=kwargs, noisy=True).skipped == ()
+
+    @pytest.mark.parametrize("kwargs", ARGUMENTS, ids=str)
     def test_it_is_branchable_with_any_arguments(self, kwargs: dict[str, Any]) -> None:
-        report = check_branchable("tsr/FrozenLake-v0", kwargs=kwargs, noisy=True)
+        report = check_branchable("tsr/FrozenLake-v0", kwargs=kwargs, noisy=True, seeds=range(3))
         assert report.noisy
         assert report.skipped == ()
 

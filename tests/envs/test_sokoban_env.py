@@ -65,8 +65,14 @@ def test_gymnasiums_checker_passes(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_it_is_branchable(settings: dict[str, Any]) -> None:
-    report = check_branchable("tsr/Sokoban-v0", kwargs=settings, noisy=False)
+    report = check_branchable("tsr/Sokoban-v0", kwargs=settings, noisy=False, seeds=range(2))
     assert report.skipped == ()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_it_is_branchable_at_length(settings: dict[str, Any]) -> None:
+    assert check_branchable("tsr/Sokoban-v0", kwargs=settings, noisy=False).skipped == ()
 
 
 def test_it_is_registered_and_implements_the_contracts() -> None:

@@ -1,5 +1,6 @@
 """A run leaves its episodes, and training on its saved rollouts ends with its weights, bit for bit."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,25 @@ from tsr_lightning.training.saved_rollouts import _check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 LOG = '[{"class_path": "callbacks.EpisodeLog", "init_args": {"every_n_epochs": 1}}, "callbacks.InstanceFilter"]'
-RUN = ("fit", "--config", "sokoban.yaml", *QUICK, "--trainer.callbacks", LOG)
 EVALUATED = ("--trainer.num_sanity_val_steps", "-1")
 SEARCHED = ("--config", "search/beam.yaml", "--config", "credit/tree.yaml")
 COMPARED = ("--config", "objective/ppo.yaml", "--data.plan.init_args.count", "4", "--data.updates.epochs", "2")
 AHEAD = (*COMPARED, "--data.staleness", "1")
 
 
+@pytest.fixture
+def fit(tiny_model: Callable[[str], Path]) -> tuple[object, ...]:
+    """Flags of a short run, that keeps all of its rollouts."""
+    model = ("--model.policy.model", tiny_model("sokoban"))
+    return ("fit", "--config", "sokoban.yaml", *QUICK, *model, "--trainer.callbacks", LOG)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [SEARCHED, COMPARED, pytest.param(AHEAD, marks=pytest.mark.exhaustive)])
-def test_a_saved_rollout_trains_as_the_run_did(flags: tuple[str, ...], empty_folder: Path) -> None:
-    run = tsr(*RUN, *flags, *EVALUATED, "--trainer.run_folder", "first")
+def test_a_saved_rollout_trains_as_the_run_did(
+    flags: tuple[str, ...], fit: tuple[object, ...], empty_folder: Path
+) -> None:
+    run = tsr(*fit, *flags, *EVALUATED, "--trainer.run_folder", "first")
     first = run.model.policy.trainable_state()
     assert run.trainer.global_step >= 4
     saved = saved_in(Path("first/episodes"))
@@ -35,37 +44,37 @@ def test_a_saved_rollout_trains_as_the_run_did(flags: tuple[str, ...], empty_fol
     nodes = [node for episode in episodes for node in episode.nodes]
     assert any(node.advantage for node in nodes)
     assert any(node.value is not None for node in nodes)
-    again = tsr(*RUN, *flags, "--trainer.run_folder", "again", "--data.replay", "first").model.policy.trainable_state()
+    again = tsr(*fit, *flags, "--trainer.run_folder", "again", "--data.replay", "first").model.policy.trainable_state()
     assert [name for name in first if not torch.equal(first[name], again[name])] == []
     assert not Path("again/episodes").exists()
 
 
 @pytest.mark.slow
-def test_another_objective_trains_on_a_saved_rollout(empty_folder: Path) -> None:
+def test_another_objective_trains_on_a_saved_rollout(fit: tuple[object, ...], empty_folder: Path) -> None:
     """Its weights are others than those that sampled, which stops no run."""
     fast = ("--data.plan.init_args.count", "4", "--model.optimizer.learning_rate", "1e-3")
     flags = (*fast, "--model.optimizer.warmup_updates", "0")
-    tsr(*RUN, "--config", "objective/grpo.yaml", *flags, "--trainer.run_folder", "first")
+    tsr(*fit, "--config", "objective/grpo.yaml", *flags, "--trainer.run_folder", "first")
     other = ("--config", "objective/rloo.yaml", *flags, "--data.replay", "first")
-    assert tsr(*RUN, *other, "--trainer.run_folder", "again").trainer.current_epoch == 2
+    assert tsr(*fit, *other, "--trainer.run_folder", "again").trainer.current_epoch == 2
     with pytest.raises(RunError, match="log-probabilities of its own samples are not the trainer's"):
-        tsr(*RUN, *other, "--data.updates.mismatch_tolerance", TOLERANCE, "--trainer.run_folder", "strict")
+        tsr(*fit, *other, "--data.updates.mismatch_tolerance", TOLERANCE, "--trainer.run_folder", "strict")
 
 
 @pytest.mark.slow
-def test_rollouts_of_another_run_are_refused(tmp_path: Path) -> None:
+def test_rollouts_of_another_run_are_refused(fit: tuple[object, ...], tmp_path: Path) -> None:
     with in_folder(tmp_path):
-        tsr(*RUN, "--trainer.max_epochs", "1", "--trainer.run_folder", "first")
+        tsr(*fit, "--trainer.max_epochs", "1", "--trainer.run_folder", "first")
         with pytest.raises(
             ConfigError, match=r"data\.replay is 'first': it has no rollout of epoch 1; keep those of all"
         ):
-            tsr(*RUN, "--data.replay", "first")
+            tsr(*fit, "--data.replay", "first")
         with pytest.raises(ConfigError, match=r"it was played in tsr/Sokoban-v0\(.*and the run has .*max_turns=4"):
-            tsr(*RUN, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.env_kwargs.max_turns", "4")
+            tsr(*fit, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.env_kwargs.max_turns", "4")
         with pytest.raises(ConfigError, match=r"were sampled at temperature 1\.0, and the run has 0\.5"):
-            tsr(*RUN, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.sampling.temperature", "0.5")
+            tsr(*fit, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.sampling.temperature", "0.5")
         with pytest.raises(ConfigError, match="gone: there is no such file or folder"):
-            tsr(*RUN, "--data.replay", "gone")
+            tsr(*fit, "--data.replay", "gone")
 
 
 def test_arguments_are_compared_as_a_file_holds_them(tmp_path: Path) -> None:

@@ -45,15 +45,21 @@ def test_gymnasiums_checker_passes(settings: dict[str, Any]):
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_it_is_branchable(settings: dict[str, Any]):
-    report = check_branchable("tsr/ALFWorld-v0", kwargs=settings, seeds=range(3), noisy=False)
+    report = check_branchable("tsr/ALFWorld-v0", kwargs=settings, seeds=range(1), noisy=False)
     assert report.skipped == ()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_it_is_branchable_at_length(settings: dict[str, Any]):
+    assert check_branchable("tsr/ALFWorld-v0", kwargs=settings, seeds=range(6), noisy=False).skipped == ()
 
 
 @pytest.mark.skipif(not DATA.exists(), reason=REASON)
 def test_it_is_branchable_with_published_games(tmp_path: Path):
     write_games(tmp_path, sorted(index())[::80])
     kwargs = {"games": str(tmp_path), "reward": "dense"}
-    assert check_branchable("tsr/ALFWorld-v0", kwargs=kwargs, seeds=range(2), noisy=False).skipped == ()
+    assert check_branchable("tsr/ALFWorld-v0", kwargs=kwargs, seeds=range(1), noisy=False).skipped == ()
 
 
 def test_it_is_registered_and_implements_the_contracts():

@@ -155,12 +155,12 @@ class ParsingCLI(TSRCLI):
         pass
 
 
-def resolved_settings(flags: Sequence[str], cli: type[CheckingCLI] = CheckingCLI) -> dict[str, Any]:
+def resolved_settings(flags: Sequence[str], cli: type[TSRCLI] = CheckingCLI) -> dict[str, Any]:
     """The whole configuration that `tsr fit` would run with these flags.
 
     Args:
         flags: after `tsr fit`.
-        cli: what validates them.
+        cli: what validates them; ParsingCLI parses and builds alone.
 
     Raises:
         ConfigError: `tsr fit` would refuse it.
