@@ -49,7 +49,8 @@ class ConversationLog(Callback):
         require(
             not is_own, "ConversationLog.path", str(self._file), "data.demonstrations reads this file, so give another"
         )
-        next(_lines_before(self._file, 1), None)  # refuses what another program wrote, and this would overwrite
+        if stage == "fit":  # nothing else writes
+            _check_own(self._file)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._resumes = True
@@ -71,6 +72,11 @@ class ConversationLog(Callback):
             self._began = True
         with path.open("a", encoding="utf-8") as file:
             file.writelines(lines)
+
+
+def _check_own(path: Path) -> None:
+    """Refuses a file that another program wrote, by its first line."""
+    next(_lines_before(path, 1), None)
 
 
 def _lines_before(path: Path, epoch: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from callbacks.stages import of_stage
 from tsr_lightning.episodes.convert import TurnCredit, to_episode
 from tsr_lightning.episodes.files import write
 from tsr_lightning.episodes.folder import file_of, keep_within
@@ -99,8 +100,7 @@ class EpisodeLog(Callback):
         for name in dict.fromkeys(name for own in of_ranks for name in own):
             shares = [own[name] for own in of_ranks if name in own]
             groups = [group for _, share in shares for group in share]
-            phase = name if is_fitting(trainer) else f"{name}.validate"  # beside the run's own
-            self._write(trainer, phase, epoch, groups, temperature=shares[0][0].temperature)
+            self._write(trainer, of_stage(trainer, name), epoch, groups, temperature=shares[0][0].temperature)
         self._evaluated = {}
 
     def _write(

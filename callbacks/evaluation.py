@@ -16,6 +16,7 @@ from callbacks.episodes import EpisodeMetric
 from callbacks.history import History
 from callbacks.layout import write_layout
 from callbacks.measurement import GAPS, Measurement, TellsTraining, figure_names, measure, search_gap, since_start
+from callbacks.stages import of_stage
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.files import write_whole
 from tsr_lightning.rollout.evaluate import EvalResult
@@ -301,7 +302,7 @@ class Evaluation(Callback):
                 name: _report(before.get(name), self._latest.get(name)) for name in {**before, **self._latest}
             },
         }
-        stem = self.name if fitting else f"{self.name}.validate"
+        stem = of_stage(trainer, self.name)
         write_whole(folder / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
         write_whole(folder / f"{stem}.history.json", self._history.to_json())
 

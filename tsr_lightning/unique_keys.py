@@ -5,7 +5,11 @@ from typing import Any
 
 import yaml
 
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is there
+try:
+    from yaml import CSafeLoader as LOADER
+except ImportError:  # PyYAML was built without libyaml
+    from yaml import SafeLoader as LOADER  # type: ignore[assignment]
+
 _MERGE = "tag:yaml.org,2002:merge"  # <<
 
 
@@ -29,7 +33,7 @@ class _UniqueKeys(LOADER):
 
 
 def load_unique(text: str) -> Any:
-    """What a YAML text says.
+    """Parses YAML.
 
     Raises:
         KeyTwice: a mapping has a key twice.

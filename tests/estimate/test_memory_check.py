@@ -47,8 +47,8 @@ def test_the_limit_of_a_container_counts(tmp_path: Path):
     assert _left_in_container(tmp_path) == 7700
 
 
-def test_a_run_without_an_end_is_looked_at_as_fast(setup: Setup):
-    """A limit of time ends it; its epochs are alike from some one on."""
+def test_the_number_of_epochs_costs_no_time(setup: Setup):
+    """A run that `max_time` ends may have any `max_epochs`."""
     [(entries, count)] = replace(setup, epochs=10**12).distinct_entries
     assert (entries, count) == (setup.distinct_entries[0][0], 10**12)
 

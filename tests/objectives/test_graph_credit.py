@@ -130,7 +130,7 @@ def test_values_are_those_of_a_recursion_over_turns(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_values_are_those_of_a_search_of_all_walks(seed: int) -> None:
-    """Of every walk over the edges, whichever outcome of an edge it takes: the nearest success, else the best score."""
+    """By brute force over all walks: the success in the fewest turns, else the best score."""
     draws = random.Random(seed)
     trees = [random_tree(draws) for _ in range(2)]
     longest = max(depth(tree, each) for tree in trees for each in tree)

@@ -30,6 +30,7 @@ from tsr_lightning.training import checkpoints
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.checkpoint_identity import check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.learners import load_learners
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.number_checks import check_numbers
 from tsr_lightning.training.plan_check import check_plan
@@ -203,7 +204,9 @@ def check_checkpoint(agent: Agent, data: RolloutDataModule, ckpt_path: str, *, r
     check_identity(checkpoint, agent.spec)
     _check_critic(checkpoint["state_dict"], agent, ckpt_path)
     if resumes:
-        data.check_resumed(checkpoint[type(data).__qualname__])
+        state = checkpoint[type(data).__qualname__]
+        data.check_seed(state)
+        load_learners(data.plan, state)  # by trying: the fit loads them again
 
 
 def _check_critic(state: dict[str, Any], agent: Agent, ckpt_path: str) -> None:

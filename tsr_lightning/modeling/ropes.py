@@ -1,3 +1,3 @@
-"""What is known of rotary embeddings by their name alone."""
+"""Types of rotary embeddings."""
 
 DYNAMIC_ROPES = ("dynamic", "longrope")  # transformers' names of those that change with the longest position of a pass

@@ -115,7 +115,7 @@ class StateGraph:
 
 
 def states_met(trajectories: Sequence[Trajectory]) -> int:
-    """How many states of an instance have two or more responses to compare, drawn there by the policy."""
+    """Counts the states of an instance in which the policy sampled two or more responses."""
     played = [each for each in trajectories if each.origin.is_sampled]
     return sum(len(places) > 1 for places in StateGraph.of(played, takes_best=False).drawn.values())
 

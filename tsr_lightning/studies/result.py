@@ -33,7 +33,7 @@ def result_contents(run: Run, settings: Settings, history: Mapping[str, Any], *,
         "seed": run.seed,
         "jobs": jobs,
         "threads": threads,
-        "versions": {name: found for name in _PACKAGES if (found := _version(name))} | {"code": code_digest()},
+        "versions": {name: found for name in _PACKAGES if (found := _version(name))} | {"code": _code_digest()},
         "settings": settings,
         **history,
     }
@@ -61,8 +61,8 @@ def is_result(contents: Mapping[str, Any]) -> bool:
 
 
 @cache
-def code_digest() -> str:
-    """Names the program of this package, which may change while its version stays."""
+def _code_digest() -> str:
+    """A hash of this package's source, which changes more often than its version."""
     package = Path(__file__).resolve().parents[1]
     digest = blake2b(digest_size=6)
     for path in sorted(package.rglob("*.py")):

@@ -36,6 +36,7 @@ from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.strategies import Strategy
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.learners import learners_state, load_learners
 from tsr_lightning.training.notices import ResponseNotices
 from tsr_lightning.training.number_checks import check_numbers
 from tsr_lightning.training.rollouts import Rollouts, RolloutSource
@@ -328,8 +329,7 @@ class RolloutDataModule(LightningDataModule):
         collected again."""
         epochs = compat.epochs_at_rollout(self._trainer)
         state = {"seed": self.seed, "instances": self.instances.state_dict(epochs)}
-        if learners := self.plan.learners:
-            state["scorers"] = [learner.state_dict(epochs) for learner in learners]
+        state |= learners_state(self.plan, epochs)
         ahead = self._begun_ahead(epochs)
         return state | ({"ahead": ahead} if ahead else {})
 
@@ -339,13 +339,14 @@ class RolloutDataModule(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if compat.is_fitting(self._trainer):  # what is validated or exported may be of any run
-            self.check_resumed(state_dict)
+            self.check_seed(state_dict)
+            load_learners(self.plan, state_dict)
             self.instances.load_state_dict(state_dict["instances"])
             if self._rollouts is not None and "ahead" in state_dict:  # not of a run without staleness
                 self._rollouts.load_state_dict(state_dict["ahead"])
 
-    def check_resumed(self, state_dict: dict[str, Any]) -> None:
-        """Refuses to resume a run of another seed, or of other scorers that learn; these take up what it taught."""
+    def check_seed(self, state_dict: dict[str, Any]) -> None:
+        """Refuses to resume a run of another seed."""
         seed = state_dict["seed"]
         require(
             seed == self.seed,
@@ -353,11 +354,3 @@ class RolloutDataModule(LightningDataModule):
             self.seed,
             f"the checkpoint's run had {seed}: resume with the same seed, or start a new run",
         )
-        learners, states = self.plan.learners, state_dict.get("scorers", [])
-        if len(learners) != len(states):
-            raise ConfigError(
-                f"data.plan has {len(learners)} scorers that learn, and the checkpoint's run had {len(states)}: "
-                "resume with the same searches, or start a new run"
-            )
-        for learner, state in zip(learners, states, strict=True):
-            learner.load_state_dict(state)

@@ -16,7 +16,7 @@ from tsr_lightning.errors import ConfigError
 CheckedT = TypeVar("CheckedT")
 
 SEEDS, DEPTHS, TURNS, KEYS = range(3), (0, 1), 6, 8
-LONG = 12  # turns of the episodes in which states come again
+LONG = 12  # turns of the episodes in which states are revisited
 
 
 def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
@@ -48,7 +48,7 @@ def check_merging(env: Branchable, credit: str, takes_best: bool) -> None:
         seen = [found for place in places if (found := _seen(short, *place)) is not None]
         if not any(noisy for _, noisy in seen):
             for seed in SEEDS:
-                _come_again(long, seed)
+                _checked(long, seed, 0, check_revisits, None)
     except BranchabilityError as error:
         problem = shorten(str(error), 140, placeholder="...")
         raise ConfigError(
@@ -81,15 +81,10 @@ def _seen(recorder: Recorder, seed: int, depth: int) -> tuple[bool, bool] | None
     return _checked(recorder, seed, depth, check, (False, False))
 
 
-def _come_again(recorder: Recorder, seed: int) -> None:
-    """Compares the states of an episode without noise that have one key."""
-    _checked(recorder, seed, 0, check_revisits, None)
-
-
 def _checked(
     recorder: Recorder, seed: int, depth: int, check: Callable[[Snapshot], CheckedT], ended: CheckedT
 ) -> CheckedT | None:
-    """What a check of a snapshot returns; `ended` if the episode ends before, None after an environment fault."""
+    """Takes a snapshot and checks it. Returns `ended` if the episode ends first, None after an environment fault."""
 
     def act() -> CheckedT | BranchabilityError:
         try:
