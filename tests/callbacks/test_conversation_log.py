@@ -83,6 +83,7 @@ def test_a_run_from_the_start_overwrites_no_file_of_another_program(empty_folder
     Path("log.jsonl").write_text(foreign, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"ConversationLog\.path is 'log\.jsonl': a line there has no epoch"):
         tsr(*ORACLE, *callbacks())
+    tsr("validate", *ORACLE[1:], *callbacks(), "--data.held_out.instances", "1")  # which writes no conversations
     assert Path("log.jsonl").read_text(encoding="utf-8") == foreign
 
 
