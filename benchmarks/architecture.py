@@ -13,7 +13,8 @@ PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("tsr_lightning", "callbacks")
 # small modules that every room may import
 COMMON = (
-    *("errors", "files", "rng", "signals", "tool_calls", "trajectory", "costs", "statistics", "free_memory"),
+    *("errors", "files", "rng", "signals", "tool_calls", "trajectory", "costs", "durations", "statistics"),
+    "free_memory",
     "unique_keys",
 )
 ROOMS = {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from callbacks.table import duration
+from tsr_lightning.durations import duration
 from tsr_lightning.search.progress import Progress
 
 INTERVAL = 30.0  # seconds between lines of a rollout or an evaluation that is under way

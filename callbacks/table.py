@@ -12,6 +12,7 @@ from rich.text import Text
 from callbacks.costs import RunCosts
 from callbacks.measurement import Measurement
 from tsr_lightning import statistics
+from tsr_lightning.durations import duration
 from tsr_lightning.statistics import Difference, Estimate
 
 _LABELS = {
@@ -199,9 +200,3 @@ def _interval(estimate: Estimate, sign: str = "") -> str:
 
 def _plural(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

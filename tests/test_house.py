@@ -51,7 +51,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "outward": (*COMMON, "envs", "policy.offer"),
     "estimate": (*COMMON, "envs", "modeling", "batching", "policy", "engines", "search"),
     "probe": (*COMMON, "envs", "batching", "policy", "engines", "search", "objectives", "rollout", "training"),
-    "studies": ("errors", "files", "rng", "signals", "statistics", "unique_keys"),
+    "studies": ("durations", "errors", "files", "rng", "signals", "statistics", "unique_keys"),
     "cli": (
         *COMMON,
         "episodes",

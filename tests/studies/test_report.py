@@ -108,6 +108,8 @@ def test_the_headline_names_what_holds_beside_all_other_comparisons(tmp_path: Pa
         "by +0.200; behind it: none."
     )
     assert lines[-1] == "One seed says nothing of seeds like it, so no verdict is given on d, sampled."
+    many = [ended(f"d{i}", alone, seeds=1) for i in range(50)]
+    assert list(verdict(load_study(write_study(tmp_path)), many))[-1].endswith("; d7, sampled and 42 more.")
 
 
 @pytest.mark.parametrize("changed", [{"threads": 2}, {"jobs": 1}, {"versions": {"torch": "1.0"}}])

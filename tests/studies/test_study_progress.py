@@ -3,7 +3,7 @@
 import pytest
 
 from tsr_lightning.studies.grid import Run
-from tsr_lightning.studies.study_progress import describe_change, duration, seconds_left
+from tsr_lightning.studies.study_progress import describe_change, seconds_left
 
 A, B, C = Run("a", 1), Run("b", 1), Run("a", 2)
 
@@ -25,11 +25,6 @@ def test_nothing_is_known_before_the_first_run_has_ended():
 )
 def test_time_left(waiting: list[Run], running: dict[Run, float], jobs: int, seconds: float):
     assert seconds_left({"a": [10, 20], "c": [30]}, waiting, running, jobs) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(7.4, "7 s"), (67, "1 min 7 s"), (7384, "2 h 3 min")])
-def test_durations(seconds: float, text: str):
-    assert duration(seconds) == text
 
 
 def test_a_change_names_every_protocol():

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tsr_lightning.durations import duration
 from tsr_lightning.studies.grid import Run
 
 
@@ -32,14 +33,6 @@ def seconds_left(
     left = [max(0.0, expected.get(run.arm, overall) - passed) for run, passed in running.items()]
     left += [expected.get(run.arm, overall) for run in waiting]
     return max(sum(left) / jobs, max(left, default=0.0))
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def describe_change(evaluations: Sequence[Mapping[str, Any]]) -> str:

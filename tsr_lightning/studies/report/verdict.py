@@ -47,15 +47,19 @@ def _against_baselines(ends: Sequence[End]) -> Iterator[str]:
             f"baseline: {'; '.join(ahead) or 'none'}; behind it: {'; '.join(behind) or 'none'}."
         )
     if alone := [_name(end) for end, _ in compared if end.seeds == 1]:
-        yield f"One seed says nothing of seeds like it, so no verdict is given on {'; '.join(alone)}."
+        yield f"One seed says nothing of seeds like it, so no verdict is given on {_several(alone, '; ')}."
 
 
 def _missing(study: StudyResults) -> str:
     if not study.missing:
         return ""
-    named = ", ".join(map(str, study.missing[:_NAMED]))
-    more = f" and {len(study.missing) - _NAMED} more" if len(study.missing) > _NAMED else ""
-    return f"; missing: {named}{more}"
+    return f"; missing: {_several([*map(str, study.missing)], ', ')}"
+
+
+def _several(names: Sequence[str], between: str) -> str:
+    """The first of many names."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{between.join(names[:_NAMED])}{more}"
 
 
 def _name(end: End) -> str:
