@@ -149,13 +149,13 @@ def resolve():
     return ask
 
 
-@pytest.mark.parametrize(  # one of each kind, since each sets every key of its part; the others are exhaustive
-    "last",
-    [
-        pytest.param(name, marks=[] if kind(name) != kind(before) else pytest.mark.exhaustive)
-        for before, name in pairwise(["none", *OVERLAYS])
-    ],
-)
+ONE_OF_EACH_KIND = [  # since each sets every key of its part; the others are exhaustive
+    pytest.param(name, marks=[] if kind(name) != kind(before) else pytest.mark.exhaustive)
+    for before, name in pairwise(["none", *OVERLAYS])
+]
+
+
+@pytest.mark.parametrize("last", ONE_OF_EACH_KIND)
 def test_an_overlay_replaces_all_others_of_its_kind(last: str, resolve, capsys, empty_folder):
     others = [name for name in OVERLAYS if kind(name) == kind(last) and name != last]
     assert resolve(capsys, BASE, *others, last) == resolve(capsys, BASE, last)
@@ -213,7 +213,7 @@ WHOLE = ("paper/sokoban.yaml", pytest.param("quickstart_llm.yaml", marks=pytest.
 
 
 @pytest.mark.parametrize("base", WHOLE)
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_an_overlay_says_the_same_over_any_task(name: str, base: str, resolve, capsys, empty_folder):
     """It names the class that it replaces, or states every key that a task may have set."""
     laid, elsewhere = (yaml.safe_load(resolve(capsys, task, name)) for task in (BASE, base))
