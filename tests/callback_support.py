@@ -43,6 +43,7 @@ def turn(
         reward=reward,
         valid=valid,
         effective=effective,
+        action=text,
     )
 
 

@@ -50,6 +50,7 @@ class Turn:
     reward: float
     valid: bool
     effective: bool
+    action: str  # as the environment read the text; the text itself where it does not say
 
 
 class Origin(Enum):

@@ -247,7 +247,7 @@ def _around() -> int:
     """Tokens that the template puts around a page, and the end of the response before it."""
     chat = Chat(make_vocabulary())
     empty = to_messages("")
-    nothing = Turn((), (0,), (0.0,), False, empty, "", 0.0, True, True)
+    nothing = Turn((), (0,), (0.0,), False, empty, "", 0.0, True, True, "")
     return len(chat.prompt([nothing], empty)) - len(chat.prompt([], empty)) - len(nothing.response)
 
 

@@ -49,7 +49,7 @@ def episode(chat: Chat, exchanges: Exchanges) -> Trajectory:
         messages = to_messages(observation, "" if turns else "rules")
         prompt = chat.prompt(turns, messages)
         text = chat.read(response)
-        turns.append(Turn(prompt, response, (-1.0,) * len(response), finished, messages, text, 0.0, True, True))
+        turns.append(Turn(prompt, response, (-1.0,) * len(response), finished, messages, text, 0.0, True, True, text))
     return Trajectory(0, 0, "Sample", Origin.SAMPLED, tuple(turns), Ended.FAILED, (), ())
 
 

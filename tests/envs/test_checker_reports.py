@@ -146,9 +146,25 @@ class OracleSpendsNoise(Lake):
         return answer
 
 
+class OneAction(Lake):
+    """All that can be read counts as one action."""
+
+    def step(self, action: str) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "parsed_action": "go" if info["action_is_valid"] else ""}
+
+
+class UnreadableIsUp(Lake):
+    def step(self, action: str) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "parsed_action": info["parsed_action"] or "Up"}
+
+
 @pytest.mark.parametrize(
     ("mutant", "message"),
     [
+        (OneAction, r"parsed_action: it is 'go' after .*Left.* and after .*Down.*, and action_is_effective is False"),
+        (UnreadableIsUp, "parsed_action: it is 'Up' after "),
         (FailureScores1, "score: it is 1 in an episode that ended without success"),
         (AlwaysEffective, "contract: info calls .* effective and not valid"),
         (ValidIsEffective, r"contract: info calls .* effective, and state_key\(\) is .* before and after it"),
@@ -222,6 +238,10 @@ class Mistaken(Lake):
         (returns(observation=[Message("user", ["a"])]), "contract: the content of the user message is"),  # type: ignore[arg-type]
         (returns(reward=None), "contract: the reward is None; give a finite number"),
         (returns(reward=float("inf")), "contract: the reward is inf; give a finite number"),
+        (
+            returns(info={"success": False, "parsed_action": 3}),
+            r"contract: info\['parsed_action'\] is 3; give one string",
+        ),
         (returns(info=None), "contract: info is None; give a dictionary"),
         (returns(info={"success": "yes"}), r"contract: info\['success'\] is 'yes'; give True or False"),
         (returns(legal=None), r"contract: legal_actions\(\) is None; give a list of texts"),

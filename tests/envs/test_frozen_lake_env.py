@@ -90,7 +90,8 @@ class TestTurns:
         _, reward, terminated, truncated, info = env.step("<answer>down || RIGHT || Down</answer>")
         assert (env.state.cell, env.remaining()) == (4, 8)
         assert (reward, terminated, truncated) == (0.0, False, False)
-        assert info == {"success": False, "action_is_valid": True, "action_is_effective": True}
+        flags = {"success": False, "action_is_valid": True, "action_is_effective": True}
+        assert info == {**flags, "parsed_action": "Down || Right"}
 
     def test_a_turn_stops_at_a_hole(self) -> None:
         env = no_slip(actions_per_turn=3)
@@ -109,7 +110,8 @@ class TestTurns:
         observation, reward, _, _, info = env.step("<answer>Jump</answer>")
         assert observation.startswith("No valid action provided previously: 'Jump' is no action.\n")
         assert (reward, env.state.cell, env.remaining()) == (-0.1, 0, 8)
-        assert info == {"success": False, "action_is_valid": False, "action_is_effective": False}
+        flags = {"success": False, "action_is_valid": False, "action_is_effective": False}
+        assert info == {**flags, "parsed_action": ""}
         assert "No valid action" not in env.step("<answer>Down</answer>")[0]
 
     def test_walking_into_the_edge_is_valid_and_not_effective(self) -> None:

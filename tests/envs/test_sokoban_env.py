@@ -142,6 +142,7 @@ def test_rewards_by_hand_and_a_turn_stops_when_solved(levels_file: Path) -> None
     env.reset(seed=0)
     _, reward, terminated, truncated, info = env.step(answer("Right", "Up"))  # a walk and a wall
     assert (round(reward, 9), terminated, truncated) == (-0.2, False, False)
+    assert info.pop("parsed_action") == "Right || Up"
     assert info == {"success": False, "action_is_valid": True, "action_is_effective": True}
     _, reward, _, _, info = env.step(answer("Up", "Down"))
     assert (round(reward, 9), info["action_is_effective"]) == (-0.2, False)
@@ -150,6 +151,7 @@ def test_rewards_by_hand_and_a_turn_stops_when_solved(levels_file: Path) -> None
     assert env.remaining() == 4  # five actions are played, and two turns of two are left
     observation, reward, terminated, truncated, info = env.step(answer("Right", "Left"))
     assert (round(reward, 9), terminated, truncated) == (10.9, True, False)  # 1 for the box, 10 for all, -0.1
+    assert info.pop("parsed_action") == "Right || Left"
     assert info == {"success": True, "action_is_valid": True, "action_is_effective": True}
     assert "#___P√#" in observation  # Left was not played
     assert env.score() == 1
@@ -179,7 +181,7 @@ def test_an_unreadable_response_costs_a_turn_and_is_warned_about(response: str, 
     first, _ = env.reset(seed=4)
     observation, reward, terminated, truncated, info = env.step(response)
     assert (reward, terminated, truncated) == (-0.25, False, False)
-    assert info == {"success": False, "action_is_valid": False, "action_is_effective": False}
+    assert info == {"success": False, "action_is_valid": False, "action_is_effective": False, "parsed_action": ""}
     assert observation == f"No valid action provided previously: {problem}.\n" + first.replace("10 left", "8 left")
     for turn in range(4):
         assert env.step(response)[3] == (turn == 3)
@@ -348,4 +350,5 @@ def test_a_player_walled_in_by_boxes_has_legal_actions(tmp_path: Path) -> None:
     assert env.legal_actions() == [answer(name) for name in ("Up", "Down", "Left", "Right")]
     assert env.oracle() == answer("Up", "Up")
     assert env.score() == 0
-    assert env.step(env.oracle())[4] == {"success": False, "action_is_valid": True, "action_is_effective": False}
+    flags = {"success": False, "action_is_valid": True, "action_is_effective": False}
+    assert env.step(env.oracle())[4] == {**flags, "parsed_action": "Up || Up"}

@@ -125,8 +125,10 @@ def test_an_episode_by_hand() -> None:
     observation, reward, terminated, truncated, info = env.step(f"is it {wrong}?")
     assert observation == f"It is {'higher' if number > wrong else 'lower'} than {wrong}.\n3 left"
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert info == {"success": False, "action_is_valid": True, "action_is_effective": True}
+    expected = {"success": False, "action_is_valid": True, "action_is_effective": True, "parsed_action": str(wrong)}
+    assert info == expected
     observation, reward, *_, info = env.step("hm")
+    assert info["parsed_action"] == ""
     assert observation.startswith("No valid action provided previously: no digit from 1 to 9.\nIt is ")
     assert (reward, info["action_is_valid"], info["action_is_effective"]) == (-0.1, False, False)
     assert env.step(str(number))[1:4] == (1.0, True, False)

@@ -101,6 +101,18 @@ def test_a_function_that_is_no_tool_is_refused_in_one_sentence(function: Any, se
     assert "\n" not in str(refused.value)
 
 
+def test_the_action_is_what_is_called_whatever_is_said_around_it():
+    actions = set()
+    for response in (ADD % 1, "<think>One more.</think>\n" + ADD % 1, "I add one.\n" + ADD % 1):
+        env = Counter()
+        env.reset(seed=0)
+        *_, info = env.step(response)
+        actions.add(info["parsed_action"])
+    assert actions == {'[["add", {"number": 1}]]'}
+    assert env.step(ADD % 2)[4]["parsed_action"] not in actions
+    assert env.step(ADD % '"x"')[4]["parsed_action"] == ""
+
+
 def test_a_wrong_call_is_answered_and_changes_nothing():
     env = Counter()
     env.reset(seed=0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.saved_episodes import header, written
+from tsr_lightning.episodes.convert import to_trajectory
 from tsr_lightning.episodes.files import read, read_header, read_lines, write
 from tsr_lightning.episodes.folder import file_of, files_at, keep_within, saved_in
 from tsr_lightning.episodes.schema import Episode, Header, Node
@@ -57,14 +58,28 @@ def test_a_truncated_file_is_read_as_far_as_it_goes(path: Path) -> None:
     assert "is cut off after line" in lines[-1].problem
 
 
+def test_a_file_of_version_1_is_read_and_its_actions_are_its_texts(path: Path) -> None:
+    lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+    earlier = [line.replace(b'"version":2', b'"version":1').replace(b',"action":null', b"") for line in lines]
+    assert earlier != lines
+    path.write_bytes(gzip.compress(b"".join(earlier)))
+    for line in range(1, len(lines) + 1):
+        signed(path, line)
+    header, episodes = read(path)
+    assert header.version == 1
+    turns = [turn for episode in episodes for turn in to_trajectory(episode).turns]
+    assert turns
+    assert all(turn.action == turn.text for turn in turns)
+
+
 @pytest.mark.parametrize(
     ("contents", "sentence"),
     [
         (b"no gzip", "is no file of episodes"),
         (gzip.compress(b""), "is no file of episodes"),
         (gzip.compress(b"{}\n"), "is no file of episodes"),
-        (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":2}\n'), "has version 2 of the"),
-        (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":1}\n'), "line 1 is not as the"),
+        (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":3}\n'), "has version 3 of the"),
+        (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":2}\n'), "line 1 is not as the"),
     ],
     ids=["not gzip", "empty", "without a header", "another version", "another header"],
 )

@@ -135,7 +135,7 @@ def ragged_groups(turns: int) -> list[Group]:
         for _ in range(int(torch.randint(1, turns + 1, (), generator=draws))):
             response = ids(1, 5)
             reward = float(torch.rand((), generator=draws))
-            played.append(Turn(prompt, response, (0.0,) * len(response), True, (), "", reward, True, True))
+            played.append(Turn(prompt, response, (0.0,) * len(response), True, (), "", reward, True, True, ""))
             prompt = (*prompt, *response, *ids(1, 3))
         return Trajectory(0, place, "Sample", Origin.SAMPLED, tuple(played), Ended.FAILED, prompt, ())
 

@@ -26,6 +26,7 @@ def turn_of(tokens: int, reward: float, *, valid: bool = True, finished: bool = 
         reward=reward,
         valid=valid,
         effective=valid,
+        action="",
     )
 
 

@@ -54,7 +54,7 @@ def of_response(trees: Trees, place: Place, value: Callable[[Place], float | Non
     known = [
         value((k, m))
         for k, m in all_places(trees)
-        if before(trees, (k, m)) == before(trees, place) and trees[k][m].turn.text == trees[i][j].turn.text
+        if before(trees, (k, m)) == before(trees, place) and trees[k][m].turn.action == trees[i][j].turn.action
     ]
     values = [each for each in known if each is not None]
     return fmean(values) if values else None
@@ -99,7 +99,7 @@ def any_success(trees: Trees, place: Place) -> bool:
         other
         for other in all_places(trees)
         if before(trees, other) == before(trees, place)
-        and trees[other[0]][other[1]].turn.text == trees[place[0]][place[1]].turn.text
+        and trees[other[0]][other[1]].turn.action == trees[place[0]][place[1]].turn.action
     ]
     return any(
         trees[i][j].succeeded or any(any_success(trees, other) for other in below(trees, (i, j))) for i, j in equal

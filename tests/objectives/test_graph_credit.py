@@ -54,7 +54,7 @@ def compared(objective: Objective, group: Group) -> dict[str, Comparison]:
 
 
 def values_of(state: Comparison) -> dict[str, float]:
-    return {member.turns[0].text: member.value for member in state.members}
+    return {member.turns[0].action: member.value for member in state.members}
 
 
 def test_trajectories_without_state_keys_are_refused() -> None:
@@ -89,23 +89,24 @@ def test_means_are_over_what_was_drawn() -> None:
 def recursion(
     trees: Sequence[Sequence[Candidate]], root: str, discount: float, share: float
 ) -> Callable[[int, str, str], float]:
-    """The mean value of a response in a state when acting for some turns."""
+    """The mean value of an action in a state when acting for some turns."""
 
     def key_of(tree: Sequence[Candidate], each: Candidate) -> str:
         return root if each.parent is None else tree[each.parent].state_key
 
     every = [(key_of(tree, each), each) for tree in trees for each in tree]
 
-    def edge(turns: int, key: str, text: str) -> float:
-        return fmean(of_outcome(turns, each) for before, each in every if before == key and each.turn.text == text)
+    def edge(turns: int, key: str, action: str) -> float:
+        return fmean(of_outcome(turns, each) for before, each in every if before == key and each.turn.action == action)
 
     def of_outcome(turns: int, each: Candidate) -> float:
         rest = 0.0
         if not each.done:
-            known = [(other.turn.text, other.drawn) for before, other in every if before == each.state_key]
+            known = [(other.turn.action, other.drawn) for before, other in every if before == each.state_key]
             if turns > 1 and known:
                 drawn = sum(was for _, was in known)
-                rest = sum(edge(turns - 1, each.state_key, text) * was for text, was in known) / drawn if drawn else 0.0
+                below = sum(edge(turns - 1, each.state_key, action) * was for action, was in known)
+                rest = below / drawn if drawn else 0.0
             else:
                 score = each.score if each.env_score is not None else None
                 rest = share * min(1.0, max(0.0, score or 0.0))
@@ -137,7 +138,7 @@ def test_the_best_values_are_those_of_a_search_of_all_walks(seed: int) -> None:
     led: dict[str, dict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
     for tree in trees:
         for each in tree:
-            led["s" if each.parent is None else tree[each.parent].state_key][each.turn.text].append(each)
+            led["s" if each.parent is None else tree[each.parent].state_key][each.turn.action].append(each)
 
     def walks(key: str, text: str, turns: int) -> Iterator[list[Candidate]]:
         for outcome in led[key][text]:
@@ -170,6 +171,20 @@ def test_the_best_outcome_of_an_edge_stands_for_it() -> None:
 
 def depth(tree: Sequence[Candidate], each: Candidate) -> int:
     return 1 if each.parent is None else 1 + depth(tree, tree[each.parent])
+
+
+def test_responses_of_one_action_are_one_edge() -> None:
+    """Of a thoughtful policy no two responses are equal: a and A are one action, which failed and succeeded."""
+    said = played("Aa", Ended.SUCCEEDED)
+    otherwise = replace(said, ended=Ended.FAILED, turns=(replace(said.turns[0], text="hm, a", response=(7, 8)),))
+    group = Group(0, (said, otherwise, played("Ab", Ended.FAILED)))
+    succeeded = replace(said, turns=(replace(said.turns[0], reward=1.0),))
+    group = replace(group, trajectories=(succeeded, *group.trajectories[1:]))
+    for backup, values in ((MeanBackup(), [0.5, 0.5, 0.0]), (MaxBackup(), [1.0, 1.0, 0.0])):
+        [state] = compared(RLOO(searched=GraphCredit(backup)), group).values()
+        assert [member.value for member in state.members] == values
+    # apart in what is trained: each is a turn of its own
+    assert len({member.turns[0].text for member in state.members}) == 3
 
 
 def test_a_circle_of_costs_is_worth_no_more_than_an_episode() -> None:

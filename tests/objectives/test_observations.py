@@ -36,7 +36,7 @@ def trajectory(place: int, reward: float) -> Trajectory:
     prompt, responses, observations = EPISODES[place]
     turns, context = [], tuple(prompt)
     for response, after in zip(responses, [*observations, []], strict=True):
-        turns.append(Turn(context, tuple(response), (-1.0,) * len(response), True, (), "", reward, True, True))
+        turns.append(Turn(context, tuple(response), (-1.0,) * len(response), True, (), "", reward, True, True, ""))
         context = (*context, *response, *after)
     return Trajectory(0, place, "Sample", Origin.SAMPLED, tuple(turns), Ended.FAILED, (), ())
 

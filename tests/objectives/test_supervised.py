@@ -42,7 +42,7 @@ def trajectory(origin: Origin, lengths: Sequence[int], rewards: Sequence[float],
         response = tuple(range(first, first + length))
         logprobs = (-1.0,) * length
         first += length
-        turns.append(Turn((1, 2), response, logprobs, True, (), "", reward, valid=True, effective=True))
+        turns.append(Turn((1, 2), response, logprobs, True, (), "", reward, valid=True, effective=True, action=""))
     return Trajectory(
         0, 0, "Sample", origin, tuple(turns), Ended.SUCCEEDED if rewards[-1] > 0 else Ended.FAILED, **NO_END
     )

@@ -9,7 +9,7 @@ import random
 from tsr_lightning.trajectory import Candidate, Ended, Origin, Trajectory, Turn
 
 DEPTH = 3
-TEXTS = "abc"
+TEXTS = "abcC"  # two of them one action
 
 
 def candidate_of(
@@ -35,6 +35,7 @@ def candidate_of(
         reward=reward,
         valid=True,
         effective=True,
+        action=text.lower(),
     )
     return Candidate(
         turn=turn,

@@ -93,7 +93,8 @@ def roll_out(
         prompt = chat.prompt(turns, messages)
         response = tuple(i for i in ids if i not in chat.end_ids) + (chat.write("")[-1:] if finished else ())
         zeros = (0.0,) * len(response)
-        turns.append(Turn(prompt, response, zeros, finished, messages, chat.read(response, prompt), 0.0, True, True))
+        text = chat.read(response, prompt)
+        turns.append(Turn(prompt, response, zeros, finished, messages, text, 0.0, True, True, text))
     return turns
 
 

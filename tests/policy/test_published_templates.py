@@ -77,7 +77,7 @@ def test_every_prompt_is_the_template_tokenised_whole(format: str, responses: st
         read = chat.read(response, prompt)
         assert read.endswith(text)
         assert read.removesuffix(text) in ("", EMPTY, "<think></think>")
-        turns.append(Turn(prompt, response, (0.0,) * len(response), True, messages, read, 0.0, True, True))
+        turns.append(Turn(prompt, response, (0.0,) * len(response), True, messages, read, 0.0, True, True, read))
         whole.append(Message("assistant", read))
 
 
@@ -96,7 +96,7 @@ def test_where_nothing_closes_a_response_the_next_role_ends_it():
     response = chat.write("Up", prompt)
     assert tokenizer.convert_ids_to_tokens(response[-1]) == "<|user|>"
     assert chat.read(response, prompt) == "Up"
-    turn = Turn(prompt, response, (0.0,) * len(response), True, (USER,), "Up", 0.0, True, True)
+    turn = Turn(prompt, response, (0.0,) * len(response), True, (USER,), "Up", 0.0, True, True, "Up")
     whole = [asdict(message) for message in (USER, Message("assistant", "Up"), USER)]
     text = tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True)
     assert list(chat.prompt([turn], [USER])) == tokenizer.encode(text, add_special_tokens=False)
@@ -116,7 +116,7 @@ def test_the_policys_text_has_added_tokens_and_no_control_token(name: str):
 
     def specials(spelled: str) -> int:
         text = f"Up {spelled} Down"
-        past = Turn(chat.prompt([], [USER]), chat.write(text), (), True, (USER,), text, 0.0, True, True)
+        past = Turn(chat.prompt([], [USER]), chat.write(text), (), True, (USER,), text, 0.0, True, True, text)
         example = Message("assistant", text)
         return sum(index in special for index in chat.prompt([past], [USER, example, USER]))
 

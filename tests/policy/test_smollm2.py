@@ -61,7 +61,7 @@ def test_engine_equals_plain_transformers(spec: PolicySpec, smollm2: Path):
     rules, said = Message("system", env.instructions), chat.write("Right")
     second, *_ = env.step("Right")
     asked = (rules, Message("user", first))
-    past = Turn(chat.prompt([], asked), said, (0.0,) * len(said), True, asked, "Right", 0.0, True, True)
+    past = Turn(chat.prompt([], asked), said, (0.0,) * len(said), True, asked, "Right", 0.0, True, True, "Right")
     prompts = [past.prompt, chat.prompt([past], [Message("user", second)])]
     conversation = [
         {"role": "system", "content": env.instructions},

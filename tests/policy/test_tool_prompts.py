@@ -30,7 +30,7 @@ def turn_of(chat: Chat, turns: list[Turn], messages: tuple[Message, ...], ids: t
     response = chat.write(ids, prompt) if isinstance(ids, str) else ids
     text = chat.read(response, prompt)
     finished = bool(response) and response[-1] in chat.end_ids
-    return Turn(prompt, response, (0.0,) * len(response), finished, messages, text, 0.0, True, True)
+    return Turn(prompt, response, (0.0,) * len(response), finished, messages, text, 0.0, True, True, text)
 
 
 def as_template_takes_it(chat: Chat, shown: list[Message | dict[str, Any]], offers: bool) -> dict[str, Any]:

@@ -137,7 +137,8 @@ def test_tools_stand_beside_the_messages_as_in_trl(tmp_path: Path):
     env.reset(seed=1, options={"call_format": "json"})
     offer = env.offer().message()
     schemas = json.loads(offer.content)["tools"]
-    turn = Turn((), (), (), True, (Message("system", "Count."), offer, Message("user", "go")), "add", 0.0, True, True)
+    asked = (Message("system", "Count."), offer, Message("user", "go"))
+    turn = Turn((), (), (), True, asked, "add", 0.0, True, True, "add")
     ended = Trajectory(1, 0, "Expert", Origin.DEMONSTRATED, (turn,), Ended.SUCCEEDED, (), ())
     record = to_record(ended)
     assert [message["role"] for message in record["messages"]] == ["system", "user", "assistant"]

@@ -323,7 +323,7 @@ class Reference:
             remaining=env.remaining(),
             env_score=env.score(),
             parent=point,
-            turn=Turn(*sampled, point.messages, text, reward, valid, effective),
+            turn=Turn(*sampled, point.messages, text, reward, valid, effective, info.get("parsed_action", text)),
             episode_return=point.episode_return + reward,
         )
         if info["success"]:

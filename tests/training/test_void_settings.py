@@ -55,7 +55,7 @@ def test_what_reaches_no_advantage_is_refused(objective: Objective, words: str) 
 
 @pytest.mark.parametrize("objective", [objective for objective, _ in VOID], ids=["shaping", "whiten", "kl"])
 def test_what_is_refused_changes_no_credit(objective: GRPO) -> None:
-    turns = (Turn((1,), (2, 3), (-1.0, -1.0), True, (), "", 1.0, True, True),)
+    turns = (Turn((1,), (2, 3), (-1.0, -1.0), True, (), "", 1.0, True, True, ""),)
     members = [Trajectory(0, i, "Beam", Origin.SEARCHED, turns, ENDED[i], (1,), ()) for i in range(2)]
     own = [Estimates(torch.rand(2), torch.zeros(2), torch.rand(2), 0.0) for _ in members]
     (plain,), (with_it,) = (each.credit([Group(0, tuple(members))], [own]) for each in (imitating(), objective))

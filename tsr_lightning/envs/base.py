@@ -24,7 +24,9 @@ class Branchable(Protocol):
     restoring. So environments are registered without `max_episode_steps`, and search works on `env.unwrapped`.
 
     `step` reports in `info`: `success` (the task is solved), `action_is_valid` (the text could be read as actions),
-    `action_is_effective` (the state of the task changed, and so its key; never by a text that could not be read).
+    `action_is_effective` (the state of the task changed, and so its key; never by a text that could not be read). It
+    may report `parsed_action`, the action as it was read from the response, a text: responses with equal ones do the
+    same in a state, so that tree and graph credit average their outcomes. Without it only equal texts are one action.
     """
 
     @property

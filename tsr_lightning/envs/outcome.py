@@ -39,6 +39,7 @@ class Outcome(NamedTuple):
     succeeded: bool
     valid: bool
     effective: bool
+    action: str  # as it read the response; the response itself where it does not say
     state: Any
     state_key: Hashable
     remaining: int
@@ -95,6 +96,7 @@ def play(env: Branchable, state: Any, noise: Key, text: str, scored: bool) -> Ou
         succeeded=_of_info(info, "success"),
         valid=_of_info(info, "action_is_valid"),
         effective=_of_info(info, "action_is_effective"),
+        action=one_text("info['parsed_action']", info.get("parsed_action", text)),
         state=env.get_state(),
         state_key=hashable(env.state_key()),
         remaining=env.remaining(),

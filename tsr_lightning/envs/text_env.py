@@ -191,6 +191,7 @@ class TextEnv(gymnasium.Env[str, str], ABC, Generic[StateT]):
         self._episode = Episode(result.state, before.key, noise.count, before.turns + 1, actions, terminated)
         truncated = not terminated and not self.remaining()
         observation, info = self._shown(result)
+        info["parsed_action"] = " || ".join(answer.actions)
         return observation, result.reward, terminated, truncated, info
 
     def render(self) -> str | None:

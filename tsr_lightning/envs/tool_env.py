@@ -4,6 +4,7 @@ A subclass defines its task: `tool_functions`, `instructions`, `initial_state`, 
 where they apply, also `ended`, `said`, `state_key`, `noise_key` and the optional `legal_actions` and `oracle`.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -147,10 +148,12 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
         key_before = self.state_key()
         calls = calls_in(action, before.call_format, self._tools)
         messages, problem = self._answered(calls) if calls else self._replied(action)
+        parsed = [(call.name, call.arguments) for call in calls] if calls else action
         over = not problem and self.ended()
         self._episode = before._replace(state=self.state, draws=self.noise.count, turns=before.turns + 1, over=over)
         reward = self.format_penalty if problem else float(self.reward(before.state))
         info = self._info(valid=not problem, effective=self.state_key() != key_before)
+        info["parsed_action"] = "" if problem else json.dumps(parsed, sort_keys=True)
         return messages, reward, over, not over and not self.remaining(), info
 
     def get_state(self) -> ToolEpisode[StateT]:

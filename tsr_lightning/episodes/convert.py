@@ -59,6 +59,7 @@ def to_episode(trajectory: Trajectory, credit: Mapping[int, TurnCredit] = NO_CRE
                 reward=turn.reward,
                 valid=turn.valid,
                 effective=turn.effective,
+                action=turn.action if turn.action != turn.text else None,
                 remaining=int(candidate.remaining),
                 state=candidate.state_key,
                 ended=_value(candidate.ended),
@@ -165,6 +166,7 @@ def _turn(episode: Episode, node: Node, prompt: tuple[int, ...]) -> Turn:
         reward=node.reward,
         valid=node.valid,
         effective=node.effective,
+        action=node.text if node.action is None else node.action,
     )
 
 

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsr_lightning.episodes.schema import SCHEMA, VERSION, Episode, Header, SchemaError, check_tree, parsed, plain
+from tsr_lightning.episodes.schema import (
+    READABLE,
+    SCHEMA,
+    VERSION,
+    Episode,
+    Header,
+    SchemaError,
+    check_tree,
+    parsed,
+    plain,
+)
 from tsr_lightning.errors import ConfigError, printable
 from tsr_lightning.files import write_whole_bytes
 
@@ -50,10 +60,10 @@ def read_header(path: Path) -> Header:
         break
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise ConfigError(f"{path} is no file of episodes: its first line has no schema {SCHEMA}")
-    if found.get("version") != VERSION:
+    if found.get("version") not in READABLE:
         raise ConfigError(
-            f"{path} has version {found.get('version')} of the schema, and this tsr reads version {VERSION}: write it "
-            "anew, or read it with the version of tsr that wrote it"
+            f"{path} has version {found.get('version')} of the schema, and this tsr reads up to version {VERSION}: "
+            "write it anew, or read it with the version of tsr that wrote it"
         )
     try:
         return parsed(Header, found)

@@ -5,11 +5,12 @@ docs/episodes.md has the fields as they stand here. A change of their meaning is
 
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-SCHEMA, VERSION = "tsr-episodes", 1
+SCHEMA, VERSION = "tsr-episodes", 2
+READABLE = (1, VERSION)  # 1 has no `Node.action`
 ROLLOUT = "rollout"  # the phase of what is trained on; an evaluation's is its protocol's name
 KEPT, PRUNED, DUPLICATE, PLAYED_OUT, LOST = "kept", "pruned", "duplicate", "played out", "lost"
 FATES = (KEPT, PRUNED, DUPLICATE, PLAYED_OUT, LOST)
@@ -26,7 +27,7 @@ class Header:
     """What all episodes of a file have in common."""
 
     schema: str  # "tsr-episodes"
-    version: int  # 1
+    version: int  # 2
     phase: str  # "rollout" of what is trained on; else the evaluation's protocol, ".validate" behind it outside of fit
     epoch: int  # epochs that the run had trained for
     envs: list[dict[str, Any]]  # the mixture by index: env, env_kwargs, name
@@ -75,6 +76,7 @@ class Node:
     demonstrated: bool  # by the environment's oracle or a person
     fate: str  # kept, pruned, duplicate, played out, lost
     why: str  # the fate in words
+    action: str | None = None  # as the environment read the text; null: the text itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +154,22 @@ def _fits(value: Any, kind: type) -> bool:
 
 def _record(value: Any, kind: Any, place: str) -> Any:
     hints = _hints(kind)
-    if not isinstance(value, Mapping) or value.keys() != hints.keys():
-        given = sorted(value) if isinstance(value, Mapping) else []
-        odd = sorted(hints.keys() ^ given)
-        raise SchemaError(f"{place} has other fields: {', '.join(map(str, odd[:4]))}")
-    return kind(**{name: _read(value[name], hint, f"{place}.{name}") for name, hint in hints.items()})
+    given = set(value) if isinstance(value, Mapping) else set()
+    if odd := sorted(map(str, hints.keys() - _optional(kind) - given | given - hints.keys())):
+        raise SchemaError(f"{place} has other fields: {', '.join(odd[:4])}")
+    return kind(**{name: _read(value[name], hint, f"{place}.{name}") for name, hint in hints.items() if name in given})
 
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {each.name: hints[each.name] for each in fields(kind)}
+
+
+@cache
+def _optional(kind: type) -> frozenset[str]:
+    """The fields that files of an earlier version lack."""
+    return frozenset(each.name for each in fields(kind) if each.default is not MISSING)
 
 
 def plain(record: Any) -> Any:

@@ -56,7 +56,7 @@ def counter_of(
     system, user = Message("system", "x"), Message("user", "x")
     first, response = chat.prompt((), (user,)), encode("x")
     x, alone = len(response), len(first)
-    past = Turn(first, response, (0.0,) * x, False, (user,), "x", 0.0, True, True)
+    past = Turn(first, response, (0.0,) * x, False, (user,), "x", 0.0, True, True, "x")
     template = max(0, len(chat.prompt((past,), (user,))) - alone - 2 * x)
     around = len(chat.prompt((), (system, user))) - template - 2 * x
     return TokenCounter(lambda text: len(encode(text)), template, max(0, around), max(0, alone - template - x))

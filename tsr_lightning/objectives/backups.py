@@ -1,7 +1,7 @@
 """Values of the candidates of search trees, backed up from what the searches found below them.
 
 Trees of one instance are one graph: a state is its depth, its key and the budget left, so that a candidate that a
-search dropped because an equal state was kept has that state's value. Outcomes of equal responses in equal states are
+search dropped because an equal state was kept has that state's value. Outcomes of equal actions in equal states are
 averaged, since under noise one of them may be luck.
 """
 
@@ -18,11 +18,11 @@ from tsr_lightning.trajectory import Candidate, State
 ROOT = State(0, "", 0)
 
 
-class Response(NamedTuple):
-    """A response in a state."""
+class Edge(NamedTuple):
+    """An action in a state."""
 
     state: State
-    text: str
+    action: str
 
 
 # The value of one outcome, given that of the state it led to where the trees go on from there; None where nothing is
@@ -30,8 +30,8 @@ class Response(NamedTuple):
 Outcome = Callable[[Candidate, float | None], float | None]
 
 
-class ResponseValue(NamedTuple):
-    """The value of a response, and how often it was drawn."""
+class ActionValue(NamedTuple):
+    """The value of an action in a state, and how often it was drawn."""
 
     value: float
     draws: int
@@ -40,34 +40,34 @@ class ResponseValue(NamedTuple):
 def backed_up(
     trees: Sequence[Sequence[Candidate]],
     outcome: Outcome,
-    value_of_state: Callable[[Sequence[ResponseValue]], float],
+    value_of_state: Callable[[Sequence[ActionValue]], float],
 ) -> list[list[float | None]]:
-    """The value of every candidate's response: the mean of its outcomes, deepest states first.
+    """The value of every candidate's action: the mean of its outcomes, deepest states first.
 
     Args:
         trees: of searches of one instance.
         outcome: see `Outcome`.
-        value_of_state: from the values of the responses in it.
+        value_of_state: from the values of the actions in it.
     """
     states_of = [proposed_in(tree) for tree in trees]
     outcomes: dict[State, dict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
     for tree, states in zip(trees, states_of, strict=True):
         for candidate, state in zip(tree, states, strict=True):
-            outcomes[state][candidate.turn.text].append(candidate)
+            outcomes[state][candidate.turn.action].append(candidate)
     of_states: dict[State, float] = {}
-    of_responses: dict[Response, float] = {}
+    of_edges: dict[Edge, float] = {}
     for state in sorted(outcomes, reverse=True):  # by depth
         values_here = []
-        for text, candidates in outcomes[state].items():
+        for action, candidates in outcomes[state].items():
             known = [outcome(each, None if each.done else of_states.get(_led_to(each, state))) for each in candidates]
             values = [value for value in known if value is not None]
             if values:
-                of_responses[Response(state, text)] = fmean(values)
-                values_here.append(ResponseValue(fmean(values), sum(each.drawn for each in candidates)))
+                of_edges[Edge(state, action)] = fmean(values)
+                values_here.append(ActionValue(fmean(values), sum(each.drawn for each in candidates)))
         if values_here:
             of_states[state] = value_of_state(values_here)
     return [
-        [of_responses.get(Response(state, each.turn.text)) for each, state in zip(tree, states, strict=True)]
+        [of_edges.get(Edge(state, each.turn.action)) for each, state in zip(tree, states, strict=True)]
         for tree, states in zip(trees, states_of, strict=True)
     ]
 
@@ -87,7 +87,7 @@ def _led_to(candidate: Candidate, before: State) -> State:
 
 # `backed_up`, or `state_graph.StateGraph.backed_up`
 BackUp = Callable[
-    [Sequence[Sequence[Candidate]], Outcome, Callable[[Sequence[ResponseValue]], float]], list[list[float | None]]
+    [Sequence[Sequence[Candidate]], Outcome, Callable[[Sequence[ActionValue]], float]], list[list[float | None]]
 ]
 
 
@@ -111,7 +111,7 @@ class Backup(ABC):
 
     @abstractmethod
     def __call__(self, trees: Sequence[Sequence[Candidate]], back_up: BackUp = backed_up) -> list[list[float]]:
-        """Values of the candidates, indexed as `trees[i][j]`; equal responses in equal states have equal values.
+        """Values of the candidates, indexed as `trees[i][j]`; equal actions in equal states have equal values.
 
         Args:
             trees: `Trajectory.tree` of searches of one instance.
@@ -234,10 +234,10 @@ def _max_known(score: float | None, below: float | None) -> float | None:
     return max(known) if known else None
 
 
-def _best(responses: Sequence[ResponseValue]) -> float:
+def _best(responses: Sequence[ActionValue]) -> float:
     return max(response.value for response in responses)
 
 
-def _mean(responses: Sequence[ResponseValue]) -> float:
+def _mean(responses: Sequence[ActionValue]) -> float:
     draws = sum(response.draws for response in responses)
     return sum(response.value * response.draws for response in responses) / draws if draws else 0.0

@@ -15,7 +15,7 @@ from tsr_lightning.trajectory import Comparison, Group, Member, Origin, State, T
 @dataclass(frozen=True)
 class GraphCredit(SearchedCredit):
     """All states of an instance's rollout are one graph, pruned candidates and plain samples included: nodes by state
-    key, edges by response. The responses drawn in a state are compared by the values of their edges, which backward
+    key, edges by action. The responses drawn in a state are compared by the values of their edges, which backward
     passes find, whatever path led there and whatever budget was left.
 
     Related: GraphGPO (https://arxiv.org/abs/2605.26684), G2PO (https://arxiv.org/abs/2606.22995) and RTMC

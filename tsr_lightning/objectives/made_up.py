@@ -56,7 +56,8 @@ def _trajectory(group: int, member: int, needs: Needs) -> Trajectory:
 def _turn(number: int, reward: float) -> Turn:
     """A turn whose prompt and response differ from those of other numbers."""
     response = tuple(range(number, number + TOKENS))
-    return Turn((number,), response, (-1.0,) * TOKENS, True, _MESSAGES, f"response {number}", reward, True, True)
+    text = f"response {number}"
+    return Turn((number,), response, (-1.0,) * TOKENS, True, _MESSAGES, text, reward, True, True, text)
 
 
 def _tree(turns: Sequence[Turn], succeeded: bool) -> tuple[Candidate, ...]:

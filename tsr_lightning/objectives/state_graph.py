@@ -1,4 +1,4 @@
-"""The states of an instance's trajectories and search trees as one graph: nodes by state key, edges by response.
+"""The states of an instance's trajectories and search trees as one graph: nodes by state key, edges by action.
 
 Turns and budgets left do not tell states apart here, as they do in a tree's values (`backups.py`), so that what was
 found after one path counts for every other that passes through an equal state. The graph may have circles.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tsr_lightning.errors import require
-from tsr_lightning.objectives.backups import Outcome, ResponseValue
+from tsr_lightning.objectives.backups import ActionValue, Outcome
 from tsr_lightning.trajectory import Candidate, Trajectory
 
 
@@ -80,15 +80,15 @@ class StateGraph:
         self,
         trees: Sequence[Sequence[Candidate]],
         outcome: Outcome,
-        value_of_state: Callable[[Sequence[ResponseValue]], float],
+        value_of_state: Callable[[Sequence[ActionValue]], float],
     ) -> list[list[float | None]]:
         """As `backups.backed_up`, by backward passes over all edges: after the k-th a state has the value of acting for
         k turns. There are as many passes as the longest path has turns, or until nothing changes."""
         edges: dict[str, dict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
         for tree, keys in zip(trees, self.keys, strict=True):
             for candidate, key in zip(tree, keys, strict=True):
-                edges[key][candidate.turn.text].append(candidate)
-        of_edges: dict[str, dict[str, ResponseValue]] = {}
+                edges[key][candidate.turn.action].append(candidate)
+        of_edges: dict[str, dict[str, ActionValue]] = {}
         states: dict[str, float] = {}
         for _ in range(max(map(_depth, trees), default=0)):
             of_edges = {key: self._valued(of_state, outcome, states) for key, of_state in edges.items()}
@@ -97,20 +97,20 @@ class StateGraph:
             if states == before:
                 break
         return [
-            [_value(of_edges[key].get(candidate.turn.text)) for candidate, key in zip(tree, keys, strict=True)]
+            [_value(of_edges[key].get(candidate.turn.action)) for candidate, key in zip(tree, keys, strict=True)]
             for tree, keys in zip(trees, self.keys, strict=True)
         ]
 
     def _valued(
         self, edges: Mapping[str, Sequence[Candidate]], outcome: Outcome, states: Mapping[str, float]
-    ) -> dict[str, ResponseValue]:
-        """The edges of a state of which something is known, by their text."""
+    ) -> dict[str, ActionValue]:
+        """The edges of a state of which something is known, by their action."""
         join = max if self.takes_best else fmean
         valued = {}
-        for text, candidates in edges.items():
+        for action, candidates in edges.items():
             values = [outcome(each, _below(each, states)) for each in candidates]
             if known := [value for value in values if value is not None]:
-                valued[text] = ResponseValue(join(known), sum(each.drawn for each in candidates))
+                valued[action] = ActionValue(join(known), sum(each.drawn for each in candidates))
         return valued
 
 
@@ -120,7 +120,23 @@ def states_met(trajectories: Sequence[Trajectory]) -> int:
     return sum(len(places) > 1 for places in StateGraph.of(played, takes_best=False).drawn.values())
 
 
-def _value(edge: ResponseValue | None) -> float | None:
+def action_of_two_outcomes(trajectories: Sequence[Trajectory]) -> str | None:
+    """An action that led from one state of an instance to two; None where every action led to one, as without chance it
+    does if state keys leave nothing out. A budget that ended an episode is no outcome of an action.
+    """
+    graph = StateGraph.of(trajectories, takes_best=True)
+    led: dict[tuple[str, str], tuple[str, bool]] = {}
+    for trajectory, tree, keys in zip(trajectories, graph.trees, graph.keys, strict=True):
+        for candidate, key in zip(tree, keys, strict=True):
+            if not trajectory.tree and candidate.turn is trajectory.turns[-1]:
+                continue  # the state after it is not known
+            reached = candidate.state_key, candidate.succeeded
+            if led.setdefault((key, candidate.turn.action), reached) != reached:
+                return candidate.turn.action
+    return None
+
+
+def _value(edge: ActionValue | None) -> float | None:
     return None if edge is None else edge.value
 
 

@@ -111,6 +111,7 @@ class Demonstrations:
         for messages, text in conversation.exchanges:
             prompt = chat.prompt(turns, messages)
             response = chat.write(text, prompt)
+            read = chat.read(response, prompt)
             length = len(prompt) + len(response)
             self._require(
                 length <= context_tokens,
@@ -125,10 +126,11 @@ class Demonstrations:
                     behaviour_logprobs=(0.0,) * len(response),
                     finished=True,
                     messages=messages,
-                    text=chat.read(response, prompt),
+                    text=read,
                     reward=0.0,
                     valid=True,
                     effective=True,
+                    action=read,
                 )
             )
         return Trajectory(

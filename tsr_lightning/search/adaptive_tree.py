@@ -71,7 +71,7 @@ class AdaptiveTree(Strategy):
         return [path for path in paths if path.score >= least and not self.is_stuck(path)] or best(1, paths)
 
     def is_stuck(self, path: Node) -> bool:
-        last = [turn.text for turn in path.turns[-self.repeats :]]
+        last = [turn.action for turn in path.turns[-self.repeats :]]
         return len(last) == self.repeats and len(set(last)) == 1
 
     @property

@@ -119,6 +119,7 @@ def drive(
             reward=result.reward,
             valid=True,
             effective=True,
+            action=f"response {path[-1]}",
         )
         total, tie = parent.episode_return + result.reward, own.fold_in(Stream.TIES).uniform()
         return add(path, Node(snapshot, DriverState(own), parent, turn, depth, total, tie=tie))

@@ -117,6 +117,7 @@ def _lost(played: _Played, response: Response, parent: int | None, simulator: Tu
         reward=0.0,
         valid=False,
         effective=False,
+        action=text,
     )
     remaining = state.snapshot.remaining
     candidate = Candidate(turn, parent, "", remaining, env_score=None, score=None, ended=None, drawn=True)

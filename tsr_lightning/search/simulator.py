@@ -177,6 +177,7 @@ class TurnSimulator:
             reward=after.reward,
             valid=after.valid,
             effective=after.effective,
+            action=after.action,
         )
         snapshot = Snapshot(
             state=after.state,

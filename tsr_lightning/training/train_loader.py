@@ -15,7 +15,7 @@ from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.epoch import Comparisons, select, updates_of
-from tsr_lightning.training.notices import ResponseNotices
+from tsr_lightning.training.notices import ChanceNotice, ResponseNotices
 from tsr_lightning.training.rollouts import RolloutSource
 
 
@@ -64,6 +64,7 @@ class TrainLoader:
         self._rollouts = rollouts
         self._spec = spec
         self._notices = notices
+        self._chance = ChanceNotice()
         self._begun: tuple[int, list[list[Batch]]] | None = None  # an epoch of which one batch was taken at most
 
     def __iter__(self) -> Iterator[Batch | None]:
@@ -120,6 +121,7 @@ class TrainLoader:
         groups, form = collected.rollout.groups, self._actor.answer_form
         check_valid(groups, self._spec.min_valid, self._actor.spec.sampling.max_response_tokens, form)
         self._notices.log(TRAINING_ROLLOUT, groups, self._actor)
+        self._chance.log(TRAINING_ROLLOUT, groups, self._agent.objective.at(epoch))
         return len(groups), select(self._trainer, self._agent, collected, self._spec.rollout, epoch)
 
     def _demonstrated(self, epoch: int) -> Comparisons:

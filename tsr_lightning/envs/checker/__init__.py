@@ -12,8 +12,8 @@ that changes nothing in what was played goes unnoticed.
 NumPy's scalars are taken for plain ones, and messages for their text, as a run takes them.
 
 `episodes` checks resets, budget, score, oracle and info; `restoring` get_state and set_state; `noise` reseed, so that
-no branch sees the real episode's future; `state_keys` state_key; `subprocess_check` that another process gives the same
-episodes, in another order of seeds. `reported` reads what the environment returns.
+no branch sees the real episode's future; `actions` parsed_action; `state_keys` state_key; `subprocess_check` that
+another process gives the same episodes, in another order of seeds. `reported` reads what the environment returns.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +22,7 @@ from typing import Any
 
 import gymnasium
 
+from tsr_lightning.envs.checker.actions import check_actions
 from tsr_lightning.envs.checker.episodes import check_episode, leaked_score
 from tsr_lightning.envs.checker.factory import BranchabilityError, resolve
 from tsr_lightning.envs.checker.noise import check_noise, check_whole_key
@@ -108,6 +109,7 @@ def _check(recorder: Recorder, seeds: tuple[int, ...], keys: int, noisy: bool | 
     for snapshot in snapshots:
         check_whole_key(snapshot, keys)
     for snapshot in snapshots:  # last, since noise that survives a reseed looks like an incomplete key
+        check_actions(snapshot)
         check_state_keys(snapshot)
         if not any(differing):
             check_revisits(snapshot)

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.boundary import Call, CallFailed, final, name_of
+from tsr_lightning.envs.checker.actions import check_actions
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
 from tsr_lightning.envs.checker.noise import check_noise
 from tsr_lightning.envs.checker.recording import Recorder
@@ -75,6 +76,7 @@ def _seen(recorder: Recorder, seed: int, depth: int) -> tuple[bool, bool] | None
 
     def check(snapshot: Snapshot) -> tuple[bool, bool]:
         noisy = check_noise(snapshot, KEYS)
+        check_actions(snapshot)
         check_state_keys(snapshot)
         return bool(snapshot.record.legal), noisy
 

@@ -61,4 +61,6 @@ def _plain_info(info: Any) -> dict[str, Any]:
         copied: dict[str, Any] = copy.deepcopy(info)
     except Exception as error:
         raise InvalidOutcome(f"info cannot be copied ({error}); fill it with plain values") from error
+    if "parsed_action" in copied:
+        one_text("info['parsed_action']", copied["parsed_action"])
     return {name: flag(f"info[{name!r}]", value) if name in FLAGS else value for name, value in copied.items()}

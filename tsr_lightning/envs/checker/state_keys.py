@@ -156,9 +156,8 @@ def _first_difference(snapshot: Snapshot, one: _Reached, other: _Reached, respon
     for mine, theirs in zip(*futures, strict=False):
         if mine.truncated or theirs.truncated:
             break
-        for name, a, b in zip(_COMPARED, _outcome(mine), _outcome(theirs), strict=True):
-            if a != b:
-                return f"{name} is {a!r} and {b!r}"
+        if difference := first_outcome_difference(mine, theirs):
+            return difference
     return ""
 
 
@@ -175,6 +174,14 @@ def _is_noise(snapshot: Snapshot, one: _Reached, other: _Reached, responses: Seq
 
 
 _COMPARED = ("the reward", "terminated", *FLAGS, "the next key", "legal")
+
+
+def first_outcome_difference(one: StepRecord, other: StepRecord) -> str:
+    """Names the first thing that two steps do differently, "" if none. Observations are not compared."""
+    for name, a, b in zip(_COMPARED, _outcome(one), _outcome(other), strict=True):
+        if a != b:
+            return f"{name} is {a!r} and {b!r}"
+    return ""
 
 
 def _outcome(step: StepRecord) -> tuple[Hashable, ...]:
