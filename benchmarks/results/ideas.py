@@ -33,8 +33,10 @@ _PLAIN: Mapping[str, str] = {
 _SEARCHED: Mapping[str, str] = {
     "paper": "the paper's: groups of searches as if they were samples",
     "rollouts": "successes of a beam that random play guides",
+    "ppo-rollouts": "the same under PPO",
     "graph": "credit on the graph of a beam's states",
-    "target": "a distribution over a beam's candidates as the target",
+    "target": "a distribution over a beam's candidates as the target, by their log-probabilities",
+    "weights": "a distribution over a beam's candidates as the target, by how often each was drawn",
     "process": "branches where a learned score promises most",
 }
 
@@ -159,7 +161,15 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
             Idea("successes of a beam", ["crowded-imitate-2e-4"]),
         ],
     ),
-    _four_trials("signals_tuning", "hard-", "Sokoban, 4 to 10 moves", [*_PLAIN, *_SEARCHED]),
+    _four_trials(
+        "signals_tuning",
+        "hard-",
+        "Sokoban, 4 to 10 moves",
+        [*_PLAIN, "paper", "rollouts", "graph", "target", "process"],
+    ),
+    _four_trials(
+        "signals_tuning", "rare-", "Sokoban, 6 to 10 moves", ["raft", "rollouts", "ppo-rollouts", "graph", "weights"]
+    ),
     _four_trials("signals_tuning", "longest-", "Sokoban, 8 to 10 moves"),
     _four_trials("signals_lakes_tuning", "", "FrozenLake, slippery"),
 ]

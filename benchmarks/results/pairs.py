@@ -58,6 +58,7 @@ def _paper(levels: str) -> PairRow:
     return PairRow(f"{levels}-paper-4-updates", f"{levels}-raft", "GRPO, the paper's", "RAFT", alike=False)
 
 
+_TUNED = "RAFT at the step size of later trials"
 _LAYER, _TRIALS = "RAFT at the layer's step size", "RAFT at the step size of its trials"
 
 TASKS = [
@@ -71,7 +72,16 @@ TASKS = [
             _paper("longest"),
         ],
     ),
-    VerdictTask("sokoban_search", "Sokoban, 6 to 10 moves", 0.08, _sokoban_pairs("rare", False, False)),
+    VerdictTask(
+        "sokoban_search",
+        "Sokoban, 6 to 10 moves",
+        0.08,
+        [
+            *_sokoban_pairs("rare", False, False),
+            PairRow("rare-rollouts-4-updates", "rare-raft-2.5e-4", "GRPO, random play as the score", _TUNED),
+            PairRow("rare-graph-5e-4", "rare-raft-2.5e-4", "GRPO, credit on the graph of states", _TUNED),
+        ],
+    ),
     VerdictTask(
         "sokoban_search",
         "Sokoban, 4 to 10 moves",

@@ -41,14 +41,17 @@ class Block:
 
 _SOKOBAN_RECIPES = {
     "raft": "RAFT: successes of plain samples",
+    "raft-2.5e-4": "RAFT with half the step size",
     "imitate": "GRPO, successes of a beam 1 of 2",
     "imitate-distinct": "GRPO, the same with responses that differ (`without_replacement`)",
     "ppo-imitate": "PPO, successes of a beam 1 of 2",
     "grpo": "GRPO on plain samples",
     "ppo": "PPO on plain samples",
     "rollouts": "GRPO, successes of a beam 1 of 4 that random play guides",
+    "rollouts-4-updates": "the same with half the step size and four updates an epoch",
     "tree": "GRPO, tree credit, beam 1 of 4",
     "graph": "GRPO, credit on the graph of a beam's states, 1 of 4",
+    "graph-5e-4": "the same with twice the step size",
     "best-of-4": "successes of best of 4",
     "imitate-of-4": "successes of a beam 1 of 4, four updates",
     "search-first": "beam 1 of 2 for 15 epochs, then plain samples",
@@ -58,7 +61,10 @@ _SOKOBAN_RECIPES = {
 }
 
 
-_SOKOBAN_KINDS: Mapping[str, Kind] = {"raft": "plain", "grpo": "plain", "ppo": "plain", "expert": "solver"}
+_SOKOBAN_KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("raft", "raft-2.5e-4", "grpo", "ppo"), "plain"),
+    "expert": "solver",
+}
 
 
 def _sokoban_block(levels: str, name: str, environment: str = "", unlike: Collection[str] = ()) -> Block:
@@ -112,7 +118,9 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
         "sokoban_search",
         [
             _sokoban_block("longest", "Sokoban, 8 to 10 moves"),
-            _sokoban_block("rare", "Sokoban, 6 to 10 moves"),
+            _sokoban_block(
+                "rare", "Sokoban, 6 to 10 moves", unlike=("raft-2.5e-4", "rollouts-4-updates", "graph-5e-4")
+            ),
             _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph")),
             _sokoban_block("default", "Sokoban, 2 to 10 moves"),
         ],

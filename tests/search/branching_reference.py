@@ -200,7 +200,7 @@ class BranchingReference:
                     value(strategy.scorer, point) >= middle - strategy.margin
                     and not (len(last) == strategy.repeats and len(set(last)) == 1)
                     for point in ranking
-                    for last in [[turn.text for turn in point.turns[-strategy.repeats :]]]
+                    for last in [[turn.action for turn in point.turns[-strategy.repeats :]]]
                 ]
                 going = [point for point, stay in zip(ranking, stays, strict=True) if stay] or ranking[:1]
                 first = going[: strategy.expanded]

@@ -80,7 +80,7 @@ def test_a_failure_is_reported_with_the_end_of_its_output_and_the_others_go_on(t
     log = StudyFolder(tmp_path / "study").log(Run("fails", 1))
     assert f"fails seed 1 FAILED with exit status 1; the end of {log}:; 1 left" in printed.getvalue()
     assert "\n    RuntimeError: this arm is broken on purpose\n" in printed.getvalue()
-    assert "other seed 1 finished after 1 s" in printed.getvalue()
+    assert "other seed 1 finished after 1.0 s" in printed.getvalue()
 
 
 def test_of_runs_side_by_side_one_measures_the_start(tmp_path: Path):

@@ -19,7 +19,7 @@ class AdaptiveTree(Strategy):
     rollout of PATR (https://arxiv.org/abs/2607.15610). The best of all that ended is the result.
 
     After every so many turns the live prefixes are compared. One whose score is more than `margin` below their median,
-    or that has repeated its response, is given up; the `expanded` best of the others get `children` responses each, and
+    or that has repeated its action, is given up; the `expanded` best of the others get `children` responses each, and
     all others go on with one.
 
     Departs from the paper: where all would be given up the best is not, so that every tree has an end; and one that is
@@ -31,7 +31,7 @@ class AdaptiveTree(Strategy):
         expanded: prefixes that branch in each (k).
         children: responses of one that branches (M).
         margin: below the median, at which a prefix is given up (alpha).
-        repeats: equal responses in a row at which it is (Theta).
+        repeats: equal actions in a row at which it is (Theta).
         scorer: of prefixes; learned from the run's own outcomes if none is given.
     """
 
