@@ -41,6 +41,10 @@ class CollapseGuard(Callback):
     actions, in the last rollout or evaluation alone, are below their best by more than chance; and where it rose by
     more than 1 nat a token, whatever they are: a policy that diverges does so before success shows it.
 
+    Where a rollout draws from other environments than the one before it, as after a step of a curriculum, or has no
+    sampled trajectories, earlier rollouts are forgotten: harder levels are no collapse, and a figure that is no longer
+    observed says nothing. Rollouts of `data.replay` are another policy's and are not watched.
+
     At each rollout, evaluation and epoch's end it logs a rate's fraction of its best, as `<figure>_of_best`, and the
     entropy's of its highest and lowest. It reacts to a collapse at the epoch's end, before ModelCheckpoint saves. It
     must stand before InstanceFilter, which removes trajectories.
@@ -99,6 +103,7 @@ class CollapseGuard(Callback):
         self._counts: dict[str, dict[Instance, list[int]]] = {}  # by protocol and instance, in the running validation
         self._success: Level | None = None  # of that protocol, until the epoch's end
         self._entropies: list[float] = []  # of the epoch's updates, on rank 0
+        self._envs: list[int] | None = None  # indices of the environments that the last rollout drew from
 
     # State
 
@@ -111,6 +116,7 @@ class CollapseGuard(Callback):
             "restores": self._restores,
             "best": None if best is None else [best.path, best.epochs, best.held_out, best.success],
             "protocol": self._protocol,
+            "envs": self._envs,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -121,6 +127,7 @@ class CollapseGuard(Callback):
         self._restores = state_dict["restores"]
         self._best = None if state_dict["best"] is None else BestPolicy(*state_dict["best"])
         self._protocol = state_dict["protocol"]
+        self._envs = state_dict.get("envs")  # not of a checkpoint of an earlier version
 
     # Setup
 
@@ -143,8 +150,8 @@ class CollapseGuard(Callback):
             "CollapseGuard.on_collapse",
             reaction,
             "no success rate tells which policy is the best, because no strategy of data.plan samples (or, under "
-            "data.staleness, samples older policies) and no protocol of data.evaluations goes without search; add such "
-            "a protocol, or use Warn or Stop",
+            "data.staleness and data.replay, samples other policies) and no protocol of data.evaluations goes without "
+            "search; add such a protocol, or use Warn or Stop",
         )
         require(
             self.success_drop is not None,
@@ -172,10 +179,15 @@ class CollapseGuard(Callback):
     # Observing
 
     def on_rollout_end(self, trainer: Trainer, agent: LightningModule, groups: list[Group]) -> list[Group]:
+        if _replays(trainer):
+            return groups
+        epochs, envs_before = compat.epochs_at_rollout(trainer), self._envs
+        self._envs = _envs_in(trainer, epochs)
         sampled = [[t for t in group.trajectories if t.origin is Origin.SAMPLED] for group in groups]
         samples = [_counts(trajectories) for trajectories in sampled if trajectories]
+        if not samples or envs_before not in (None, self._envs):
+            self._forget_rollouts()
         if samples:
-            epochs = compat.epochs_at_rollout(trainer)
             success = self._observe(trainer, f"{ROLLOUT}/success_rate", epochs, [(c[0], c[1]) for c in samples])
             self._observe(trainer, f"{ROLLOUT}/valid", epochs, [(c[2], c[3]) for c in samples])
             if self._protocol is None and not _is_stale(trainer):
@@ -231,6 +243,12 @@ class CollapseGuard(Callback):
         if history.drop is not None and history.fraction_of_best is not None:
             compat.log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
         return history.current
+
+    def _forget_rollouts(self) -> None:
+        """Their best policy is one of other levels, so the next takes its place."""
+        self._histories = {name: each for name, each in self._histories.items() if name.startswith("val/")}
+        if self._best is not None and not self._best.held_out:
+            self._best = replace(self._best, success=-inf)
 
     def _history(self, name: str) -> FigureWindow:
         """A rate's, kept where nobody is alarmed by it too: it tells whether a change of entropy does harm."""
@@ -321,6 +339,18 @@ def _counts(trajectories: Iterable[Trajectory]) -> list[int]:
     return [sum(t.succeeded for t in episodes), len(episodes), sum(turn.valid for turn in turns), len(turns)]
 
 
+def _replays(trainer: Trainer) -> bool:
+    data = compat.datamodule(trainer)
+    return isinstance(data, RolloutDataModule) and data.replay is not None
+
+
+def _envs_in(trainer: Trainer, epoch: int) -> list[int]:
+    """Indices of the environments that the rollout of an epoch draws from."""
+    data = compat.datamodule(trainer)
+    mixture = data.mixture if isinstance(data, RolloutDataModule) else []
+    return [index for index, entry in enumerate(mixture) if entry.weight_in(epoch) > 0]
+
+
 def _is_stale(trainer: Trainer) -> bool:
     """Whether rollouts are of an older policy than that in training."""
     data = compat.datamodule(trainer)
@@ -328,7 +358,8 @@ def _is_stale(trainer: Trainer) -> bool:
 
 
 def _ranks_policies(data: RolloutDataModule) -> bool:
-    sampled = data.staleness == 0 and any(strategy.traits.origin is Origin.SAMPLED for strategy in data.plan.strategies)
+    is_current = data.staleness == 0 and data.replay is None
+    sampled = is_current and any(strategy.traits.origin is Origin.SAMPLED for strategy in data.plan.strategies)
     return sampled or any(protocol.search is None for protocol in data.evaluations)
 
 

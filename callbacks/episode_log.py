@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from callbacks.stages import of_stage
 from tsr_lightning.episodes.convert import TurnCredit, to_episode
@@ -15,6 +16,7 @@ from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.rollout.groups import TRAINING_ROLLOUT
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.rollout.saved import header_of
+from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.credit import CreditedPiece
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import ProcessGroup
@@ -26,7 +28,7 @@ from tsr_lightning.training.lightning_compat import (
     position_at_validation,
     run_folder,
 )
-from tsr_lightning.trajectory import Group
+from tsr_lightning.trajectory import Group, TreeTurn
 
 
 class EpisodeLog(Callback):
@@ -115,7 +117,8 @@ class EpisodeLog(Callback):
         folder, data = run_folder(trainer), datamodule(trainer)  # the first on every rank, because rank 0 broadcasts it
         if not trainer.is_global_zero or folder is None or not isinstance(data, RolloutDataModule):
             return
-        credit = {turn: each for piece in credited for turn, each in _credit_of(piece)}
+        has_critic = isinstance(trainer.lightning_module, Agent) and trainer.lightning_module.objective.needs.values
+        credit = {turn: each for piece in credited for turn, each in _credit_of(piece, has_critic)}
         episodes = (to_episode(each, credit) for group in groups for each in group.trajectories if each.record)
         path = file_of(folder, phase, epoch)
         write(path, header_of(data.actor, phase, epoch, temperature), episodes)
@@ -123,9 +126,14 @@ class EpisodeLog(Callback):
             keep_within(path.parent, int(self.max_mib * 2**20), path)
 
 
-def _credit_of(credited: CreditedPiece) -> list[tuple[int, TurnCredit]]:
-    """The credit of a piece's turns, by their identity."""
-    piece, credit, estimates = credited
+def _credit_of(credited: CreditedPiece, has_critic: bool) -> list[tuple[int, TurnCredit]]:
+    """The credit of the turns that a piece stands for, by their identity. Equal turns of a tree share its weight."""
+    piece, credit, estimates, copies = credited
+    if isinstance(piece, TreeTurn):
+        of_one = _turn_credit(
+            credit.advantages, (credit.weights + credit.supervised_weights) / len(copies), estimates.values, has_critic
+        )
+        return [(id(turn), of_one) for turn in copies if turn.response]
     lengths = [len(turn.response) for turn in piece.turns]
     parts = zip(
         piece.turns,
@@ -135,7 +143,15 @@ def _credit_of(credited: CreditedPiece) -> list[tuple[int, TurnCredit]]:
         strict=True,
     )
     return [
-        (id(turn), TurnCredit(float(values[0]) if len(values) else None, float(own.mean()), float(weights.sum())))
-        for turn, own, weights, values in parts
-        if len(own)
+        (id(turn), _turn_credit(own, weights, values, has_critic)) for turn, own, weights, values in parts if len(own)
     ]
+
+
+def _turn_credit(advantages: Tensor, weights: Tensor, values: Tensor, has_critic: bool) -> TurnCredit:
+    """Of a turn's tokens, [R] each."""
+    is_trained = bool(weights.any())
+    return TurnCredit(
+        float(values[0]) if has_critic else None,
+        float(advantages.mean()) if is_trained else None,
+        float(weights.sum()) if is_trained else None,
+    )

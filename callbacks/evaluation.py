@@ -142,7 +142,9 @@ class Evaluation(Callback):
         failures of the environment cost the run."""
         self._costs = with_failures(self._costs, metrics)
         data = datamodule(trainer)
-        if not isinstance(data, RolloutDataModule) or len(data.mixture) > 1:  # whose weights evaluation ignores
+        if not isinstance(data, RolloutDataModule) or data.replay is not None:  # another policy's rollouts
+            return
+        if len(data.mixture) > 1:  # whose weights evaluation ignores
             return
         if "rollout/sampled/success_rate" in metrics:  # then `rollout/search_gap` compares on the same instances
             return

@@ -10,7 +10,12 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from callbacks.boards import picture
 from tsr_lightning.errors import require
 from tsr_lightning.rollout.evaluate import EvalResult
-from tsr_lightning.training.lightning_compat import Position, epochs_at_rollout, position_at_validation
+from tsr_lightning.training.lightning_compat import (
+    Position,
+    epochs_at_rollout,
+    is_fitting,
+    position_at_validation,
+)
 from tsr_lightning.trajectory import Group, Message, Trajectory, Turn
 
 
@@ -23,7 +28,8 @@ class TrajectoryLog(Callback):
 
     Args:
         count: trajectories per rollout and per protocol.
-        every_n_epochs: epochs between two writes; the start is always written.
+        every_n_epochs: epochs between two writes: rollouts of every n-th epoch, the first among them, and the first
+            evaluation of every n epochs, the start among them. `tsr validate` writes its evaluation.
     """
 
     def __init__(self, count: int = 2, every_n_epochs: int = 1) -> None:
@@ -61,7 +67,7 @@ class TrajectoryLog(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         epochs = position_at_validation(trainer, self._loaded).epochs
-        if not isinstance(outputs, EvalResult) or epochs % self.every_n_epochs:
+        if not isinstance(outputs, EvalResult) or not self._is_due(trainer, epochs):
             return
         name = outputs.protocol.name
         first = self._written.get(name, 0)
@@ -69,6 +75,11 @@ class TrajectoryLog(Callback):
         for number, group in enumerate(groups, start=first + 1):
             _write(trainer, f"val/{name}/trajectory_{number}", group, epochs)
         self._written[name] = first + len(groups)
+
+    def _is_due(self, trainer: Trainer, epochs: int) -> bool:
+        """Whether no earlier validation of a fit fell into the same n epochs."""
+        before = epochs - (trainer.check_val_every_n_epoch or 1)
+        return not is_fitting(trainer) or before // self.every_n_epochs < epochs // self.every_n_epochs
 
 
 def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:

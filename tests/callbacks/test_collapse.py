@@ -1,5 +1,6 @@
 """A policy that collapses: detected, stopped, restored. Scripted rollouts, and a real run."""
 
+import json
 import re
 import warnings
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from callback_support import Data, eval_result, outcomes, points, trainer, trajectory, turn
@@ -18,6 +20,7 @@ from processes import run_as_ranks
 
 from callbacks import CollapseGuard, InstanceFilter
 from callbacks.on_collapse import OnCollapse, Restore, Stop
+from tsr_lightning.envs.single_turn import SingleTurnEnv
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.strategies import Beam
@@ -310,11 +313,39 @@ def test_restore_is_refused_without_sampled_trajectories(empty_folder: Path):
 
 def test_restore_is_refused_where_rollouts_are_of_older_policies_and_nothing_is_evaluated(empty_folder: Path):
     guard = '[{"class_path": "callbacks.CollapseGuard", "init_args": {"on_collapse": "Restore"}}]'
-    with pytest.raises(ConfigError, match=r"no success rate .*under data\.staleness, samples older policies"):
+    with pytest.raises(
+        ConfigError, match=r"no success rate .*under data\.staleness and data\.replay, samples other policies"
+    ):
         tsr(
             *("fit", "--config", "sokoban.yaml", "--config", "search/sample.yaml", *QUICK, "--data.staleness", "1"),
             *("--data.evaluations", "[]", "--trainer.callbacks", guard),
         )
+
+
+def given(value: float) -> SingleTurnEnv:
+    """Any response earns the value."""
+    return SingleTurnEnv([{"prompt": f"Question {i}"} for i in range(200)], lambda response, row: value)
+
+
+gymnasium.register("Given-v0", given)
+
+
+def test_harder_levels_of_a_curriculum_are_no_collapse(tiny_model, empty_folder: Path, recwarn):
+    """All succeed for three epochs, and then none, on other levels."""
+    easy = {"env": f"{__name__}:Given-v0", "env_kwargs": {"value": 1.0}, "name": "easy", "last_epoch": 2}
+    hard = {"env": f"{__name__}:Given-v0", "env_kwargs": {"value": 0.0}, "name": "hard", "first_epoch": 3}
+    guard = '[{"class_path": "callbacks.CollapseGuard", "init_args": {"window": 2}}]'
+    cli = tsr(
+        *("fit", "--config", "sokoban.yaml", *QUICK, "--model.policy.model", tiny_model("sokoban")),
+        *("--data.env", json.dumps([easy, hard]), "--data.held_out.instances", "2", "--data.evaluations", "[]"),
+        *("--data.instances", "16", "--data.plan.init_args.count", "2", "--trainer.max_epochs", "6"),
+        *("--data.min_valid", "0", "--trainer.callbacks", guard),
+    )
+    assert [str(one.message) for one in recwarn if "collapsed" in str(one.message)] == []
+    [watch] = [each for each in cli.trainer.callbacks if isinstance(each, CollapseGuard)]
+    state = watch.state_dict()
+    assert state["envs"] == [1]
+    assert state["histories"]["rollout/sampled/success_rate"]["best"]["value"] == 0.0  # of the levels that are played
 
 
 class Recorder(Callback):

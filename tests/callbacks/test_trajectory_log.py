@@ -60,6 +60,14 @@ def test_it_writes_every_n_epochs(tmp_path):
     assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 2, 4]
 
 
+def test_evaluations_between_the_multiples_are_written_too(tmp_path):
+    """Of evaluations after 0, 3, 6, 9 and 12 epochs the first in 0 to 4, 5 to 9 and 10 to 14."""
+    data = Data([[fixed(eval_result(GREEDY, outcomes(1, 1)))]], groups)
+    log = TrajectoryLog(count=1, every_n_epochs=5)
+    trainer(tmp_path, log, max_epochs=12, check_val_every_n_epoch=3).fit(Agent(), data)
+    assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 6, 12]
+
+
 def test_groups_that_earlier_callbacks_removed_are_not_written(tmp_path):
     data = Data(
         rollout=lambda epoch: [Group(0, (trajectory(0),)), Group(1, (trajectory(1), trajectory(1, 1, turn(1.0))))]

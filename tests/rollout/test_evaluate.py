@@ -1,6 +1,7 @@
 """`evaluate` plays a policy on held-out instances, as the validation of a fit does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +48,16 @@ def test_a_result_has_the_figures_of_the_protocol():
     assert result.valid_actions == sum(turns) / len(turns)
     assert str(result).startswith(f"sampled: success rate {result.success_rate:.3f} [")
     assert result.costs.tokens_generated > 0
+
+
+def test_instances_that_lost_episodes_are_left_out_of_pass_at_k():
+    result = evaluate("embedded/frozen_lake", LAKE, PROTOCOL, held_out=HELD_OUT)
+    first, *others = result.groups
+    fewer = replace(result, groups=(replace(first, trajectories=first.trajectories[:3]), *others))
+    assert fewer.pass_at(4) == replace(result, groups=tuple(others)).pass_at(4)
+    for k in (0, 5):
+        with pytest.raises(ConfigError, match=rf"k is {k}: give 1 to 4, the protocol's samples"):
+            result.pass_at(k)
 
 
 def test_an_environment_is_named_by_its_id_alone():

@@ -1,12 +1,16 @@
 """Worker environments give the same trajectories, and step in parallel with generation and with each other; where they
 did not, these tests would run into a timeout."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from commands import IMPORT_PATH, ROOT
 
 from tests.fakes import Guided, Scripted, Walk, driver, tasks
 from tests.search.reference import FEW
@@ -113,6 +117,31 @@ def test_environments_step_while_the_other_cohort_generates() -> None:
     engine = SignalsSecondWave()
     with pytest.raises(TimeoutError, match="no second wave"):
         driver(WaitsForEvent(engine.second, 0.01), engine).run(tasks(Sample(), 8))
+
+
+class NeverEnds(Walk):
+    """Holds up its first step for ever."""
+
+    def step(self, action: str, /) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        threading.Event().wait()
+        raise AssertionError
+
+
+INTERRUPTED = """
+import os, signal, threading
+from tests.fakes import driver, tasks
+from tests.search.test_executors import NeverEnds
+from tsr_lightning.search.strategies import Sample
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+driver(NeverEnds(), workers=[NeverEnds(), NeverEnds()]).run(tasks(Sample(), 4))
+"""
+
+
+def test_a_step_that_never_ends_does_not_hold_up_the_end_of_the_program() -> None:
+    env = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    command = [sys.executable, "-c", INTERRUPTED]
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert ended.stderr.endswith("KeyboardInterrupt\n")
 
 
 def test_workers_step_in_parallel() -> None:

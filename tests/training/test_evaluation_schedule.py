@@ -211,3 +211,10 @@ def test_a_fit_without_a_known_last_validation_is_refused(every: int | None, mon
     )
     with pytest.raises(ConfigError, match=r"data\.evaluations\.rare\.every_n_validations is .*or 1 to evaluate it at"):
         trainer.fit(Agent(PolicySpec("embedded/sokoban"), PPO()), data)
+
+
+def test_two_protocols_of_one_name_are_refused_before_a_model_loads(empty_folder: Path):
+    twice = json.dumps([{"name": "mine"}, {"name": "mine", "temperature": 0.0}])
+    with pytest.raises(ConfigError, match=r"data\.evaluations is \['mine', 'mine'\]: two are named 'mine'"):
+        tsr("fit", "--config", "sokoban.yaml", *QUICK, "--data.evaluations", twice)
+    assert not list(empty_folder.rglob("*.ckpt"))

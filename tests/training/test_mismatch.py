@@ -313,6 +313,8 @@ def test_settings_without_effect_are_refused() -> None:
     for updates in (reuse, AUTO):
         with pytest.raises(ConfigError, match=r"data\.updates\.reuse_logprobs is \S+: SFT computes none"):
             check_updates(SFT(), updates)
+    with pytest.raises(ConfigError, match=r"data\.updates\.target_kl is 0\.1: SFT learns from demonstrations"):
+        check_updates(SFT(), Updates(target_kl=0.1))
     check_updates(PPO(), AUTO)
     with pytest.raises(ConfigError, match=r"data\.updates\.reuse_logprobs is True: the critic of PPO needs"):
         check_updates(PPO(), reuse)

@@ -1,6 +1,7 @@
 """A run leaves its episodes, and training on its saved rollouts ends with its weights, bit for bit."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from commands import QUICK, in_folder, tsr
 from tests.saved_episodes import header
 from tsr_lightning.episodes.files import read, read_header, write
 from tsr_lightning.episodes.folder import saved_in
+from tsr_lightning.episodes.schema import Episode
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.training.mismatch import TOLERANCE
 from tsr_lightning.training.saved_rollouts import _check
@@ -44,9 +46,24 @@ def test_a_saved_rollout_trains_as_the_run_did(
     nodes = [node for episode in episodes for node in episode.nodes]
     assert any(node.advantage for node in nodes)
     assert any(node.value is not None for node in nodes)
+    assert_equal_responses_have_equal_credit(episodes)
     again = tsr(*fit, *flags, "--trainer.run_folder", "again", "--data.replay", "first").model.policy.trainable_state()
     assert [name for name in first if not torch.equal(first[name], again[name])] == []
     assert not Path("again/episodes").exists()
+
+
+def assert_equal_responses_have_equal_credit(episodes: Sequence[Episode]) -> None:
+    """A tree trains them once, and each of them is shown with its share."""
+    equal: dict[tuple[int, int | None, str], set[tuple[float | None, float | None]]] = defaultdict(set)
+    for number, episode in enumerate(episodes):
+        for node in episode.nodes:
+            if node.drawn:
+                equal[number, node.parent, node.text].add((node.advantage, node.weight))
+    assert [found for found in equal.values() if len(found) > 1] == []
+    for found in equal.values():
+        for advantage, weight in found:
+            assert (advantage is None) == (weight is None)
+            assert weight != 0.0
 
 
 @pytest.mark.slow
@@ -55,6 +72,8 @@ def test_another_objective_trains_on_a_saved_rollout(fit: tuple[object, ...], em
     fast = ("--data.plan.init_args.count", "4", "--model.optimizer.learning_rate", "1e-3")
     flags = (*fast, "--model.optimizer.warmup_updates", "0")
     tsr(*fit, "--config", "objective/grpo.yaml", *flags, "--trainer.run_folder", "first")
+    _, episodes = read(Path("first/episodes/rollout-000000.jsonl.gz"))
+    assert {node.value for episode in episodes for node in episode.nodes} == {None}  # there is no critic
     other = ("--config", "objective/rloo.yaml", *flags, "--data.replay", "first")
     assert tsr(*fit, *other, "--trainer.run_folder", "again").trainer.current_epoch == 2
     with pytest.raises(RunError, match="log-probabilities of its own samples are not the trainer's"):
@@ -73,14 +92,47 @@ def test_rollouts_of_another_run_are_refused(fit: tuple[object, ...], tmp_path: 
             tsr(*fit, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.env_kwargs.max_turns", "4")
         with pytest.raises(ConfigError, match=r"were sampled at temperature 1\.0, and the run has 0\.5"):
             tsr(*fit, "--trainer.max_epochs", "1", "--data.replay", "first", "--data.sampling.temperature", "0.5")
+        with pytest.raises(ConfigError, match=r"are those of data\.context \w+\(.*\), and the run has LastK\(k=2\)"):
+            tsr(
+                *fit,
+                "--trainer.max_epochs",
+                "1",
+                "--data.replay",
+                "first",
+                "--data.context",
+                "LastK",
+                "--data.context.k",
+                "2",
+            )
         with pytest.raises(ConfigError, match="gone: there is no such file or folder"):
             tsr(*fit, "--data.replay", "gone")
+
+
+@pytest.mark.slow
+def test_held_out_instances_are_not_trained_on(fit: tuple[object, ...], tmp_path: Path) -> None:
+    """`tsr rollout` plays those that a run is evaluated on; they may be trained on where others are held out."""
+    model = fit[fit.index("--model.policy.model") + 1]
+    played = ("--config", "sokoban.yaml", "--model.policy.model", model, "--data.held_out.instances", "4")
+    with in_folder(tmp_path):
+        tsr("rollout", *played, "--config", "search/expert.yaml", "--episodes", "4", "--output", "e.jsonl.gz")
+        taught = (*fit, "--config", "objective/sft.yaml", "--trainer.max_epochs", "1", "--data.replay", "e.jsonl.gz")
+        taught = (*taught, "--data.updates.min_trajectories", "1", "--data.held_out.instances", "4")
+        with pytest.raises(
+            ConfigError, match=r"e\.jsonl\.gz has episodes of held-out instances \(seed \d+\), .* others by"
+        ):
+            tsr(*taught, "--trainer.run_folder", "refused")
+        cli = tsr(*taught, "--data.held_out.seed", "7", "--trainer.run_folder", "taught")
+    assert cli.trainer.global_step == 1
+    assert (
+        "; 4 rolled out for training, of 4 different initial states, 0 of them held out"
+        in cli.datamodule.instances.summary
+    )
 
 
 def test_arguments_are_compared_as_a_file_holds_them(tmp_path: Path) -> None:
     """A program may give tuples, which JSON has as lists."""
     path, played = tmp_path / "rollout.jsonl.gz", header(size=(5, 5))
     write(path, played, [])
-    _check(read_header(path), path, played.envs, played.temperature)
+    _check(read_header(path), path, played.envs, played.temperature, played.context)
     with pytest.raises(ConfigError, match=r"was played in .*size=\[5, 5\]\), and the run has .*size=\[5, 6\]"):
-        _check(read_header(path), path, header(size=(5, 6)).envs, played.temperature)
+        _check(read_header(path), path, header(size=(5, 6)).envs, played.temperature, played.context)

@@ -41,6 +41,7 @@ class TruncatedImportance(Correction):
     Args:
         level: token: a ratio for each token, biased and of little variance. trajectory: the product over all tokens of
             the trajectory, without bias but for the cap, and of more variance the longer it is. turn: between them.
+            A turn of a search tree is corrected alone, so that there trajectory is turn.
         cap: the largest weight.
     """
 

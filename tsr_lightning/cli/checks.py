@@ -40,6 +40,7 @@ from tsr_lightning.training.setting_checks import (
     check_template,
     check_void,
 )
+from tsr_lightning.training.validation import check_names
 
 
 def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subcommand: str = "fit") -> None:
@@ -98,6 +99,7 @@ def _check_strategies(agent: Agent, data: RolloutDataModule) -> None:
                 f"{type(strategy).__name__}.scorer is {type(scorer).__name__}, which needs a critic, and {objective} "
                 "trains none: use EnvironmentScore, or the objective PPO"
             )
+    check_names(data.evaluations)
     for protocol in data.evaluations:
         protocol.check()
     check_environments(agent.objective, data.strategies, data.environments)

@@ -13,8 +13,8 @@ class TurnCredit(NamedTuple):
     """What training made of a turn."""
 
     value: float | None  # the critic's, of the state before it
-    advantage: float  # the mean over its tokens
-    weight: float
+    advantage: float | None  # the mean over its tokens; None where it was not trained on, as in the next
+    weight: float | None
 
 
 NO_CREDIT: Mapping[int, TurnCredit] = {}

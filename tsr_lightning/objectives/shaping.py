@@ -24,8 +24,8 @@ class RewardShaping(ABC):
 class ReturnAtEnd(RewardShaping):
     """The last turn earns the whole return and the others nothing, as in the code released with the TSR paper.
 
-    The return stays the same, so an estimator that compares returns does not notice; GAE does, where a discount or a
-    lambda below 1 makes a late reward count less for an early turn.
+    The return stays the same, so an estimator that compares whole returns does not notice. Credit turn by turn does
+    (GAE, `ReturnToGo`, GiGPO's states), at a discount and a lambda of 1 too: a turn is credited for rewards before it.
     """
 
     def __call__(self, rewards: Sequence[float], member: Member) -> list[float]:

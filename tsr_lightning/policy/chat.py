@@ -5,10 +5,10 @@ Environment text is tokenised as plain text, so it yields no control token, what
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerFast
 
@@ -22,8 +22,12 @@ from tsr_lightning.policy.template import ChatTemplate, Content, Rendered
 from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message, Turn
 
+ResultT = TypeVar("ResultT")
+
 _CACHED_LAYOUTS = 2**10  # sequences of roles
 _CACHED_TEXTS = 2**14  # a search shows the same observations thousands of times
+_CACHED_LONG_TEXTS = 2**9  # of pages and files, whose ids would take gigabytes
+_LONG = 2**10  # characters
 _RESPONSE = "response"  # role of a turn's response in a layout; an assistant's message has no sampled ids
 
 
@@ -103,10 +107,9 @@ class Chat:
         self.end_ids = frozenset({self._end, *([] if eos is None else [eos]), *ends})
         # caches of the instance, not of the class, so that they are freed with it
         self._layout = lru_cache(maxsize=_CACHED_LAYOUTS)(self._make_layout)
-        cached, encode = lru_cache(maxsize=_CACHED_TEXTS), plain_encoder(tokenizer)
-        self._encode_plain = cached(encode)
-        self._encode_own = cached(own_text_encoder(tokenizer))
-        self._cut = cached(fragment_cutter(tokenizer))
+        self._encode_plain = _cached(plain_encoder(tokenizer))
+        self._encode_own = _cached(own_text_encoder(tokenizer))
+        self._cut = _cached(fragment_cutter(tokenizer))
         self._conversation = lru_cache(maxsize=_CACHED_LAYOUTS)(self.template.conversation)
         self._end_text = tokenizer.backend_tokenizer.decode([self._end], skip_special_tokens=False)
 
@@ -278,3 +281,13 @@ def _after(begun: str, text: str) -> str:
         f"model.policy.response_prefix is {begun!r}: a demonstrated response begins with {text[:40]!r}; let it begin "
         "with the prefix, or leave the prefix out"
     )
+
+
+def _cached(encode: Callable[..., ResultT]) -> Callable[..., ResultT]:
+    """A function of a text, and perhaps of more, that remembers what it returned: of long texts fewer."""
+    of_short, of_long = lru_cache(maxsize=_CACHED_TEXTS)(encode), lru_cache(maxsize=_CACHED_LONG_TEXTS)(encode)
+
+    def cached(text: str, *others: Any) -> ResultT:
+        return (of_short if len(text) <= _LONG else of_long)(text, *others)
+
+    return cached

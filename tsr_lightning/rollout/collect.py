@@ -128,7 +128,7 @@ class Collected:
     """A rollout, and what collecting it took."""
 
     rollout: Rollout
-    policy_epochs: int  # that the policy which sampled it had been trained for
+    policy_epochs: int | None  # that the policy which sampled it had been trained for; None: it was another run's
     seconds: float
     peak_mib: float
     waited: float  # seconds that the updates waited for it

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 
 from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.boundary import CallFailed
 from tsr_lightning.envs.playing import valid_response
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.sample_texts import sample_texts
@@ -56,10 +57,14 @@ class EnvFactory:
         """The form in which the environment with an index of the mixture wants to be answered by a policy that calls
         tools in `call_format`."""
         entry = self.mixture[index]
-        env = self.make(entry)
         style = entry.env_kwargs.get("prompt_style")
+        named = entry.env, None if style is None else str(style)
+        try:
+            env = self.make(entry)
+        except CallFailed:  # what it depends on fails, and no run ends for an example
+            return AnswerForm(*named, says_form=True, example=None)
         says_form = not isinstance(env, TextEnv) or env.prompt_style.says_form  # one in its own process does not tell
-        form = AnswerForm(entry.env, None if style is None else str(style), says_form, valid_response(env, call_format))
+        form = AnswerForm(*named, says_form, valid_response(env, call_format))
         _discard(env)
         return form
 

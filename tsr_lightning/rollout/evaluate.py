@@ -60,8 +60,15 @@ class EvalResult:
         return statistics.success_estimate(self._outcomes)
 
     def pass_at(self, k: int) -> float:
-        """The chance that one of k episodes of an instance succeeds; k is at most the protocol's samples."""
-        return statistics.mean_pass_at_k(self._outcomes, k)
+        """The chance that one of k episodes of an instance succeeds. Instances that lost episodes to failures of the
+        environment, and have fewer than k, are left out.
+
+        Raises:
+            ConfigError: k is not from 1 to the protocol's samples, or no instance has as many.
+        """
+        outcomes = {instance: counts for instance, counts in self._outcomes.items() if counts[1] >= k}
+        require(k >= 1 and bool(outcomes), "k", k, f"give 1 to {self.protocol.samples}, the protocol's samples")
+        return statistics.mean_pass_at_k(outcomes, k)
 
     @property
     def _outcomes(self) -> statistics.Outcomes:

@@ -170,6 +170,15 @@ class Instances:
         without the others."""
         return tuple((env, seed) for (env, _), seed in self._held_out.items())
 
+    def is_held_out(self, state: str) -> bool:
+        """True of the fingerprint of an initial state that is held out of any environment."""
+        return state in self._held_out_fingerprints
+
+    def add_replayed(self, epoch: int, states: Sequence[State]) -> None:
+        """Counts instances that are trained on and were not drawn here, by their initial states."""
+        for place, state in enumerate(states):
+            self._drawn.add(epoch, place, state, 0)
+
     def observe(self, epoch: int, groups: Sequence[Group], trained: int) -> None:
         """Notes what the rollout of an epoch says about its instances; the policy has been `trained` for so many."""
         if self._revisits is not None:
@@ -191,7 +200,7 @@ class Instances:
                 else:
                     env = self._env(epoch, place)
                     seed, initial, attempts = self._draw(
-                        env, self._is_held_out, problem, self._key, Stream.INSTANCE, epoch, place
+                        env, lambda state: self.is_held_out(state[1]), problem, self._key, Stream.INSTANCE, epoch, place
                     )
             except RetriesExhausted:
                 instances.append(None)
@@ -207,7 +216,7 @@ class Instances:
         if self._weights_in(epoch)[env] <= 0:
             return None
         initial = self._initial(env, seed)
-        return None if self._is_held_out(initial) else initial
+        return None if self.is_held_out(initial[1]) else initial
 
     def _weights_in(self, epoch: int) -> Sequence[float]:
         return [1.0] * len(self._envs) if self._weights is None else self._weights(epoch)
@@ -229,10 +238,6 @@ class Instances:
                 seeds = [seed for index, seed in instances if index == number]
                 with suppress(RetriesExhausted):  # what was not prepared is made when it is drawn
                     self._retry(partial(bounded, Call(env, "prepare"), partial(env.prepare, seeds)))
-
-    def _is_held_out(self, state: State) -> bool:
-        """True if it is held out of any environment."""
-        return state[1] in self._held_out_fingerprints
 
     @cached_property
     def _held_out_fingerprints(self) -> frozenset[str]:

@@ -25,7 +25,7 @@ def header_of(actor: Actor, phase: str, epoch: int, temperature: float | None = 
         epoch: epochs that its run had trained for.
         temperature: of the responses; None takes the actor's own.
     """
-    spec, context = actor.spec, type(actor.spec.context)
+    spec = actor.spec
     return Header(
         schema=SCHEMA,
         version=VERSION,
@@ -36,7 +36,7 @@ def header_of(actor: Actor, phase: str, epoch: int, temperature: float | None = 
             for each in actor.environments.factory.mixture
         ],
         policy=asdict(actor.policy.spec),
-        context={"class_path": f"{context.__module__}.{context.__qualname__}", "init_args": asdict(spec.context)},
+        context=saved_context(spec.context),
         limits={
             "context": actor.context_tokens,
             "episode": spec.episode_tokens,
@@ -45,6 +45,12 @@ def header_of(actor: Actor, phase: str, epoch: int, temperature: float | None = 
         },
         temperature=spec.sampling.temperature if temperature is None else temperature,
     )
+
+
+def saved_context(context: Context) -> dict[str, Any]:
+    """`Header.context` of a context."""
+    kind = type(context)
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": asdict(context)}
 
 
 @dataclass(frozen=True)

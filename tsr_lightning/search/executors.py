@@ -1,9 +1,10 @@
 """Where the environments of a wave step: in the calling thread, or in worker threads during generation."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
+from threading import Event, Thread
 
 from tsr_lightning.search.retry import RetriesExhausted
 from tsr_lightning.search.simulator import TurnSimulator
@@ -28,30 +29,46 @@ def serial(simulator: TurnSimulator) -> Iterator[StepExecutor]:
 
 @contextmanager
 def threaded(simulators: Sequence[TurnSimulator]) -> Iterator[StepExecutor]:
-    """Steps several environments, each used by one thread at a time.
+    """Steps several environments, each in a thread of its own.
 
-    The threads end with the context; after an error, steps not yet begun are cancelled.
+    The threads end with the context; after an error, steps not yet begun are left out. Where the program is to end, it
+    does so without those that a step of an environment holds up: `ThreadPoolExecutor` would wait for them.
     """
-    idle: SimpleQueue[TurnSimulator] = SimpleQueue()
-    for simulator in simulators:
-        idle.put(simulator)
+    waiting: SimpleQueue[tuple[Future[Node | None], EnvStep] | None] = SimpleQueue()
+    has_ended = Event()
 
-    def run(step: EnvStep) -> Node | None:
-        simulator = idle.get()
-        try:
-            return _node(step, simulator)
-        finally:
-            idle.put(simulator)
+    def serve(simulator: TurnSimulator) -> None:
+        while (asked := waiting.get()) is not None and not has_ended.is_set():
+            future, step = asked
+            try:
+                future.set_result(_node(step, simulator))
+            except BaseException as error:  # of any class: it is raised again where the result is asked for
+                future.set_exception(error)
 
     def start(steps: Sequence[EnvStep]) -> PendingNodes:
-        futures = [threads.submit(run, step) for step in steps]
+        futures: list[Future[Node | None]] = [Future() for _ in steps]
+        for asked in zip(futures, steps, strict=True):
+            waiting.put(asked)
         return lambda: [future.result() for future in futures]
 
-    threads = ThreadPoolExecutor(len(simulators), thread_name_prefix="environment")
+    threads = [
+        Thread(target=serve, args=(simulator,), name=f"environment {number}", daemon=True)
+        for number, simulator in enumerate(simulators)
+    ]
+    for thread in threads:
+        thread.start()
+    waits = True
     try:
         yield start
+    except (KeyboardInterrupt, SystemExit):
+        waits = False
+        raise
     finally:
-        threads.shutdown(cancel_futures=True)
+        has_ended.set()
+        for _ in threads:
+            waiting.put(None)
+        for thread in threads if waits else ():
+            thread.join()
 
 
 def _node(step: EnvStep, simulator: TurnSimulator) -> Node | None:

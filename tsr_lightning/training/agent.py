@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.batching.tensors import Estimates
-from tsr_lightning.errors import RunError
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing, check_repeats
@@ -181,6 +181,11 @@ class Agent(LightningModule):
 
     def _report(self) -> None:
         sums, maxima = self._reduced(self._stats, "sum"), self._reduced(self._maxima, "max")
+        if self._target_kl is not None and "binary_kl" not in sums:
+            raise ConfigError(
+                f"data.updates.target_kl is {self._target_kl}: the loss of {type(self.objective).__name__} has no "
+                "statistic binary_kl, which it limits; use null"
+            )
         kl = sums.get("binary_kl", 0.0) / (sums["policy_weight"] or 1.0)
         if self._target_kl is not None and kl > self._target_kl and not self._has_moved_past:
             self._has_moved_past = True

@@ -22,7 +22,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import corrected
 from tsr_lightning.training.shared_estimates import EstimateFn, PieceEstimator
-from tsr_lightning.trajectory import Comparison, Group, Piece
+from tsr_lightning.trajectory import Comparison, Group, Piece, TreePath, Turn
 
 
 class CreditedPiece(NamedTuple):
@@ -31,6 +31,7 @@ class CreditedPiece(NamedTuple):
     piece: Piece
     credit: Credit
     estimates: Estimates
+    copies: tuple[Turn, ...]  # equal turns of the tree, which are trained as this one; of a trajectory its own turns
 
 
 class Credited(NamedTuple):
@@ -109,7 +110,8 @@ def credited_sequences(
     ]
     remaining = iter(credits)
     of_groups = [list(chain.from_iterable(islice(remaining, len(each)))) for each in comparisons]
-    of_pieces = [CreditedPiece(*each) for each in zip(pieces, sums, estimates, strict=True)]
+    copies = _copies(parts, pieces, places)
+    of_pieces = [CreditedPiece(*each) for each in zip(pieces, sums, estimates, copies, strict=True)]
     return Credited(trained, of_groups, mismatch, of_pieces)
 
 
@@ -123,6 +125,21 @@ def _of_pieces(
             for i, of_piece in zip(own, split(credit, [pieces[i].trained_tokens for i in own]), strict=True):
                 copies[i].append(of_piece)
     return [summed(each) for each in copies]
+
+
+def _copies(
+    parts: Sequence[Group | Comparison], pieces: Sequence[Piece], places: Sequence[Sequence[Sequence[int]]]
+) -> list[tuple[Turn, ...]]:
+    """The turns that each piece stands for."""
+    copies: list[dict[int, Turn]] = [{} for _ in pieces]  # by identity, since a turn is in the paths of many leaves
+    for part, of_part in zip(parts, places, strict=True):
+        for member, own in zip(part.members, of_part, strict=True):
+            if isinstance(member, TreePath):
+                for turn, i in zip(member.turns, own, strict=True):
+                    copies[i][id(turn)] = turn
+            else:
+                copies[own[0]] = {id(turn): turn for turn in member.turns}
+    return [tuple(each.values()) for each in copies]
 
 
 def _trees(

@@ -52,7 +52,7 @@ from tsr_lightning.training.setting_checks import (
     says_nothing_is_compared,
 )
 from tsr_lightning.training.train_loader import EpochSpec, TrainLoader
-from tsr_lightning.training.validation import EvalLoader, check_schedule
+from tsr_lightning.training.validation import EvalLoader, check_names, check_schedule
 
 
 class RolloutDataModule(LightningDataModule):
@@ -148,15 +148,17 @@ class RolloutDataModule(LightningDataModule):
         self._rollouts: RolloutSource | None = None  # of a fit
         self._ahead: dict[str, Any] = {}  # what the last fit had begun, for a Trainer that fits on
         self._notices = ResponseNotices()
-        self._limit_val_batches: int | float = 1.0  # the trainer's own
-        self._micro_batches = 1  # per optimizer step, as trainer.accumulate_grad_batches asks for
+        # the trainer's own accumulate_grad_batches and limit_val_batches, while a fit sets others
+        self._of_trainer: tuple[int, int | float] | None = None
 
     def setup(self, stage: str) -> None:
         for entry in self.mixture:
             rank_zero_info(f"environment: {entry}")  # after all overlays
         self._close()  # a run that ended in an error was not torn down
+        self._give_back()
         self._notices = ResponseNotices()
         self.faults.check_processes(self.env_processes)
+        check_names(self.evaluations)
         for protocol in self.evaluations:
             protocol.check()
         check_ranks(self.engine, self._trainer.world_size)
@@ -176,7 +178,7 @@ class RolloutDataModule(LightningDataModule):
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)
         check_schedule(trainer, self.evaluations)
         check_temperature(agent.temperature, self.sampling)
-        self._limit_val_batches = trainer.limit_val_batches
+        self._of_trainer = trainer.accumulate_grad_batches, trainer.limit_val_batches
         if not self.evaluations:
             trainer.limit_val_batches = 0  # Lightning warns of a list without loaders
         self._rollouts = self._source(trainer, agent)
@@ -184,7 +186,6 @@ class RolloutDataModule(LightningDataModule):
             self._forget_earlier_run()
         elif self._ahead:  # the Trainer fits on
             self._rollouts.load_state_dict(self._ahead)
-        self._micro_batches = trainer.accumulate_grad_batches
 
     def _forget_earlier_run(self) -> None:
         """Clears what an earlier fit of this process has learned about instances and for its search."""
@@ -196,20 +197,26 @@ class RolloutDataModule(LightningDataModule):
         if self.replay is None:
             return Rollouts(trainer, agent, self.rollout_spec, self.staleness, self._rollout_retry)
         envs = [{"env": entry.env, "env_kwargs": entry.env_kwargs} for entry in self.mixture]
-        return SavedRollouts(trainer, agent, self.rollout_spec, self.replay, envs)
+        return SavedRollouts(trainer, agent, self.rollout_spec, self.replay, envs, self.instances, self.context)
 
     def on_exception(self, exception: BaseException) -> None:
         if self._rollouts is not None:
             self._rollouts.stop()
+        self._give_back()
 
     def teardown(self, stage: str) -> None:
         if stage == "fit":
             self._ahead = self._begun_ahead(compat.epochs_at_rollout(self._trainer))
         self._close()
+        self._give_back()
         if stage == "fit":
-            self._trainer.accumulate_grad_batches = self._micro_batches
-            self._trainer.limit_val_batches = self._limit_val_batches
             rank_zero_info(self.instances.summary)
+
+    def _give_back(self) -> None:
+        """Gives the trainer its own settings again."""
+        if self._of_trainer is not None:
+            self._trainer.accumulate_grad_batches, self._trainer.limit_val_batches = self._of_trainer
+            self._of_trainer = None
 
     def _close(self) -> None:
         """Closes the actors and ends the processes of environments; a further run makes new ones."""
@@ -299,7 +306,7 @@ class RolloutDataModule(LightningDataModule):
             self.replay is not None,
             self.demonstrations,
             self.min_valid,
-            self._micro_batches,
+            1 if self._of_trainer is None else self._of_trainer[0],
         )
         return TrainLoader(self._trainer, self.agent, self.actor, self._rollouts, spec, self._notices)
 

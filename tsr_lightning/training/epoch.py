@@ -63,13 +63,15 @@ def select(trainer: Trainer, agent: Agent, collected: Collected, spec: RolloutSp
     groups = drop_single_members(groups, objective, spec.plan.group_size(epoch))
     comparisons = [objective.comparisons(group) for group in groups]
     figures |= rollout_metrics(rollout.groups, groups, rollout.costs, collected.seconds, rollout.skipped)
-    figures["rollout/staleness"] = epoch - collected.policy_epochs
+    if collected.policy_epochs is not None:
+        figures["rollout/staleness"] = epoch - collected.policy_epochs
     figures |= _objective_figures(objective, groups, comparisons, epoch)
     of_process = {"cost/rollout_peak_mib": collected.peak_mib, "cost/seconds_waiting": collected.waited}
     compat.log_figures(trainer, figures | of_process, epoch)
     for callback in compat.callbacks(trainer):
         if isinstance(callback, OnRolloutMetrics):
-            callback.on_rollout_metrics(trainer, figures, collected.policy_epochs)
+            trained = epoch if collected.policy_epochs is None else collected.policy_epochs
+            callback.on_rollout_metrics(trainer, figures, trained)
     return comparisons
 
 

@@ -12,6 +12,7 @@ from tsr_lightning.batching.sequences import sampled_logprobs
 from tsr_lightning.batching.tensors import Credit, Estimates
 from tsr_lightning.errors import RunError, require
 from tsr_lightning.objectives.base import Needs, Objective
+from tsr_lightning.objectives.supervised import SFT
 from tsr_lightning.policy.spec import PolicySpec, in_float32
 from tsr_lightning.trajectory import Origin, Piece
 
@@ -36,6 +37,9 @@ def check_updates(objective: Objective, updates: Updates) -> None:
         remedy = f"{name} compares no samples of the policy, so there is nothing to correct; use null"
         correction = type(updates.correction).__name__
         require(objective.compares(Origin.SAMPLED), "data.updates.correction", correction, remedy)
+    if updates.target_kl is not None:
+        remedy = f"{name} learns from demonstrations, and its loss measures no distance to the policy before; use null"
+        require(not isinstance(objective, SFT), "data.updates.target_kl", updates.target_kl, remedy)
     remedy = f"{name} computes none before the updates, so none are saved; use false"
     is_off = updates.reuse_logprobs is False
     require(is_off or objective.needs.logprobs, "data.updates.reuse_logprobs", updates.reuse_logprobs, remedy)

@@ -11,16 +11,18 @@ from lightning.pytorch import Trainer
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.episodes.convert import messages_of, prompts, to_trajectory
-from tsr_lightning.episodes.files import read, read_header
+from tsr_lightning.episodes.files import read, read_header, read_lines
 from tsr_lightning.episodes.folder import files_at
 from tsr_lightning.episodes.schema import ROLLOUT, Episode, Header
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.signal import has_signal
-from tsr_lightning.policy.chat import Chat
+from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.rollout.actor import Actor
 from tsr_lightning.rollout.collect import Collected, RolloutSpec
 from tsr_lightning.rollout.groups import Rollout
+from tsr_lightning.rollout.instances import Instances
+from tsr_lightning.rollout.saved import saved_context
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.trajectory import Group, Origin, Trajectory
@@ -37,17 +39,28 @@ class SavedRollouts:
         spec: what the run would roll out.
         path: of a run's folder, a folder of episodes, or the file of one epoch.
         envs: the environments of the run, to be compared with those of the files.
+        instances: of the run, of which none that is held out may be trained on.
+        context: of the run's prompts, to be compared with that of the files.
 
     Raises:
-        ConfigError: an epoch of the run is not there, or was played in other environments or at another temperature.
+        ConfigError: an epoch of the run is not there, or was played in other environments, at another temperature or
+            under another context, or on held-out instances.
     """
 
     def __init__(
-        self, trainer: Trainer, agent: Agent, spec: RolloutSpec, path: str, envs: Sequence[Mapping[str, Any]]
+        self,
+        trainer: Trainer,
+        agent: Agent,
+        spec: RolloutSpec,
+        path: str,
+        envs: Sequence[Mapping[str, Any]],
+        instances: Instances,
+        context: Context,
     ) -> None:
         self._agent = agent
         self._spec = spec
         self._path = path
+        self._instances = instances
         headers = [(header, file) for file in files_at(Path(path)) for header in [read_header(file)]]
         self._files = {header.epoch: file for header, file in headers if header.phase == ROLLOUT}
         limit = compat.epoch_limit(trainer) or 0
@@ -56,7 +69,8 @@ class SavedRollouts:
             raise self._missing(missing[0])
         for header, file in headers:
             if header.phase == ROLLOUT:
-                _check(header, file, envs, agent.temperature)
+                _check(header, file, envs, agent.temperature, saved_context(context))
+                self._refuse_held_out(file)
 
     def take(self, epoch: int, actor: Actor) -> Collected | None:
         """As `Rollouts.take`."""
@@ -71,10 +85,12 @@ class SavedRollouts:
         _check_episodes(episodes, self._files[epoch], objective, actor)
         restored = partial(to_trajectory, tree=objective.needs.tree, state_keys=objective.needs.state_keys)
         groups = _groups(list(map(restored, episodes)))
+        first = {(each.env, each.instance): (each.env, each.state) for each in episodes if each.state}
+        self._instances.add_replayed(epoch, list(first.values()))
         signal = sum(has_signal(group, objective) for group in groups) if self._spec.sampling(epoch) else 0
         rollout = Rollout(groups, Costs(), with_signal=signal, searches=len(episodes))
-        seconds, epochs = time.perf_counter() - started, episodes[0].policy_epochs if episodes else None
-        return Collected(rollout, epoch if epochs is None else epochs, seconds, peak_mib=0.0, waited=seconds)
+        seconds = time.perf_counter() - started
+        return Collected(rollout, None, seconds, peak_mib=0.0, waited=seconds)
 
     def discard_pending(self) -> None:
         """Does nothing: none is collected ahead."""
@@ -92,6 +108,16 @@ class SavedRollouts:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Does nothing."""
 
+    def _refuse_held_out(self, file: Path) -> None:
+        """As `tsr rollout` plays them: a policy that is trained on them learns nothing new from its evaluation."""
+        for line in read_lines(file):
+            if line.episode is not None and self._instances.is_held_out(line.episode.state):
+                raise ConfigError(
+                    f"{_KEY} is {self._path!r}: {file} has episodes of held-out instances (seed "
+                    f"{line.episode.instance}), on which this run is evaluated: hold out others by data.held_out.seed, "
+                    "or give the one that the episodes were rolled out with"
+                )
+
     def _missing(self, epoch: int) -> ConfigError:
         return ConfigError(
             f"{_KEY} is {self._path!r}: it has no rollout of epoch {epoch}; keep those of all epochs with "
@@ -99,12 +125,21 @@ class SavedRollouts:
         )
 
 
-def _check(header: Header, file: Path, envs: Sequence[Mapping[str, Any]], temperature: float) -> None:
+def _check(
+    header: Header, file: Path, envs: Sequence[Mapping[str, Any]], temperature: float, context: Mapping[str, Any]
+) -> None:
     played = [(each["env"], each["env_kwargs"]) for each in header.envs]
     now = [(each["env"], _as_saved(each["env_kwargs"])) for each in envs]
     require(played == now, _KEY, str(file), f"it was played in {_named(played)}, and the run has {_named(now)}")
     remedy = f"its responses were sampled at temperature {header.temperature}, and the run has {temperature}"
     require(header.temperature == temperature, _KEY, str(file), remedy)
+    remedy = f"its prompts are those of data.context {_shown(header.context)}, and the run has {_shown(context)}"
+    require(header.context == _as_saved(context), _KEY, str(file), remedy)
+
+
+def _shown(context: Mapping[str, Any]) -> str:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in context["init_args"].items())
+    return f"{context['class_path'].rpartition('.')[2]}({arguments})"
 
 
 def _as_saved(kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,13 @@ class EvalLoader:
         return self._protocol.is_due(compat.position_at_validation(self._trainer, None).epochs, schedule)
 
 
+def check_names(evaluations: Sequence[EvalProtocol]) -> None:
+    """Refuses two protocols of one name, which would share figures and files."""
+    names = [protocol.name for protocol in evaluations]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    require(twice is None, "data.evaluations", names, f"two are named {twice!r}: give each a name of its own")
+
+
 def check_schedule(trainer: Trainer, evaluations: Sequence[EvalProtocol]) -> None:
     """Refuses protocols that are due at some validations alone, where no validation is known to be the last."""
     if compat.validation_schedule(trainer) is not None:

@@ -2,7 +2,7 @@
 // Texts of policies and of web pages are shown by textContent alone: nothing in them is ever markup.
 const ROW = 44, FATES = ["kept", "pruned", "duplicate", "played out", "lost"];
 const by = id => document.getElementById(id);
-const state = { index: null, found: [], at: -1, turn: -1, beside: null, company: null, tree: true, blocks: new Map(), job: 0 };
+const state = { index: null, found: [], at: -1, turn: -1, beside: null, company: null, tree: true, blocks: new Map(), job: 0, search: 0 };
 
 function el(tag, className, ...parts) {
   const made = document.createElement(tag);
@@ -264,7 +264,7 @@ function texts(shown) {
 }
 function bound(id, fallback) { const text = by(id).value; return text === "" ? fallback : Number(text); }
 async function filter() {
-  const columns = state.index.columns, job = ++state.job, words = by("search").value.trim().toLowerCase();
+  const columns = state.index.columns, search = ++state.search, words = by("search").value.trim().toLowerCase();
   const asked = { success: by("outcome").value, task: by("task").value, file: by("file").value };
   const least = bound("least", -Infinity), most = bound("most", Infinity), shortest = bound("shortest", 0), longest = bound("longest", Infinity);
   let found = [];
@@ -279,7 +279,7 @@ async function filter() {
       const [block, line] = place(i);
       const raw = (await lines(block))[line];
       if (raw.toLowerCase().includes(needle) && texts(JSON.parse(raw)).some(text => text.toLowerCase().includes(words))) found.push(i);
-      if (job !== state.job) return;
+      if (search !== state.search) return;
     }
   }
   state.found = found;
