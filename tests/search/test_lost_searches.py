@@ -15,6 +15,7 @@ from tsr_lightning.search.branching import ContrastBeam, SuffixRestarts, Vine
 from tsr_lightning.search.driver import SearchTask
 from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.retry import Retrying
+from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Sample, Strategy
 from tsr_lightning.trajectory import Trajectory
 
@@ -93,6 +94,21 @@ def test_a_group_whose_instance_cannot_be_reset_is_lost_after_one_attempt_each()
     assert [i for i, one in enumerate(found) if one is None] == [4, 5, 6, 7]  # instance 1
     assert costs.env_errors == 3  # for the group together
     assert costs.trajectories_lost == 4
+
+
+def test_an_instance_whose_first_prompt_fills_the_context_is_lost_alone() -> None:
+    """A run that it ended would end there again after it was resumed."""
+
+    class LongAtOne(Walk):
+        def _observation(self) -> str:
+            return super()._observation() + "long " * 100 * (self.place == 1 and not self.turn)
+
+    retry = Retrying(0)
+    runner = driver(LongAtOne(), retry=retry, limits=TokenLimits(200))
+    found = runner.survivors(tasks(Sample(), 12))
+    assert [i for i, one in enumerate(found) if one is None] == [4, 5, 6, 7]  # instance 1
+    assert runner.costs.trajectories_lost == 4
+    assert "the first prompt of instance 1 has 508 tokens, which leaves no room for a response within 200" in retry.last
 
 
 def test_workers_lose_what_one_environment_would_lose() -> None:

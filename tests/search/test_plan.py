@@ -9,7 +9,6 @@ from tests.fakes import driver, tasks
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, PlanEntry, SearchFailedGroups, Uniform
 from tsr_lightning.search.scorers import EnvironmentScore, ReturnSoFar, WeightedSum
-from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample
 
 
@@ -117,9 +116,6 @@ REFUSED: dict[str, Callable[[], object]] = {
     "SearchFailedGroups.searches is 0: give 1 or more, or use Uniform": lambda: SearchFailedGroups(searches=0),
     "Annealed.epochs is 0": lambda: Annealed(Beam(), epochs=0),
     "a strategy is Expert, but Walk has no oracle: use RandomActions": lambda: driver().run(tasks(Expert(), 1)),
-    "the first prompt has 8 tokens, which leaves no room": lambda: driver(limits=TokenLimits(8)).run(
-        tasks(Sample(), 1)
-    ),
 }
 
 

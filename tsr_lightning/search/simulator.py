@@ -14,7 +14,7 @@ from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.boundary import Call, bounded, name_of
 from tsr_lightning.envs.outcome import Outcome, play, reset
 from tsr_lightning.envs.random_play import play_randomly
-from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.errors import ConfigError, EnvFault, require
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
 from tsr_lightning.search.retry import NoRetry, Retry
@@ -75,21 +75,25 @@ class TurnSimulator:
     retry: Retry = field(default_factory=NoRetry)
 
     def root(self, instance: int, key: Key, index: int = 0, scored: bool = False) -> Node:
-        """The initial state of an instance of the environment with this index."""
+        """The initial state of an instance of the environment with this index. One whose prompt leaves no room for a
+        response counts as a failed reset: a run that it ended would end there again after it was resumed."""
         env = self.envs[index]
-        initial = self._called(
-            Call(env, "reset", instance), partial(reset, env, instance, scored, self.chat_format.call_format)
-        )
-        snapshot = Snapshot(
-            initial.state, initial.messages, initial.state_key, initial.remaining, env_score=initial.score
-        )
-        root: Node = Node(snapshot, DriverState(key, env=index, instance=instance))
-        if self.token_budget(root) < 1:
-            raise ConfigError(
-                f"the first prompt has {len(self.prompt(root))} tokens, which leaves no room for a response within "
-                f"{self.limits.context}: use a model or data.context_tokens with a longer context"
+
+        def begin() -> Node:
+            initial = reset(env, instance, scored, self.chat_format.call_format)
+            snapshot = Snapshot(
+                initial.state, initial.messages, initial.state_key, initial.remaining, env_score=initial.score
             )
-        return root
+            root: Node = Node(snapshot, DriverState(key, env=index, instance=instance))
+            if self.token_budget(root) < 1:
+                raise EnvFault(
+                    f"the first prompt of instance {instance} has {len(self.prompt(root))} tokens, which leaves no "
+                    f"room for a response within {self.limits.context}: use a model or data.context_tokens with a "
+                    "longer context"
+                )
+            return root
+
+        return self._called(Call(env, "reset", instance), begin)
 
     def prompt(self, node: Node) -> tuple[int, ...]:
         """The context of the next response, built on first use."""
