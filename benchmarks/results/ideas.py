@@ -165,11 +165,12 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
         "signals_tuning",
         "hard-",
         "Sokoban, 4 to 10 moves",
-        [*_PLAIN, "paper", "rollouts", "graph", "target", "process"],
+        [*_PLAIN, "paper", "rollouts", "graph", "target", "weights", "process"],
     ),
     _four_trials(
         "signals_tuning", "rare-", "Sokoban, 6 to 10 moves", ["raft", "rollouts", "ppo-rollouts", "graph", "weights"]
     ),
     _four_trials("signals_tuning", "longest-", "Sokoban, 8 to 10 moves"),
     _four_trials("signals_lakes_tuning", "", "FrozenLake, slippery"),
+    _four_trials("signals_shops_tuning", "", "WebShop, crowded", ["raft"]),
 ]
