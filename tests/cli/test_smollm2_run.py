@@ -2,6 +2,7 @@
 an adapter, it is the policy, for plain transformers and peft too."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,16 +54,21 @@ def logits(model: torch.nn.Module) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own call
-def test_an_export_is_the_policy_for_plain_transformers_and_peft(smollm2: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("flags", "loader"),
+    [
+        pytest.param((), AutoPeftModelForCausalLM, id="adapter", marks=pytest.mark.exhaustive),  # of small models too
+        pytest.param(("--merge", "true"), AutoModelForCausalLM, id="merged"),
+    ],
+)
+def test_an_export_is_the_policy_for_plain_transformers_and_peft(
+    flags: tuple[str, ...], loader: Any, smollm2: Path, tmp_path: Path
+):
     one = ("--data.instances", 1, "--data.held_out.instances", 1, "--model.optimizer.learning_rate", 0.006)
     given = (*settings(smollm2, 1), *one)
     with in_folder(tmp_path):
-        tsr("fit", *given)
-        for name in ("adapter", "merged"):
-            flags = ("--merge", "true") if name == "merged" else ()
-            tsr("export", *given, "--ckpt_path", last(tmp_path), "--output", tmp_path / name, *flags)
-    adapter = logits(AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter"))
-    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
-    torch.testing.assert_close(merged, adapter, atol=1e-3, rtol=1e-4)
+        policy = logits(tsr("fit", *given).model.policy.causal_lm)
+        tsr("export", *given, "--ckpt_path", last(tmp_path), "--output", tmp_path / "exported", *flags)
+    torch.testing.assert_close(logits(loader.from_pretrained(tmp_path / "exported")), policy, atol=1e-3, rtol=1e-4)
     base = logits(AutoModelForCausalLM.from_pretrained(smollm2))
-    assert (merged - base).abs().max() > 0.1
+    assert (policy - base).abs().max() > 0.1

@@ -45,7 +45,7 @@ def test_a_saved_rollout_trains_as_the_run_did(
     _, episodes = read(saved[1].path)
     nodes = [node for episode in episodes for node in episode.nodes]
     assert any(node.advantage for node in nodes)
-    assert any(node.value is not None for node in nodes)
+    assert all((node.value is None) == (flags is SEARCHED) for node in nodes if node.weight)  # without a critic
     assert_equal_responses_have_equal_credit(episodes)
     again = tsr(*fit, *flags, "--trainer.run_folder", "again", "--data.replay", "first").model.policy.trainable_state()
     assert [name for name in first if not torch.equal(first[name], again[name])] == []
@@ -122,7 +122,7 @@ def test_held_out_instances_are_not_trained_on(fit: tuple[object, ...], tmp_path
         ):
             tsr(*taught, "--trainer.run_folder", "refused")
         cli = tsr(*taught, "--data.held_out.seed", "7", "--trainer.run_folder", "taught")
-    assert cli.trainer.global_step == 1
+    assert cli.trainer.global_step >= 1
     assert (
         "; 4 rolled out for training, of 4 different initial states, 0 of them held out"
         in cli.datamodule.instances.summary
