@@ -38,6 +38,8 @@ _SEARCHED: Mapping[str, str] = {
     "target": "a distribution over a beam's candidates as the target, by their log-probabilities",
     "weights": "a distribution over a beam's candidates as the target, by how often each was drawn",
     "process": "branches where a learned score promises most",
+    "expansion": "trees that branch where the policy is unsure",
+    "rise": "trees that branch where it became less sure",
 }
 
 
@@ -165,7 +167,7 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
         "signals_tuning",
         "hard-",
         "Sokoban, 4 to 10 moves",
-        [*_PLAIN, "paper", "rollouts", "graph", "target", "weights", "process"],
+        [*_PLAIN, *(recipe for recipe in _SEARCHED if recipe != "ppo-rollouts")],
     ),
     _four_trials(
         "signals_tuning", "rare-", "Sokoban, 6 to 10 moves", ["raft", "rollouts", "ppo-rollouts", "graph", "weights"]
