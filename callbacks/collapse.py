@@ -185,7 +185,7 @@ class CollapseGuard(Callback):
         self._envs = _envs_in(trainer, epochs)
         sampled = [[t for t in group.trajectories if t.origin is Origin.SAMPLED] for group in groups]
         samples = [_counts(trajectories) for trajectories in sampled if trajectories]
-        if not samples or envs_before not in (None, self._envs):
+        if (groups and not samples) or envs_before not in (None, self._envs):
             self._forget_rollouts()
         if samples:
             success = self._observe(trainer, f"{ROLLOUT}/success_rate", epochs, [(c[0], c[1]) for c in samples])
@@ -245,7 +245,7 @@ class CollapseGuard(Callback):
         return history.current
 
     def _forget_rollouts(self) -> None:
-        """Their best policy is one of other levels, so the next takes its place."""
+        """Forgets rates of rollouts. The best policy by them is one of other levels, so the next takes its place."""
         self._histories = {name: each for name, each in self._histories.items() if name.startswith("val/")}
         if self._best is not None and not self._best.held_out:
             self._best = replace(self._best, success=-inf)

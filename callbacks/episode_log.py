@@ -148,7 +148,7 @@ def _credit_of(credited: CreditedPiece, has_critic: bool) -> list[tuple[int, Tur
 
 
 def _turn_credit(advantages: Tensor, weights: Tensor, values: Tensor, has_critic: bool) -> TurnCredit:
-    """Of a turn's tokens, [R] each."""
+    """The credit of one turn. Advantages, weights and values are [R], of its tokens."""
     is_trained = bool(weights.any())
     return TurnCredit(
         float(values[0]) if has_critic else None,

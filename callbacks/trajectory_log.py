@@ -77,7 +77,7 @@ class TrajectoryLog(Callback):
         self._written[name] = first + len(groups)
 
     def _is_due(self, trainer: Trainer, epochs: int) -> bool:
-        """Whether no earlier validation of a fit fell into the same n epochs."""
+        """True for the first validation of every n epochs of a fit, and for any outside of one."""
         before = epochs - (trainer.check_val_every_n_epoch or 1)
         return not is_fitting(trainer) or before // self.every_n_epochs < epochs // self.every_n_epochs
 

@@ -1,4 +1,4 @@
-"""Seconds in words."""
+"""Durations, as runs and studies print them."""
 
 import pytest
 

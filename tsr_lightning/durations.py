@@ -1,8 +1,8 @@
-"""Seconds in words."""
+"""Formats durations."""
 
 
 def duration(seconds: float) -> str:
-    """Such as 7.4 s, 1 min 7 s and 2 h 3 min."""
+    """Formats seconds: 7.4 s, 1 min 7 s, 2 h 3 min."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -5,11 +5,7 @@ from typing import Any
 
 import yaml
 
-try:
-    from yaml import CSafeLoader as LOADER
-except ImportError:  # PyYAML was built without libyaml
-    from yaml import SafeLoader as LOADER  # type: ignore[assignment]
-
+LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _MERGE = "tag:yaml.org,2002:merge"  # <<
 
 

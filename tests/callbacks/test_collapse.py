@@ -96,6 +96,14 @@ def test_one_warning_names_the_fallen_figure_and_its_best(tmp_path: Path):
     ]
 
 
+def test_an_epoch_without_a_rollout_forgets_nothing(tmp_path: Path):
+    """As where the environment failed for all of it."""
+    _, _, [message] = fit(
+        tmp_path, CollapseGuard(window=2), Data(rollout=lambda epoch: [] if epoch == 3 else falls_in(4, 5)(epoch)), 6
+    )
+    assert "its best 0.750 [0." in message
+
+
 def test_a_second_collapse_after_a_recovery_is_warned_of_again(tmp_path: Path):
     _, _, messages = fit(tmp_path, CollapseGuard(window=2), Data(rollout=falls_in(2, 3, 6, 7)), 8)
     assert [message.partition("(")[0] for message in messages] == [

@@ -61,7 +61,7 @@ def test_it_writes_every_n_epochs(tmp_path):
 
 
 def test_evaluations_between_the_multiples_are_written_too(tmp_path):
-    """Of evaluations after 0, 3, 6, 9 and 12 epochs the first in 0 to 4, 5 to 9 and 10 to 14."""
+    """It evaluates after 0, 3, 6, 9 and 12 epochs, and writes the first of every five."""
     data = Data([[fixed(eval_result(GREEDY, outcomes(1, 1)))]], groups)
     log = TrajectoryLog(count=1, every_n_epochs=5)
     trainer(tmp_path, log, max_epochs=12, check_val_every_n_epoch=3).fit(Agent(), data)

@@ -131,7 +131,7 @@ def test_values_are_those_of_a_recursion_over_turns(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_values_are_those_of_a_search_of_all_walks(seed: int) -> None:
-    """By brute force over all walks: the success in the fewest turns, else the best score."""
+    """Brute force over all walks: the success in the fewest turns, else the best score."""
     draws = random.Random(seed)
     trees = [random_tree(draws) for _ in range(2)]
     longest = max(depth(tree, each) for tree in trees for each in tree)
@@ -174,7 +174,7 @@ def depth(tree: Sequence[Candidate], each: Candidate) -> int:
 
 
 def test_responses_of_one_action_are_one_edge() -> None:
-    """Of a thoughtful policy no two responses are equal: a and A are one action, which failed and succeeded."""
+    """A policy that reasons never says the same twice: two responses of the action a, one of which failed."""
     said = played("Aa", Ended.SUCCEEDED)
     otherwise = replace(said, ended=Ended.FAILED, turns=(replace(said.turns[0], text="hm, a", response=(7, 8)),))
     group = Group(0, (said, otherwise, played("Ab", Ended.FAILED)))

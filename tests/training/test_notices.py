@@ -1,4 +1,4 @@
-"""What is told once in a run about its rollouts."""
+"""Notices that a run logs once."""
 
 import logging
 from collections import defaultdict

@@ -234,10 +234,10 @@ def _max_known(score: float | None, below: float | None) -> float | None:
     return max(known) if known else None
 
 
-def _best(responses: Sequence[ActionValue]) -> float:
-    return max(response.value for response in responses)
+def _best(actions: Sequence[ActionValue]) -> float:
+    return max(action.value for action in actions)
 
 
-def _mean(responses: Sequence[ActionValue]) -> float:
-    draws = sum(response.draws for response in responses)
-    return sum(response.value * response.draws for response in responses) / draws if draws else 0.0
+def _mean(actions: Sequence[ActionValue]) -> float:
+    draws = sum(action.draws for action in actions)
+    return sum(action.value * action.draws for action in actions) / draws if draws else 0.0

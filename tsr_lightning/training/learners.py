@@ -1,4 +1,4 @@
-"""What the scorers of a plan have learned, in a checkpoint."""
+"""Saves and restores the scorers of a plan that learn."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ _KEY = "scorers"
 
 
 def learners_state(plan: Plan, epochs: int) -> dict[str, Any]:
-    """What so many epochs taught the scorers, as plain types; nothing where none learns."""
+    """The state of the scorers after so many epochs, as plain types; empty where none learns."""
     learners = plan.learners
     return {_KEY: [learner.state_dict(epochs) for learner in learners]} if learners else {}
 

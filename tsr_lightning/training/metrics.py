@@ -76,7 +76,7 @@ def signal_metrics(credits: Sequence[Sequence[Credit]]) -> dict[str, float]:
 def tree_metrics(
     groups: Sequence[Group], comparisons: Sequence[Sequence[Group | Comparison]], objective: Objective
 ) -> dict[str, float]:
-    """How many states and responses an objective compares, of search trees or of the graph of states.
+    """Counts the states and responses that an objective compares, in search trees or in the graph of states.
 
     Args:
         groups: that are trained on, with their trees.

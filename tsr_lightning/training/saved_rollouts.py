@@ -138,8 +138,7 @@ def _check(
 
 
 def _shown(context: Mapping[str, Any]) -> str:
-    arguments = ", ".join(f"{name}={value!r}" for name, value in context["init_args"].items())
-    return f"{context['class_path'].rpartition('.')[2]}({arguments})"
+    return _as_call(context["class_path"].rpartition(".")[2], context["init_args"])
 
 
 def _as_saved(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +164,11 @@ def _is_in_tokens_of(chat: Chat, episode: Episode) -> bool:
 
 
 def _named(envs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    return ", ".join(f"{env}({', '.join(f'{key}={value!r}' for key, value in own.items())})" for env, own in envs)
+    return ", ".join(_as_call(env, own) for env, own in envs)
+
+
+def _as_call(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
 def _groups(trajectories: Sequence[Trajectory]) -> list[Group]:

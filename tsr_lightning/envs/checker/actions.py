@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from tsr_lightning.envs.checker.recording import UNREADABLE, StepRecord
+from tsr_lightning.envs.checker.recording import UNREADABLE, StepRecord, outcome_difference
 from tsr_lightning.envs.checker.snapshots import Snapshot
-from tsr_lightning.envs.checker.state_keys import first_outcome_difference
 
 TRIED = 6  # legal responses of a snapshot
 OTHERWISE_SAID = ("{0} ", "I choose {0}", "{0}\n{0}")  # some environments read the same action in these
@@ -19,7 +18,7 @@ def check_actions(snapshot: Snapshot) -> None:
         if action is None:
             continue
         other = first.setdefault(action, step)
-        if difference := first_outcome_difference(other, step):
+        if difference := outcome_difference(other, step):
             snapshot.fail(
                 "parsed_action",
                 f"it is {action!r} after {other.response!r} and after {response!r}, and {difference}: add to it what "

@@ -10,13 +10,14 @@ import numpy as np
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
-from tsr_lightning.envs.checker.reported import read_reset, read_step
+from tsr_lightning.envs.checker.reported import FLAGS, read_reset, read_step
 from tsr_lightning.envs.outcome import InvalidOutcome
 from tsr_lightning.envs.retried import FAULTS
 from tsr_lightning.rng import Key
 
 ReadT = TypeVar("ReadT")
 
+_COMPARED = ("the reward", "terminated", *FLAGS, "the next key", "legal")  # in `outcome`
 UNREADABLE = "\t??\t"
 UNREADABLE_RATE = 0.15  # of random responses
 
@@ -179,6 +180,21 @@ def differences(expected: StateRecord | StepRecord, got: StateRecord | StepRecor
 def first_difference(expected: Sequence[StepRecord], got: Sequence[StepRecord]) -> dict[str, str]:
     """Lists the differences of the first step that differs, none if none. Another length shows in a flag before."""
     return next((found for pair in zip(expected, got, strict=False) if (found := differences(*pair))), {})
+
+
+def outcome_difference(one: StepRecord, other: StepRecord) -> str:
+    """Names the first thing that two steps do differently, "" if none. Observations are not compared."""
+    for name, a, b in zip(_COMPARED, outcome(one), outcome(other), strict=True):
+        if a != b:
+            return f"{name} is {a!r} and {b!r}"
+    return ""
+
+
+def outcome(step: StepRecord) -> tuple[Hashable, ...]:
+    """What of a step is equal after equal actions in equal states under one key."""
+    flags = [step.info.get(name) for name in FLAGS]
+    legal = () if step.done else tuple(sorted(step.after.legal))
+    return round(float(step.reward), 9), step.terminated, *flags, step.after.state_key, legal
 
 
 def listed(found: dict[str, str]) -> str:

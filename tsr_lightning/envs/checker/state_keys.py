@@ -10,7 +10,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsr_lightning.envs.checker.recording import UNREADABLE, StateRecord, StepRecord
+from tsr_lightning.envs.checker.recording import (
+    UNREADABLE,
+    StateRecord,
+    StepRecord,
+    outcome,
+    outcome_difference,
+)
 from tsr_lightning.envs.checker.reported import FLAGS
 from tsr_lightning.envs.checker.snapshots import Snapshot
 
@@ -156,7 +162,7 @@ def _first_difference(snapshot: Snapshot, one: _Reached, other: _Reached, respon
     for mine, theirs in zip(*futures, strict=False):
         if mine.truncated or theirs.truncated:
             break
-        if difference := first_outcome_difference(mine, theirs):
+        if difference := outcome_difference(mine, theirs):
             return difference
     return ""
 
@@ -165,26 +171,9 @@ def _is_noise(snapshot: Snapshot, one: _Reached, other: _Reached, responses: Seq
     """True if both states have several outcomes, one of them in common: they use their noise in different ways."""
     outcomes = [
         {
-            tuple(map(_outcome, snapshot.branch(snapshot.key("onward", key), state=node.state, responses=responses)))
+            tuple(map(outcome, snapshot.branch(snapshot.key("onward", key), state=node.state, responses=responses)))
             for key in range(KEYS)
         }
         for node in (one, other)
     ]
     return all(len(found) > 1 for found in outcomes) and bool(outcomes[0] & outcomes[1])
-
-
-_COMPARED = ("the reward", "terminated", *FLAGS, "the next key", "legal")
-
-
-def first_outcome_difference(one: StepRecord, other: StepRecord) -> str:
-    """Names the first thing that two steps do differently, "" if none. Observations are not compared."""
-    for name, a, b in zip(_COMPARED, _outcome(one), _outcome(other), strict=True):
-        if a != b:
-            return f"{name} is {a!r} and {b!r}"
-    return ""
-
-
-def _outcome(step: StepRecord) -> tuple[Hashable, ...]:
-    flags = [step.info.get(name) for name in FLAGS]
-    legal = () if step.done else tuple(sorted(step.after.legal))
-    return round(float(step.reward), 9), step.terminated, *flags, step.after.state_key, legal
