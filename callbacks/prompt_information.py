@@ -12,6 +12,7 @@ from torch import Tensor
 from tsr_lightning.errors import require
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
+from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.estimates import logprobs_behind
 from tsr_lightning.trajectory import Group, Origin, Turn
 
@@ -27,15 +28,15 @@ class Information(NamedTuple):
 
 
 class PromptInformation(Callback):
-    """Logs the mutual information of prompts and sampled responses at each rollout, by one packed pass over every
-    response behind every prompt.
+    """Logs the mutual information of prompts and sampled responses at each rollout, by packed passes over every
+    response behind every prompt, each of at most `data.updates.micro_batch_tokens`.
 
     The prompts are the first ones of different instances, those that a filter drops too: in a collapse these are all.
-    The policy is the one before the epoch's updates. Every rank makes the same pass over the turns of all, with whole
+    The policy is the one before the epoch's updates. Every rank makes the same passes over the turns of all, with whole
     weights, so that none waits for another.
 
     Args:
-        prompts: the most prompts that are compared; the pass has their number squared of responses.
+        prompts: the most prompts that are compared; the passes have their number squared of responses.
         every_n_epochs: rollouts between two figures.
     """
 
@@ -62,7 +63,7 @@ class PromptInformation(Callback):
         turns = distinct_turns(groups)[: self.prompts]
         if epochs % self.every_n_epochs == 0 and len(turns) > 1:
             with compat.training_precision(trainer):
-                found = information(logprobs_behind_every_prompt(agent, turns))
+                found = information(logprobs_behind_every_prompt(agent, turns, _micro_batch_tokens(trainer)))
             self._found = {CONDITIONAL_ENTROPY: found.conditional_entropy, INFORMATION: found.prompt_information}
             compat.log_figures(trainer, self._found, epochs=epochs)
 
@@ -89,8 +90,14 @@ def distinct_turns(groups: Sequence[Group]) -> list[Turn]:
     return list({turn.prompt: turn for turn in turns}.values())
 
 
-def logprobs_behind_every_prompt(agent: Agent, turns: list[Turn]) -> Tensor:
-    """[B, B] float64, log p(response i | prompt j), by one packed pass in which a prompt occurs once."""
+def logprobs_behind_every_prompt(agent: Agent, turns: list[Turn], micro_batch_tokens: int) -> Tensor:
+    """[B, B] float64, log p(response i | prompt j); a pass of at most so many tokens has a prompt once."""
     pairs = [(behind.prompt, turn.response) for turn in turns for behind in turns]
-    logprobs = logprobs_behind(agent.policy, pairs, agent.temperature)
+    logprobs = logprobs_behind(agent.policy, pairs, agent.temperature, micro_batch_tokens)
     return torch.stack([each.double().sum() for each in logprobs]).view(len(turns), len(turns))
+
+
+def _micro_batch_tokens(trainer: Trainer) -> int:
+    data = compat.datamodule(trainer)
+    assert isinstance(data, RolloutDataModule)
+    return data.updates.tokens_at_once

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from callbacks.prompt_information import PromptInformation, distinct_turns, information, logprobs_behind_every_prompt
 from tsr_lightning import GRPO, Agent, HeldOut, PolicySpec, RolloutDataModule, Sample, Scratch, Uniform
+from tsr_lightning.batching.packing import Packed
+from tsr_lightning.batching.tensors import Outputs
 from tsr_lightning.trajectory import Group, Turn
 
 
@@ -33,8 +35,19 @@ def test_between_the_two():
 class Measured(pl.Callback):
     def on_rollout_end(self, trainer: pl.Trainer, agent: Agent, groups: list[Group]) -> list[Group]:
         self.turns: list[Turn] = distinct_turns(groups)
-        self.logprobs: Tensor = logprobs_behind_every_prompt(agent, self.turns)
-        self.alone = logprobs_behind_every_prompt(agent, self.turns[:1])
+        self.logprobs: Tensor = logprobs_behind_every_prompt(agent, self.turns, 100_000)
+        self.alone = logprobs_behind_every_prompt(agent, self.turns[:1], 100_000)
+        longest = max(len(turn.prompt) for turn in self.turns) + max(len(turn.response) for turn in self.turns)
+        policy_outputs, self.passes = agent.policy.outputs, list[int]()
+
+        def counted(packed: Packed, temperature: float, *, entropies: bool = False) -> Outputs:
+            self.passes.append(packed.ids.numel())
+            return policy_outputs(packed, temperature, entropies=entropies)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(agent.policy, "outputs", counted)
+            self.split = logprobs_behind_every_prompt(agent, self.turns, longest)
+        self.longest = longest
         return groups
 
 
@@ -67,6 +80,9 @@ def test_the_packed_pass_gives_each_response_the_probability_that_it_was_sampled
     assert found == pytest.approx(information(measured.logprobs).prompt_information, abs=1e-6)
     torch.testing.assert_close(measured.alone[0, 0], measured.logprobs[0, 0], atol=1e-3, rtol=1e-5)
     assert not torch.allclose(measured.logprobs[0], measured.logprobs[0, 0].expand(4))
+    assert len(measured.passes) > 4
+    assert max(measured.passes) <= measured.longest
+    torch.testing.assert_close(measured.split, measured.logprobs, atol=1e-3, rtol=1e-5)
 
 
 def test_a_resumed_run_knows_the_last_figures():

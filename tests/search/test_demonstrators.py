@@ -11,9 +11,10 @@ from tsr_lightning.envs.base import HasLegalActions
 from tsr_lightning.envs.boundary import Call, bounded
 from tsr_lightning.envs.make import make_env
 from tsr_lightning.envs.sokoban import SokobanEnv
-from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.errors import ConfigError, EnvFault, RunError
 from tsr_lightning.rng import Key
 from tsr_lightning.search.demonstrators import Oracle, RandomPlayer
+from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Expert, RandomActions
 from tsr_lightning.trajectory import Origin
@@ -118,18 +119,23 @@ def test_search_refuses_it_too(strategy: Any) -> None:
         driver(Silent()).run(tasks(strategy, 1))
 
 
-def test_a_demonstration_beyond_the_context_is_refused() -> None:
-    """The model would be trained on more tokens than it is allowed to see."""
+def test_a_demonstration_beyond_the_context_is_lost_alone() -> None:
+    """The model would be trained on more tokens than it is allowed to see; the others are played on."""
 
     class Wordy(Guided):
         def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
             return 2 * super().oracle(noise, key)
 
-    whole = tasks(Expert(), 1)
-    [tree] = driver(Wordy()).run(whole)
-    longest = max(len(turn.prompt) + len(turn.response) for turn in tree.turns)
-    assert driver(Wordy(), limits=TokenLimits(longest)).run(whole)[0].turns == tree.turns
+    whole = tasks(Expert(), 12)
+    ends = [max(len(turn.prompt) + len(turn.response) for turn in tree.turns) for tree in driver(Wordy()).run(whole)]
+    longest = max(ends)
+    limits = TokenLimits(longest - 1)
     with pytest.raises(
-        ConfigError, match=rf"data\.context_tokens is {longest - 1}: .* ends at token {longest}; raise it"
+        EnvFault, match=rf"ends at token {longest}, beyond data\.context_tokens of {longest - 1}: raise"
     ):
-        driver(Wordy(), limits=TokenLimits(longest - 1)).run(whole)
+        driver(Wordy(), limits=limits).run(whole)
+    retry = Retrying(0)
+    found = driver(Wordy(), limits=limits, retry=retry).survivors(whole)
+    assert [tree is None for tree in found] == [end == longest for end in ends]
+    assert 0 < found.count(None) < len(found)
+    assert "data.context_tokens" in retry.last

@@ -14,7 +14,7 @@ from tsr_lightning.envs.base import Branchable, HasLegalActions
 from tsr_lightning.envs.boundary import Call, bounded, name_of
 from tsr_lightning.envs.outcome import Outcome, play, reset
 from tsr_lightning.envs.random_play import play_randomly
-from tsr_lightning.errors import ConfigError, EnvFault, require
+from tsr_lightning.errors import ConfigError, EnvFault
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.search.demonstrators import Demonstrator
 from tsr_lightning.search.retry import NoRetry, Retry
@@ -129,16 +129,26 @@ class TurnSimulator:
         return child
 
     def demonstrate(self, node: Node, number: int, demonstrator: Demonstrator, scored: bool = False) -> Node:
-        """One turn of a demonstrator, as the child of this number."""
+        """One turn of a demonstrator, as the child of this number. A response longer than the context counts as a
+        failed call, as in `root`."""
         env = self.envs[node.driver.env]
         demonstrator.check(env, name_of(env))
         key = node.driver.key.fold_in(number)
         call = Call(env, demonstrator.method, node.driver.instance)
-        text = self._called(call, partial(demonstrator.respond, env, node.snapshot.state, key.fold_in(Stream.ORACLE)))
-        ids = self.chat_format.write(text, self.prompt(node))
-        length = len(self.prompt(node)) + len(ids)
-        remedy = f"a demonstrated response of {name_of(env)} ends at token {length}; raise it, or show fewer turns"
-        require(length <= self.limits.context, "data.context_tokens", self.limits.context, remedy)
+        ask = partial(demonstrator.respond, env, node.snapshot.state, key.fold_in(Stream.ORACLE))
+
+        def respond() -> tuple[int, ...]:
+            text = bounded(call, ask)
+            ids = self.chat_format.write(text, self.prompt(node))
+            length = len(self.prompt(node)) + len(ids)
+            if length > self.limits.context:
+                raise EnvFault(
+                    f"a demonstrated response of {name_of(env)} ends at token {length}, beyond data.context_tokens of "
+                    f"{self.limits.context}: raise it, or show fewer turns"
+                )
+            return ids
+
+        ids = self.retry(respond)
         played = self.chat_format.read(ids, self.prompt(node))  # as the policy's own would be
         response = Response(ids, (0.0,) * len(ids), True)
         return self._step(node, response, played, key, key.fold_in(Stream.BRANCH), scored)

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-import numpy as np
 import torch
 
-from tsr_lightning.batching.packing import Packed, pack
+from tsr_lightning.batching.packing import Packed
 from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, sampled_logprobs
 from tsr_lightning.batching.tensors import Estimates, Outputs
@@ -69,22 +68,28 @@ def estimates(
 
 @torch.no_grad()
 def logprobs_behind(
-    policy: Policy, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+    policy: Policy,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    temperature: float,
+    micro_batch_tokens: int,
 ) -> list[torch.Tensor]:
-    """The log-probabilities of responses behind prompts: [R] float32 of each pair, by one packed pass in which a prompt
-    occurs once.
+    """The log-probabilities of responses behind prompts: [R] float32 of each pair. A pass computes a prompt once.
 
     Args:
         policy: whose they are.
         pairs: ids of a prompt and of a response.
         temperature: of the log-probabilities.
+        micro_batch_tokens: the most tokens of a forward pass.
     """
-    sequences = [
-        (np.array([*prompt, *response]), np.arange(len(prompt) + len(response)) >= len(prompt))
-        for prompt, response in pairs
-    ]
-    packed = pack(sequences).to(next(policy.parameters()).device)
-    return list(policy.outputs(packed, temperature).logprobs.cpu().split([len(response) for _, response in pairs]))
+    sequences = [_behind(prompt, response) for prompt, response in pairs]
+    device = next(policy.parameters()).device
+    found = _outputs(partial(policy.outputs, entropies=False), sequences, temperature, micro_batch_tokens, device)
+    return [outputs.logprobs for outputs in found]
+
+
+def _behind(prompt: Sequence[int], response: Sequence[int]) -> TrainingSequence:
+    ids = torch.tensor([*prompt, *response])
+    return TrainingSequence(ids, torch.arange(len(ids)) >= len(prompt), torch.zeros(len(response)))
 
 
 def _outputs(

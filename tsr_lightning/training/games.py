@@ -49,7 +49,7 @@ def play_games(data: RolloutDataModule, output: Path, instance: int | None, epoc
             if played is None:
                 raise RunError(f"the environment failed, and this game is lost: {data.retry.last}")
             if played.turns:
-                games.append(_with_logprobs(to_episode(played), actor.policy, data.sampling.temperature))
+                games.append(_with_logprobs(to_episode(played), actor.policy, data))
                 write(output, header, games)
                 print(f"game {len(games)} of {output}: return {played.episode_return:.4g}")
             if not screen.goes_on:
@@ -77,10 +77,10 @@ def _instances(data: RolloutDataModule, played: int, first: int | None) -> Itera
         yield from (instance for instance in drawn if instance is not None)
 
 
-def _with_logprobs(game: Episode, policy: Policy, temperature: float) -> Episode:
+def _with_logprobs(game: Episode, policy: Policy, data: RolloutDataModule) -> Episode:
     """A game whose typed responses have the log-probabilities that the policy would have sampled them with."""
     pairs = [(prompt, node.response) for prompt, node in zip(prompts(game), game.nodes, strict=True)]
-    logprobs = logprobs_behind(policy, pairs, temperature)
+    logprobs = logprobs_behind(policy, pairs, data.sampling.temperature, data.updates.tokens_at_once)
     nodes = [
         replace(node, logprobs=own.tolist()) if node.demonstrated else node
         for node, own in zip(game.nodes, logprobs, strict=True)
