@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.results.figures import table
 from benchmarks.results.finished import PROTOCOLS
-from benchmarks.results.headline import AtEqualTokens
+from benchmarks.results.headline import AtEqualTokens, headline_row
 from benchmarks.results.page import load_studies
 from benchmarks.results.pairs import TASKS
 from tsr_lightning.statistics import Floats, crossed_effects, mean_difference
@@ -87,16 +87,16 @@ def small_p_values(effects: Effects, draw: Draw, seeds: int, studies: int) -> fl
 def rows(studies: int) -> Iterator[list[str]]:
     """One of each headline comparison and protocol."""
     results = load_studies()
-    for task in TASKS:
-        for row in (row for row in task.pairs if row.headline):
-            for protocol in PROTOCOLS:
-                values = AtEqualTokens.of(results[task.study], task, row, protocol).differences
-                effects, rng = Effects.of(values), np.random.default_rng(0)
-                spreads = [f"{100 * spread:.1f}" for spread in effects.spreads]
-                kinds = ((normal, 5), (resampled, 5), (resampled, 3))
-                covered = [f"{coverage(effects, kind(rng), seeds, studies):.1%}" for kind, seeds in kinds]
-                rare = small_p_values(effects, normal(rng), 5, _TAIL * studies)
-                yield [task.name, protocol, str(len(values)), *spreads, *covered, f"{rare:.1f}"]
+    for task in (task for task in TASKS if task.headline):
+        study = results[task.study]
+        for protocol in PROTOCOLS:
+            values = AtEqualTokens.of(study, task, headline_row(study, task), protocol).differences
+            effects, rng = Effects.of(values), np.random.default_rng(0)
+            spreads = [f"{100 * spread:.1f}" for spread in effects.spreads]
+            kinds = ((normal, 5), (resampled, 5), (resampled, 3))
+            covered = [f"{coverage(effects, kind(rng), seeds, studies):.1%}" for kind, seeds in kinds]
+            rare = small_p_values(effects, normal(rng), 5, _TAIL * studies)
+            yield [task.name, protocol, str(len(values)), *spreads, *covered, f"{rare:.1f}"]
 
 
 def main() -> None:

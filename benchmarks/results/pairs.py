@@ -14,7 +14,6 @@ class PairRow:
         under: the objective of the first.
         minus: what the second is called.
         alike: True if their seconds were measured under like conditions; else they are not compared.
-        headline: True if the row also stands in the short table: one a task, under GRPO, minus the best plain recipe.
     """
 
     arm: str
@@ -22,7 +21,6 @@ class PairRow:
     under: str
     minus: str
     alike: bool = True
-    headline: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class VerdictTask:
         aim: success rate ahead of the plain recipe, set before the runs.
         pairs: its rows.
         environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
+        headline: the searched arm that also stands in the short table, under GRPO; empty for none.
     """
 
     study: str
@@ -42,13 +41,12 @@ class VerdictTask:
     aim: float
     pairs: Sequence[PairRow]
     environment: str = ""
+    headline: str = ""
 
 
-def _sokoban_pairs(
-    levels: str, raft_alike: bool, plain_alike: bool, headline: bool = True, raft: str = "raft"
-) -> list[PairRow]:
+def _sokoban_pairs(levels: str, raft_alike: bool, plain_alike: bool, raft: str = "raft") -> list[PairRow]:
     return [
-        PairRow(f"{levels}-imitate", f"{levels}-{raft}", "GRPO", "RAFT", raft_alike, headline),
+        PairRow(f"{levels}-imitate", f"{levels}-{raft}", "GRPO", "RAFT", raft_alike),
         PairRow(f"{levels}-ppo-imitate", f"{levels}-{raft}", "PPO", "RAFT", raft_alike),
         PairRow(f"{levels}-imitate", f"{levels}-grpo", "GRPO", "plain GRPO", plain_alike),
         PairRow(f"{levels}-ppo-imitate", f"{levels}-ppo", "PPO", "plain PPO", plain_alike),
@@ -70,7 +68,7 @@ TASKS = [
         0.08,
         [
             PairRow("longest-imitate-distinct", "longest-raft", "GRPO, responses that differ", "RAFT", alike=False),
-            *_sokoban_pairs("longest", raft_alike=False, plain_alike=False, headline=False),
+            *_sokoban_pairs("longest", raft_alike=False, plain_alike=False),
             _paper("longest"),
         ],
     ),
@@ -87,6 +85,7 @@ TASKS = [
                 "rare-graph-5e-4", f"rare-{_RAFT_FROM_6}", "GRPO, credit on the graph of states", "RAFT", alike=False
             ),
         ],
+        headline="rare-imitate",
     ),
     VerdictTask(
         "sokoban_search",
@@ -98,29 +97,38 @@ TASKS = [
             PairRow("hard-graph", "hard-raft", "GRPO, credit on the graph of states", "RAFT", alike=False),
             _paper("hard"),
         ],
+        headline="hard-imitate",
     ),
-    VerdictTask("sokoban_search", "Sokoban, 2 to 10 moves", 0.08, _sokoban_pairs("default", True, True)),
+    VerdictTask(
+        "sokoban_search",
+        "Sokoban, 2 to 10 moves",
+        0.08,
+        _sokoban_pairs("default", True, True),
+        headline="default-imitate",
+    ),
     VerdictTask(
         "sokoban_curriculum",
         "Sokoban, 8 to 10 moves, other levels",
         0.08,
         [
-            PairRow("longest-imitate", "longest-raft", "GRPO", "RAFT", headline=True),
+            PairRow("longest-imitate", "longest-raft", "GRPO", "RAFT"),
             PairRow("longest-tree", "longest-raft", "GRPO, tree credit", "RAFT", alike=False),
         ],
         environment="longest",
+        headline="longest-imitate",
     ),
     VerdictTask(
         "sokoban_curriculum",
         "Sokoban, 8 to 10 moves, after a curriculum",
         0.08,
         [
-            PairRow("curriculum-imitate", "curriculum-raft", "GRPO", "RAFT", headline=True),
+            PairRow("curriculum-imitate", "curriculum-raft", "GRPO", "RAFT"),
             PairRow("curriculum-ppo-imitate", "curriculum-raft", "PPO", "RAFT", alike=False),
             PairRow("curriculum-imitate", "curriculum-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("curriculum-ppo-imitate", "curriculum-ppo", "PPO", "plain PPO", alike=False),
         ],
         environment="longest",
+        headline="curriculum-imitate",
     ),
     VerdictTask(
         "frozen_lake_search",
@@ -128,9 +136,7 @@ TASKS = [
         0.12,
         [
             PairRow("first-improvement", "grpo", "GRPO", "plain GRPO"),
-            PairRow(
-                "first-improvement", "ppo-4-updates", "GRPO", "plain PPO, four updates", alike=False, headline=True
-            ),
+            PairRow("first-improvement", "ppo-4-updates", "GRPO", "plain PPO, four updates", alike=False),
             PairRow("ppo-first-improvement", "ppo-4-updates", "PPO", "plain PPO, four updates", alike=False),
             PairRow("ppo-first-improvement", "ppo-8-updates", "PPO", "plain PPO, eight updates", alike=False),
             PairRow("imitate-keep", "grpo", "GRPO, beam 1 of 4", "plain GRPO", alike=False),
@@ -139,55 +145,60 @@ TASKS = [
             PairRow("imitate-keep", "raft", "GRPO, beam 1 of 4", "RAFT", alike=False),
             PairRow("paper-2.5e-4", "raft", "GRPO, the paper's", "RAFT", alike=False),
         ],
+        headline="first-improvement",
     ),
     VerdictTask(
         "real_model",
         "SmolLM2, far lakes",
         0.12,
         [
-            PairRow("far-imitate", "far-raft", "GRPO", _TRIALS, alike=False, headline=True),
+            PairRow("far-imitate", "far-raft", "GRPO", _TRIALS, alike=False),
             PairRow("far-imitate", "far-raft-shipped", "GRPO", _LAYER, alike=False),
             PairRow("far-imitate", "far-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("far-imitate", "far-ppo", "GRPO", "plain PPO", alike=False),
             PairRow("far-tree", "far-raft", "GRPO, tree credit", _TRIALS, alike=False),
             PairRow("far-paper", "far-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
         ],
+        headline="far-imitate",
     ),
     VerdictTask(
         "real_model",
         "SmolLM2, lakes of 3 × 3",
         0.12,
         [
-            PairRow("sure-imitate", "sure-raft-shipped", "GRPO", _LAYER, alike=False, headline=True),
+            PairRow("sure-imitate", "sure-raft-shipped", "GRPO", _LAYER, alike=False),
             PairRow("sure-imitate", "sure-raft", "GRPO", _TRIALS),
             PairRow("sure-imitate", "sure-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("sure-imitate", "sure-ppo", "GRPO", "plain PPO", alike=False),
             PairRow("sure-tree", "sure-raft-shipped", "GRPO, tree credit", _LAYER, alike=False),
             PairRow("sure-paper", "sure-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
         ],
+        headline="sure-imitate",
     ),
     VerdictTask(
         "real_model",
         "SmolLM2, slippery lakes of 3 × 3",
         0.12,
         [
-            PairRow("slippery-imitate", "slippery-ppo", "GRPO", "plain PPO", alike=False, headline=True),
+            PairRow("slippery-imitate", "slippery-ppo", "GRPO", "plain PPO", alike=False),
             PairRow("slippery-imitate", "slippery-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", _LAYER, alike=False),
             PairRow("slippery-imitate", "slippery-raft", "GRPO", _TRIALS, alike=False),
             PairRow("slippery-tree", "slippery-raft-shipped", "GRPO, tree credit", _LAYER, alike=False),
             PairRow("slippery-paper", "slippery-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
         ],
+        headline="slippery-imitate",
     ),
     VerdictTask(
         "webshop_search",
         "WebShop, crowded",
         0.15,
         [
-            PairRow("crowded-imitate", "crowded-raft", "GRPO", "RAFT", headline=True),
+            PairRow("crowded-imitate", "crowded-raft", "GRPO", "RAFT"),
             PairRow("crowded-ppo-imitate", "crowded-raft", "PPO", "RAFT", alike=False),
             PairRow("crowded-imitate", "crowded-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("crowded-ppo-imitate", "crowded-ppo", "PPO", "plain PPO", alike=False),
         ],
+        headline="crowded-imitate",
     ),
 ]

@@ -1,6 +1,7 @@
 """Packed studies: what is read equals what was packed, whatever the runs measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_what_is_read_equals_what_was_packed(tmp_path: Path, several: list[dict[
     arms = {arm: {"seeds": [1, 2, 7], "points": {"search": arm}} for arm in ("plain", "beam")}
     record = StudyRecord({**GRID, "arms": arms}, dict(zip(runs, several, strict=True)))
     path = tmp_path / "known.yaml"
+    path.unlink(missing_ok=True)  # of the example before
     write_packed(record, path)
     read = read_packed(path)
     assert as_text(read) == as_text(record)
@@ -171,6 +173,22 @@ class TestCommands:
         grid.unlink()
         write_packed(record, grid)
         write_packed(record, grid)  # one of its own may be written again
+
+    def test_nothing_that_is_packed_is_lost(self, empty_folder: Path):
+        record, packed = read_folder(write_study(empty_folder / "known")), Path("kept.yaml")
+        write_packed(record, packed)
+        before = packed.read_bytes()
+        with pytest.raises(ConfigError, match=r"kept\.yaml has plain seed 1, which would be lost: bring them "):
+            write_packed(replace(record, results={}), packed)
+        other = replace(record, grid={**record.grid, "name": "other"})
+        with pytest.raises(ConfigError, match=r"kept\.yaml is the packed study known: pack other into another file"):
+            write_packed(other, packed)
+        assert packed.read_bytes() == before
+
+    def test_a_packed_study_is_packed_again(self, empty_folder: Path):
+        write_packed(read_folder(write_study(empty_folder / "known")), Path("kept.yaml"))
+        self.run("kept.yaml", "--pack", "copy.yaml")
+        assert Path("copy.yaml").read_bytes() == Path("kept.yaml").read_bytes()
 
     def test_a_study_goes_on_from_a_packed_one(self, empty_folder: Path):
         record = read_folder(write_study(empty_folder / "known"))

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -94,7 +95,8 @@ def test_ends_by_hand(tmp_path: Path):
 
 
 def ended(arm: str, against: Estimate | None, seeds: int = 2) -> End:
-    return End("known", arm, "sampled", "", seeds, None, Estimate(0.5, 0.4, 0.6), None, None, "plain", against)
+    end = Estimate(0.5, 0.4, 0.6)
+    return End("known", arm, "sampled", "", seeds, seeds, None, end, None, None, "plain", against)
 
 
 def test_the_headline_names_what_holds_beside_all_other_comparisons(tmp_path: Path):
@@ -110,6 +112,75 @@ def test_the_headline_names_what_holds_beside_all_other_comparisons(tmp_path: Pa
     assert lines[-1] == "One seed says nothing of seeds like it, so no verdict is given on d, sampled."
     many = [ended(f"d{i}", alone, seeds=1) for i in range(50)]
     assert list(verdict(load_study(write_study(tmp_path)), many))[-1].endswith("; d7, sampled and 42 more.")
+
+
+def test_one_seed_that_both_have_gets_no_verdict(tmp_path: Path):
+    """As long as a study is not finished; an interval over instances alone says nothing of other seeds."""
+    histories = {run: one for run, one in HISTORIES.items() if run != Run("plain", 2)}
+    study = load_study(write_study(tmp_path, histories))
+    [group] = instance_sets(study)
+    rows = list(ends(study, group))
+    assert [(row.seeds, row.shared_seeds) for row in rows] == [(1, 0), (2, 1)]
+    assert list(verdict(study, rows))[-1].endswith("no verdict is given on beam, sampled.")
+    assert "| beam | sampled | 2, of which its baseline has 1 |" in markdown_of(tmp_path)
+
+
+def with_settings(root: Path, arm: str, **changes: Any) -> Path:
+    """Changes the settings of an arm's runs."""
+    for path in StudyFolder(root).result(Run(arm, 1)).parent.iterdir():
+        result = json.loads(path.read_text())
+        write_json(path, {**result, "settings": result["settings"] | changes})
+    return root
+
+
+ELEVEN_TURNS = {"data.env_kwargs.max_turns": 11}
+
+
+def test_equal_seeds_of_instances_are_other_levels_in_another_task(tmp_path: Path):
+    root = with_settings(write_study(tmp_path, pairs=[["beam", "plain"]]), "beam", **ELEVEN_TURNS)
+    study = load_study(root)
+    groups = all_sets(study)
+    assert [list(group.curves) for group in groups] == [["plain"], ["beam"]]
+    assert [row.against for group in groups for row in ends(study, group)] == [None, None]
+    assert list(pairs(study, groups)) == []
+    assert (
+        "Not compared, since the other arm plays another task (data.env_kwargs.max_turns): beam. Where that leaves the "
+        "task the same, name the argument in the grid's same_task."
+    ) in verdict(study, [])
+
+
+def test_a_grid_may_say_that_the_task_is_the_same(tmp_path: Path):
+    root = write_study(tmp_path, same_task=["max_turns"])
+    whole = [row.against for row in ends(load_study(root), instance_sets(load_study(root))[0])]
+    study = load_study(with_settings(root, "beam", **ELEVEN_TURNS))
+    [group] = instance_sets(study)
+    assert [row.against for row in ends(study, group)] == whole
+
+
+@pytest.mark.parametrize(
+    "changes", [{"data.env.0.weight": 0.5}, {"data.env.1.first_epoch": 20}, {"data.env_kwargs": {}}]
+)
+def test_what_rollouts_draw_leaves_the_task_the_same(changes: dict[str, Any], tmp_path: Path):
+    root = with_settings(write_study(tmp_path, PLAYED, MIXTURE), "beam", **changes)
+    [group] = instance_sets(load_study(root))
+    assert list(group.curves) == ["plain", "beam"]
+
+
+def test_sets_of_one_label_have_numbers(tmp_path: Path):
+    """Else one would have the picture of the other."""
+    points = {name: {"seeds": [1, 2], "points": {"level": "l1", "search": name}} for name in ("plain", "beam")}
+    points["plain"]["points"]["search"] = "beam"
+    root = with_settings(write_study(tmp_path, arms=points), "beam", **ELEVEN_TURNS)
+    labels = [group.label for group in instance_sets(load_study(root))]
+    assert labels == ["instances 1", "instances 2"]
+
+
+def test_a_result_that_ended_early_is_missing(tmp_path: Path):
+    limits = {"trainer.max_epochs": 60, "trainer.check_val_every_n_epoch": 10}
+    root = with_settings(write_study(tmp_path), "beam", **limits)
+    study = load_study(root)
+    assert [arm.arm for arm in study.arms] == ["plain"]
+    assert study.missing == (Run("beam", 1), Run("beam", 2))
 
 
 @pytest.mark.parametrize("changed", [{"threads": 2}, {"jobs": 1}, {"versions": {"torch": "1.0"}}])
@@ -266,6 +337,12 @@ class TestCurves:
     def test_reach_a_success_between_evaluations(self, success: float, spent: float):
         assert self.CURVE.spent_until("epochs", success) == pytest.approx(spent)
 
+    def test_reach_a_rate_that_floating_point_misses(self):
+        """24 of 96 episodes, as the mean of shares of three."""
+        below = replace(self.CURVE, costs={"epochs": np.array([1.0])}, rates=np.array([[np.nextafter(0.25, 0)]]))
+        assert below.success[0] < 0.25
+        assert below.spent_until("epochs", 0.25) == 1
+
     def test_are_joined_by_instance_and_not_by_position(self):
         first = Curve(1, ((0, 1), (0, 2), (0, 3)), {}, np.zeros((1, 3)), np.ones((1, 3)))
         second = Curve(2, ((0, 3), (0, 1)), {}, np.zeros((1, 2)), np.ones((1, 2)))
@@ -302,6 +379,15 @@ def test_a_seed_that_was_evaluated_on_other_instances_is_refused(tmp_path: Path)
         load_study(write_study(tmp_path, others))
 
 
+def test_instances_of_a_seed_may_stand_in_another_order(tmp_path: Path):
+    """Those whose environment failed at first come last."""
+    reversed_ = [evaluation(*each) for each in ((0, 0, 0, 0, 0), (5, 200, 10, 0, 2), (10, 400, 20, 2, 1))]
+    others = {**HISTORIES, Run("beam", 2): history(*reversed_, instances=INSTANCES[::-1])}
+    study, same = load_study(write_study(tmp_path / "a", others)), load_study(write_study(tmp_path / "b"))
+    [group], [own] = instance_sets(study), instance_sets(same)
+    assert list(ends(study, group)) == list(ends(same, own))
+
+
 def test_a_damaged_grid_is_refused(tmp_path: Path):
     (write_study(tmp_path) / "grid.json").write_text('{"name": ')
     with pytest.raises(ConfigError, match=r"grid\.json is damaged .*: run tsr study again"):
@@ -336,6 +422,17 @@ class TestStarts:
         first, second = (result["evaluations"][0] for result in plain.results.values())
         assert first["successes"] == second["successes"]
         assert second["costs"] == dict.fromkeys(first["costs"], 0)
+
+    def test_keeps_its_own_episodes(self):
+        """An environment's failure left one episode of the first instance out, where it was measured, and all of the
+        second; its list has them in another order."""
+        late = history(evaluation(10, 100, 20, 1, 1))
+        lost = {"sampled": {"settings": {}, "episodes": [0, 1]}}
+        first = {**history(evaluation(0, 0, 0, 0, 1), instances=[[0, 22], [0, 11]]), "protocols": lost}
+        found = curve(1, with_start(late, first), "sampled")
+        assert found is not None
+        assert found.instances == ((0, 11),)
+        assert found.rates.tolist() == [[1.0], [0.5]]
 
     def test_of_other_instances_is_not(self):
         late = history(evaluation(10, 100, 20, 1, 1))

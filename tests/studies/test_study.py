@@ -12,14 +12,16 @@ import pytest
 import yaml
 from commands import ROOT, in_folder, tsr
 from processes import Forked
+from rich.console import Console
 
 from tsr_lightning.cli.command import main
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.arms import check_arms
-from tsr_lightning.studies.folder import StudyFolder
+from tsr_lightning.studies.arms import CheckedArm, check_arms, refuse_to_lose
+from tsr_lightning.studies.folder import StudyFolder, write_json
 from tsr_lightning.studies.grid import Run, parse_grid
-from tsr_lightning.studies.run_processes import AlreadyRunning, locked
-from tsr_lightning.studies.worker import fit_command
+from tsr_lightning.studies.run_processes import AlreadyRunning, Processes, locked
+from tsr_lightning.studies.study_progress import Progress
+from tsr_lightning.studies.worker import Worker, fit_command
 
 SECONDS = 400
 EVALUATION = {"class_path": "callbacks.Evaluation"}
@@ -27,6 +29,7 @@ CHECKPOINT = {
     "class_path": "ModelCheckpoint",
     "init_args": {"filename": "{epoch:03d}", "every_n_epochs": 1, "save_last": True, "save_on_train_epoch_end": True},
 }
+AWAY = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": "away"}}
 GRID: dict[str, Any] = {
     "configs": ["sokoban.yaml", "tiny.yaml"],
     "overrides": {
@@ -195,6 +198,14 @@ REFUSED = [
         {"overrides": {"data.updates.micro_batch_tokens": None, "data.engine.init_args.kv_cache_mib": None}},
         "arm grpo: data.updates.micro_batch_tokens and data.engine.init_args.kv_cache_mib are null, so each of 2 runs",
     ),
+    (
+        {"arms": {"mine": {"overrides": {"trainer": {"run_folder": "elsewhere"}}}}},
+        "arm mine: trainer.run_folder is 'elsewhere': --output of the study says where its runs are written",
+    ),
+    (
+        {"arms": {"mine": {"overrides": {"trainer.callbacks": [EVALUATION, AWAY]}}}},
+        "arm mine: ModelCheckpoint.dirpath is 'away': a run's checkpoints lie in its own folder",
+    ),
     ({"jobs": "many"}, "mine.yaml: jobs is 'many': give a whole number of 1 or more"),
 ]
 
@@ -209,6 +220,17 @@ def test_a_bad_grid_is_refused_before_anything_runs(changes: dict[str, Any], sen
     assert said.startswith(f"tsr: error: {sentence}")
     assert said.count("\n") == 1
     assert not (empty_folder / "runs").exists()
+
+
+def test_a_setting_that_no_file_can_hold_is_refused(empty_folder: Path, capsys):
+    """Its run would end the study, and those beside it."""
+    write_grid(empty_folder, arms={"mine": {"configs": ["endless.yaml"]}}, baseline=None)
+    (empty_folder / "endless.yaml").write_text("trainer: {gradient_clip_val: .inf}\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["study", "mine.yaml"])
+    assert ended.value.code == 2
+    sentence = "arm mine: trainer.gradient_clip_val is inf, which JSON cannot hold: leave it out, or give a number"
+    assert capsys.readouterr().err == f"tsr: error: {sentence}\n"
 
 
 @pytest.mark.parametrize(
@@ -243,6 +265,37 @@ def test_only_the_chosen_arms_are_checked():
         check_arms(grid, resolve)
     with pytest.raises(ConfigError, match=r"thresholds\.greedy"):
         check_arms(parse_grid({**GRID, "arms": {"grpo": None}, "thresholds": {"greedy": [0.5]}}, "mine"), resolve)
+
+
+ONE_BATCH = {"trainer.limit_val_batches": 1}
+
+
+def stopped(root: Path, settings: dict[str, Any]) -> tuple[Worker, CheckedArm, Path]:
+    """A run that was stopped behind a checkpoint without the name of a last one, as of a callback that keeps the
+    best."""
+    [arm, *_] = parse_grid(GRID, "mine").arms
+    folder, run = StudyFolder(root), Run("grpo", 1)
+    write_json(folder.begun(run), settings)
+    checkpoint = folder.checkpoints(run) / "epoch=050.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    progress = Progress([run], {}, 1, Console(quiet=True))
+    checked = CheckedArm(arm, ONE_BATCH, "evaluation", ("sampled",))
+    return Worker({"grpo": checked}, folder, 1, 1, None, Processes(), progress), checked, checkpoint
+
+
+def test_a_stopped_run_goes_on_from_the_newest_checkpoint_that_it_has(tmp_path: Path):
+    worker, checked, checkpoint = stopped(tmp_path, ONE_BATCH)
+    refuse_to_lose([Run("grpo", 1)], {"grpo": checked}, worker.folder)
+    assert worker._checkpoint(Run("grpo", 1), checked) == checkpoint
+
+
+def test_one_batch_is_not_all_of_them(tmp_path: Path):
+    """1 and 1.0 are equal in Python alone."""
+    worker, checked, checkpoint = stopped(tmp_path, {"trainer.limit_val_batches": 1.0})
+    with pytest.raises(ConfigError, match=r"limit_val_batches was 1\.0 and is 1\) and has a checkpoint"):
+        refuse_to_lose([Run("grpo", 1)], {"grpo": checked}, worker.folder)
+    assert checkpoint.is_file()
 
 
 def test_a_run_that_another_process_works_on_is_left_alone(tmp_path: Path):

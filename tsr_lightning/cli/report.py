@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser
 from tsr_lightning.errors import ConfigError, require
-from tsr_lightning.studies.packed import table_path, write_packed
+from tsr_lightning.studies.packed import read_packed, table_path, write_packed
 from tsr_lightning.studies.record import read_folder
 
 _LIBRARIES = ("pandas", "pyarrow", "scipy", "matplotlib")  # the extra `study`
@@ -48,15 +48,13 @@ def report(args: Sequence[str]) -> int:
         raise ConfigError(f"tsr report needs {', '.join(absent)}: pip install 'tsr-lightning[study]'")
     from tsr_lightning.studies.report.build import write_report
 
-    written: list[Path] = []
     thresholds: dict[str, list[float]] = {}
     for protocol, rate in given.threshold:
         thresholds.setdefault(protocol, []).append(rate)
-    if given.pack is not None:
-        written = _pack(given.studies, given.pack)
     output = given.output or _output(given.studies[0])
-    written += write_report(given.studies, output, baseline=given.baseline, thresholds=thresholds)
-    print("\n".join(map(str, written)))
+    written = write_report(given.studies, output, baseline=given.baseline, thresholds=thresholds)
+    packed = [] if given.pack is None else _pack(given.studies, given.pack)
+    print("\n".join(map(str, [*packed, *written])))
     return 0
 
 
@@ -66,7 +64,8 @@ def _output(study: Path) -> Path:
 
 def _pack(studies: Sequence[Path], packed: Path) -> list[Path]:
     require(len(studies) == 1, "--pack", str(packed), "give one study, which it packs")
-    write_packed(read_folder(studies[0]), packed)
+    study = studies[0]
+    write_packed(read_packed(study) if study.is_file() else read_folder(study), packed)
     return [packed, table_path(packed)]
 
 

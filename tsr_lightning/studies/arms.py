@@ -1,6 +1,7 @@
 """Checks a study before its first run: its arms' configurations, and what was run of them before."""
 
 import fnmatch
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from tsr_lightning.errors import ConfigError, RunError, require
 from tsr_lightning.studies.folder import StudyFolder, read_json
 from tsr_lightning.studies.grid import Arm, Grid, Run
 from tsr_lightning.studies.settings import Settings, differences, flat_settings
+from tsr_lightning.training.checkpoints import newest
 
 Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
 
@@ -51,10 +53,9 @@ def check_arms(grid: Grid, resolve: Resolve, only: Sequence[str] = ()) -> dict[s
     for arm in arms:
         try:
             resolved = resolve([*arm.flags(), f"--seed_everything={arm.seeds[0]}"])
-            remedy = "a study begins its runs and goes on from their own checkpoints; leave it out"
-            require(resolved.get("ckpt_path") is None, "ckpt_path", resolved.get("ckpt_path"), remedy)
+            _refuse_own_places(resolved)
             protocols = tuple(str(protocol["name"]) for protocol in resolved["data"]["evaluations"] or [])
-            checked[arm.name] = CheckedArm(arm, flat_settings(resolved), _evaluation(resolved), protocols)
+            checked[arm.name] = CheckedArm(arm, _finite(flat_settings(resolved)), _evaluation(resolved), protocols)
         except ConfigError as error:
             raise ConfigError(f"arm {arm.name}: {error}") from error
         except RunError as error:  # its environment cannot be played
@@ -66,9 +67,37 @@ def check_arms(grid: Grid, resolve: Resolve, only: Sequence[str] = ()) -> dict[s
     return checked
 
 
-def _evaluation(resolved: Mapping[str, Any]) -> str:
+def _refuse_own_places(resolved: Mapping[str, Any]) -> None:
+    """Refuses what would begin a run elsewhere, or write it where the study does not look for it."""
+    remedy = "a study begins its runs and goes on from their own checkpoints; leave it out"
+    require(resolved.get("ckpt_path") is None, "ckpt_path", resolved.get("ckpt_path"), remedy)
+    remedy = "--output of the study says where its runs are written; leave it out"
+    for key in ("run_folder", "default_root_dir"):
+        require(resolved["trainer"].get(key) is None, f"trainer.{key}", resolved["trainer"].get(key), remedy)
+    for callback in _callbacks(resolved):
+        folder = (callback.get("init_args") or {}).get("dirpath")
+        is_other = callback["class_path"].endswith("ModelCheckpoint") and folder is not None
+        require(
+            not is_other, "ModelCheckpoint.dirpath", folder, "a run's checkpoints lie in its own folder; leave it out"
+        )
+
+
+def _finite(settings: Settings) -> Settings:
+    for key, value in settings.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError as error:
+            raise ConfigError(f"{key} is {value}, which JSON cannot hold: leave it out, or give a number") from error
+    return settings
+
+
+def _callbacks(resolved: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     callbacks = resolved["trainer"].get("callbacks") or []
-    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+    return callbacks if isinstance(callbacks, list) else [callbacks]
+
+
+def _evaluation(resolved: Mapping[str, Any]) -> str:
+    for callback in _callbacks(resolved):
         if callback["class_path"] in ("callbacks.Evaluation", "callbacks.evaluation.Evaluation"):
             require(bool(resolved["data"]["evaluations"]), "data.evaluations", [], "give at least one protocol")
             return str((callback.get("init_args") or {}).get("name", "evaluation"))
@@ -126,7 +155,7 @@ def refuse_to_lose(todo: Sequence[Run], checked: Mapping[str, CheckedArm], folde
     """Refuses to restart a stopped run whose checkpoint has other settings."""
     for run in todo:
         begun = folder.begun(run)
-        if folder.last_checkpoint(run).is_file() and begun.is_file():
+        if newest([folder.checkpoints(run)]) is not None and begun.is_file():
             changes = differences(read_json(begun), checked[run.arm].settings)
             if changes:
                 raise ConfigError(

@@ -38,8 +38,8 @@ class StudyFolder:
         """The folder that the run's logger writes to."""
         return self.runs / run.arm / f"seed{run.seed}"
 
-    def last_checkpoint(self, run: Run) -> Path:
-        return self.work(run) / "checkpoints" / "last.ckpt"
+    def checkpoints(self, run: Run) -> Path:
+        return self.work(run) / "checkpoints"
 
     def log(self, run: Run) -> Path:
         return self.runs / run.arm / f"seed{run.seed}.log"

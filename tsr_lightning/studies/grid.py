@@ -13,7 +13,7 @@ from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_
 
 _KEYS = (
     *("name", "configs", "overrides", "arms", "axes", "seeds", "jobs", "threads"),
-    *("baseline", "pairs", "thresholds", "share_start"),
+    *("baseline", "pairs", "same_task", "thresholds", "share_start"),
 )
 _ARM_KEYS = ("like", "configs", "overrides", "seeds")
 _POINT_KEYS = ("like", "configs", "overrides")
@@ -74,6 +74,8 @@ class Grid:
         baselines: the arm that each arm is compared with, by name; empty for none.
         pairs: arms that are compared besides, the first with the second.
         thresholds: success rates by protocol, to which the report tells the time.
+        same_task: arguments of the environment, such as its reward, in which arms may differ that are compared; where
+            another differs, arms play other tasks.
         share_start: evaluate equal starts once (`starts.py`), and not in every run. Leave it off where a callback
             judges by the start, as a CollapseGuard that stops or restores does.
     """
@@ -85,6 +87,7 @@ class Grid:
     baselines: Mapping[str, str]
     pairs: tuple[tuple[str, str], ...]
     thresholds: Mapping[str, tuple[float, ...]]
+    same_task: tuple[str, ...] = ()
     share_start: bool = False
 
     def runs(self) -> list[Run]:
@@ -133,6 +136,7 @@ def parse_grid(given: Mapping[str, Any], name: str) -> Grid:
         baselines=_baselines(given.get("baseline"), laid),
         pairs=tuple(_pairs(given.get("pairs"), laid)),
         thresholds=_thresholds(given.get("thresholds")),
+        same_task=texts(given.get("same_task"), "same_task"),
         share_start=yes_or_no(given.get("share_start", False), "share_start"),
     )
 

@@ -34,14 +34,30 @@ def write_packed(record: StudyRecord, path: Path) -> None:
         path: of the YAML; the table goes beside it.
 
     Raises:
-        ConfigError: the path is no YAML's, or of another file that is there.
+        ConfigError: the path is no YAML's, or of another file that is there, or of a packed study with runs that this
+            one lacks.
     """
     if path.suffix != SUFFIX:
         raise ConfigError(f"a study is packed into NAME{SUFFIX} and a table beside it: {path} has another ending")
-    if path.exists() and "packed" not in _readable_head(path):
-        raise ConfigError(f"{path} is there, and no packed study, such as a grid: pack into another file")
+    if path.exists():
+        _check_replaced(path, record)
     write_whole_bytes(table_path(path), table(record))
     write_whole(path, _yaml(_head(record)))
+
+
+def _check_replaced(path: Path, record: StudyRecord) -> None:
+    """Refuses to replace another file, or what is nowhere else."""
+    head = _readable_head(path)
+    if "packed" not in head:
+        raise ConfigError(f"{path} is there, and no packed study, such as a grid: pack into another file")
+    if (name := head["grid"]["name"]) != record.grid["name"]:
+        raise ConfigError(f"{path} is the packed study {name}: pack {record.grid['name']} into another file")
+    known = {Run(arm, seed) for arm, seeds in head["runs"].items() for seed in seeds}
+    if lost := sorted(map(str, known - set(record.results))):
+        raise ConfigError(
+            f"{path} has {lost[0]}{f' and {len(lost) - 1} more' if lost[1:] else ''}, which would be lost: bring them "
+            f"to the study's folder by tsr study --from {path}, or pack into another file"
+        )
 
 
 def _readable_head(path: Path) -> Mapping[str, Any]:

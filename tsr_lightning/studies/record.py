@@ -1,6 +1,6 @@
 """Holds what a study has recorded, whichever files keep it: its grid and the results of its runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Run
-from tsr_lightning.studies.result import read_result
+from tsr_lightning.studies.result import missing_evaluations, read_result
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class StudyRecord:
 
     @property
     def missing(self) -> list[Run]:
-        """The runs of the grid that have no result."""
+        """The runs of the grid that are not finished."""
         return [run for run in runs_of(self.grid) if run not in self.results]
 
 
@@ -35,7 +35,7 @@ def runs_of(grid: Mapping[str, Any]) -> list[Run]:
 
 
 def read_folder(root: Path) -> StudyRecord:
-    """Reads the record of a folder that `tsr study` wrote.
+    """Reads the record of a folder that `tsr study` wrote: the results of its finished runs.
 
     Raises:
         ConfigError: it is none, or a file of it is no result.
@@ -47,8 +47,14 @@ def read_folder(root: Path) -> StudyRecord:
         grid = read_json(folder.grid)
     except ValueError as error:
         raise ConfigError(f"{folder.grid} is damaged ({error}): run tsr study again, which writes it anew") from error
-    paths = {run: folder.result(run) for run in runs_of(grid)}
-    return StudyRecord(grid, {run: read_result(path) for run, path in paths.items() if path.is_file()})
+    return StudyRecord(grid, finished_results(folder, runs_of(grid)))
+
+
+def finished_results(folder: StudyFolder, runs: Iterable[Run]) -> dict[Run, dict[str, Any]]:
+    """Reads the results of those runs that are finished, in whichever process they were. A run that ended early, by a
+    signal that an earlier version took for its end, is not finished."""
+    results = {run: read_result(folder.result(run)) for run in runs if folder.result(run).is_file()}
+    return {run: result for run, result in results.items() if not missing_evaluations(result, result["settings"])}
 
 
 def write_results(record: StudyRecord, folder: StudyFolder) -> None:

@@ -1,5 +1,6 @@
 """Flattens the settings of a run, so that two can be compared key by key."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ _NOT_COMPARED = (
     "trainer.run_folder",
 )
 _SHOWN = 3
+_ABSENT = "not set"
 
 
 def flat_settings(resolved: Mapping[str, Any]) -> Settings:
@@ -38,22 +40,25 @@ def _leaves(node: Any, above: str) -> list[tuple[str, Any]]:
     return [leaf for key, value in children for leaf in _leaves(value, f"{above}.{key}" if above else key)]
 
 
-def differing_keys(several: Sequence[Settings]) -> str:
+def differing_keys(several: Sequence[Mapping[str, Any]]) -> str:
     """Returns the keys that differ between any of them, in words; empty where nothing does."""
-    absent = "not set"
     keys = sorted({key for one in several for key in one})
-    return _listed([key for key in keys if any(one.get(key, absent) != several[0].get(key, absent) for one in several)])
+    return _listed([key for key in keys if any(_text(one, key) != _text(several[0], key) for one in several)])
 
 
 def differences(before: Settings, now: Settings) -> str:
     """Describes what differs, in words; empty where nothing does."""
-    absent = "not set"
     changes = [
-        f"{key} was {before.get(key, absent)} and is {now.get(key, absent)}"
+        f"{key} was {before.get(key, _ABSENT)} and is {now.get(key, _ABSENT)}"
         for key in sorted({*before, *now})
-        if before.get(key, absent) != now.get(key, absent)
+        if _text(before, key) != _text(now, key)
     ]
     return _listed(changes)
+
+
+def _text(settings: Mapping[str, Any], key: str) -> str:
+    """A value in JSON: to a Trainer 1 is one batch and 1.0 is all of them, and in Python the two are equal."""
+    return json.dumps(settings.get(key, _ABSENT), sort_keys=True)
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """Finds runs that begin alike: the evaluation of their start is the same, number for number, and needs to be made once.
 
 An evaluation's draws are named by the seed of the held-out set and not by that of the run. So the start depends on the
-policy, the environment, the held-out set, the protocols and the limits of a response, and on the run's seed only where
-the policy is made anew from it.
+policy, the engine, the environment, the held-out set, the protocols and the limits of a response, and on the run's seed
+only where the policy is made anew from it.
 """
 
 import json
@@ -15,6 +15,7 @@ from tsr_lightning.studies.grid import Run
 _DECIDES = (
     *("model.policy", "data.env", "data.env_kwargs", "data.held_out", "data.evaluations", "data.context"),
     *("data.sampling.max_response_tokens", "data.context_tokens", "data.episode_tokens", "trainer.precision"),
+    "data.engine.class_path",
 )
 
 

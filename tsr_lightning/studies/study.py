@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 
@@ -16,7 +15,7 @@ from tsr_lightning.studies.arms import (
 )
 from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Grid, Run
-from tsr_lightning.studies.result import missing_evaluations, read_result
+from tsr_lightning.studies.record import finished_results
 from tsr_lightning.studies.run_processes import Processes
 from tsr_lightning.studies.starts import SharedStarts, measures_its_start, start_key
 from tsr_lightning.studies.study_progress import Progress
@@ -59,7 +58,7 @@ def run_study(
     if jobs > 1:
         refuse_sizes_of_whole_memory(checked, jobs)
     runs = chosen_runs(grid, only)
-    results = _results(grid, folder)
+    results = finished_results(folder, grid.runs())
     done = {run: results[run] for run in runs if run in results}
     if not keep_changed:
         refuse_changed(done, checked, folder)
@@ -90,15 +89,8 @@ def run_study(
     )
 
 
-def _results(grid: Grid, folder: StudyFolder) -> dict[Run, dict[str, Any]]:
-    """Reads the results of all finished runs, in whichever process they were. A run that ended early, by a signal that
-    an earlier version took for its end, is not finished."""
-    results = {run: read_result(folder.result(run)) for run in grid.runs() if folder.result(run).is_file()}
-    return {run: result for run, result in results.items() if not missing_evaluations(result, result["settings"])}
-
-
 def _measured_starts(grid: Grid, folder: StudyFolder) -> set[str]:
-    results = _results(grid, folder)
+    results = finished_results(folder, grid.runs())
     return {start_key(result["settings"], run.seed) for run, result in results.items() if measures_its_start(result)}
 
 
@@ -109,6 +101,7 @@ def _write_grid(grid: Grid, folder: StudyFolder) -> None:
         "arms": {arm.name: {"seeds": list(arm.seeds), "points": dict(arm.points)} for arm in grid.arms},
         "baselines": dict(grid.baselines),
         "pairs": [list(pair) for pair in grid.pairs],
+        "same_task": list(grid.same_task),
         "thresholds": {protocol: list(rates) for protocol, rates in grid.thresholds.items()},
     }
     if not folder.grid.is_file() or read_json(folder.grid) != plain:

@@ -13,8 +13,10 @@ from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
 from tsr_lightning.studies.grid import Arm, Run, flag_value
 from tsr_lightning.studies.result import missing_evaluations, read_result, result_contents
 from tsr_lightning.studies.run_processes import AlreadyRunning, Processes, last_lines, locked
+from tsr_lightning.studies.settings import differences
 from tsr_lightning.studies.starts import SharedStarts, measures_its_start
 from tsr_lightning.studies.study_progress import Progress, describe_change
+from tsr_lightning.training.checkpoints import newest
 
 _LINES_OF_A_FAILURE = 12
 
@@ -99,9 +101,9 @@ class Worker:
         return "finished"
 
     def _checkpoint(self, run: Run, checked: CheckedArm) -> Path | None:
-        """Returns the last checkpoint of a stopped run; removes what was begun without one."""
-        last, begun = self.folder.last_checkpoint(run), self.folder.begun(run)
-        if last.is_file() and begun.is_file() and read_json(begun) == checked.settings:
+        """Returns the checkpoint that a stopped run goes on from; removes what was begun without one."""
+        last, begun = newest([self.folder.checkpoints(run)]), self.folder.begun(run)
+        if last is not None and begun.is_file() and not differences(read_json(begun), checked.settings):
             return last
         shutil.rmtree(self.folder.work(run), ignore_errors=True)  # which need not exist
         self.folder.log(run).unlink(missing_ok=True)

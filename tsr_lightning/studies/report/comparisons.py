@@ -7,7 +7,8 @@ from statistics import fmean, median, stdev
 
 from tsr_lightning.statistics import Estimate, mean_difference, mean_rate
 from tsr_lightning.studies.report.curves import BUDGETS, Curve, Floats, matrix, paired
-from tsr_lightning.studies.report.load import ArmResults, StudyResults
+from tsr_lightning.studies.report.load import ArmResults, StudyResults, are_alike
+from tsr_lightning.studies.settings import differing_keys
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class End:
     protocol: str
     environment: str  # of a mixture, whose instances alone are counted; empty: all instances
     seeds: int
+    shared_seeds: int  # that its baseline has too; 0 without a baseline
     start: float | None  # None where it was not measured, and then no gain either
     end: Estimate
     spread: float | None  # standard deviation of the seeds' ends; None of one seed
@@ -94,19 +96,40 @@ class InstanceSet:
 
 
 def instance_sets(study: StudyResults) -> list[InstanceSet]:
-    """Groups a study's arms by protocol and by the instances that they play."""
+    """Groups a study's arms by protocol, by their task and by the instances that they play."""
     found = []
     protocols = dict.fromkeys(protocol for arm in study.arms for protocol in arm.protocols)
     for protocol in protocols:
-        sets: dict[object, list[tuple[ArmResults, list[Curve]]]] = {}
+        sets: list[list[ArmResults]] = []
         for arm in study.arms:
-            if curves := arm.curves(protocol):
-                sets.setdefault(arm.held_out, []).append((arm, curves))
-        for number, members in enumerate(sets.values(), start=1):
-            label = _label([arm for arm, _ in members], study.arms, number) if len(sets) > 1 else ""
-            by_arm = {arm.arm: curves for arm, curves in members}
-            found.append(InstanceSet(study.name, protocol, label, by_arm, members[0][0].environments))
+            if arm.curves(protocol):
+                own = next((one for one in sets if _play_the_same(study, arm, one[0])), None)
+                if own is None:
+                    sets.append([arm])
+                else:
+                    own.append(arm)
+        for label, members in zip(_labels(sets, study.arms), sets, strict=True):
+            by_arm = {arm.arm: arm.curves(protocol) for arm in members}
+            found.append(InstanceSet(study.name, protocol, label, by_arm, members[0].environments))
     return found
+
+
+def other_tasks(study: StudyResults) -> dict[str, list[str]]:
+    """Returns the arms that would be compared with another one on the same seeds of instances, but for settings of the
+    environment: the names of those arms by such settings."""
+    arms = {arm.arm: arm for arm in study.arms}
+    found: dict[str, list[str]] = {}
+    for name, other in dict.fromkeys([*study.baselines.items(), *study.pairs]):
+        if name in arms and other in arms and are_alike(arms[name].held_out, arms[other].held_out):
+            keys = differing_keys([arms[one].task(study.same_task) for one in (name, other)])
+            if keys and name not in found.setdefault(keys, []):
+                found[keys].append(name)
+    return found
+
+
+def _play_the_same(study: StudyResults, arm: ArmResults, other: ArmResults) -> bool:
+    """Whether they play the same instances of the same task: equal seeds alone are other levels in another world."""
+    return arm.task(study.same_task) == other.task(study.same_task) and are_alike(arm.held_out, other.held_out)
 
 
 def by_environment(group: InstanceSet) -> Iterator[InstanceSet]:
@@ -124,10 +147,17 @@ def all_sets(study: StudyResults) -> list[InstanceSet]:
     return [one for group in instance_sets(study) for one in (group, *by_environment(group))]
 
 
-def _label(members: Sequence[ArmResults], arms: Sequence[ArmResults], number: int) -> str:
-    """Returns the points that all members from axes have, and not all arms from axes; a number where there are none."""
-    points = sorted(_shared_points(members) - _shared_points(arms))
-    return ", ".join(f"{axis} {point}" for axis, point in points) or f"instances {number}"
+def _labels(sets: Sequence[Sequence[ArmResults]], arms: Sequence[ArmResults]) -> list[str]:
+    """Returns for each set the points that all its members from axes have, and not all arms from axes; a number where
+    there are none, or another set has the same. Empty for the only set."""
+    if len(sets) < 2:
+        return [""] * len(sets)
+    points = [sorted(_shared_points(members) - _shared_points(arms)) for members in sets]
+    named = [", ".join(f"{axis} {point}" for axis, point in own) for own in points]
+    return [
+        name if name and named.count(name) == 1 else ", ".join(filter(None, [name, f"instances {number}"]))
+        for number, name in enumerate(named, start=1)
+    ]
 
 
 def _shared_points(arms: Sequence[ArmResults]) -> set[tuple[str, str]]:
@@ -149,6 +179,7 @@ def ends(study: StudyResults, group: InstanceSet) -> Iterator[End]:
             protocol=group.protocol,
             environment=group.environment,
             seeds=len(curves),
+            shared_seeds=len(paired(curves, others)[0]),
             start=fmean(float(one.success[0]) for one in curves) if has_start else None,
             end=mean_rate(matrix(curves, last), matrix(curves, [one.episodes[-1] for one in curves])),
             spread=stdev(by_seed) if len(by_seed) > 1 else None,

@@ -16,6 +16,9 @@ BUDGETS: Mapping[str, str] = {
 }
 
 
+_ROUNDING = 1e-12  # a mean of shares such as 1/3 may lie below the rate that it is
+
+
 @dataclass(frozen=True)
 class Curve:
     """One run under one protocol of evaluation.
@@ -65,14 +68,15 @@ class Curve:
     def spent_until(self, budget: str, success: float) -> float:
         """Returns what was spent when the success rate first reached a value, linear between two evaluations; infinite
         where it never did."""
-        reached = np.flatnonzero(self.success >= success)
+        reached = np.flatnonzero(self.success >= success - _ROUNDING)
         if len(reached) == 0:
             return float("inf")
         costs, after = self.costs[budget], int(reached[0])
         if after == 0:
             return float(costs[0])
         low, high = self.success[after - 1], self.success[after]
-        return float(costs[after - 1] + (success - low) / (high - low) * (costs[after] - costs[after - 1]))
+        share = min(float((success - low) / (high - low)), 1.0)
+        return float(costs[after - 1] + share * (costs[after] - costs[after - 1]))
 
 
 def matrix(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:

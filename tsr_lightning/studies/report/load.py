@@ -1,7 +1,8 @@
 """Reads studies, from their folders or packed: what is finished as curves, and what is missing."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ from tsr_lightning.studies.record import StudyRecord, read_folder
 from tsr_lightning.studies.report.curves import Curve
 from tsr_lightning.studies.result import is_result
 from tsr_lightning.studies.starts import measures_its_start, start_key
+
+Instances = tuple[tuple[int, int], ...]  # each the place of its environment in `data.env`, and its seed
+
+_SHARED = 0.9  # of the instances of two evaluations that play the same ones
+# In the settings, what makes the task of an environment
+_OF_A_TASK = re.compile(r"data\.env(\.\d+\.env)?(_kwargs(\.(?P<argument>[^.]+).*)?)?")
 
 
 @dataclass(frozen=True)
@@ -48,17 +55,37 @@ class ArmResults:
         return [one.within(places) for one in curves]
 
     @property
-    def held_out(self) -> tuple[tuple[int, int], ...]:
+    def held_out(self) -> Instances:
         """The instances of its evaluations, each as the place of its environment in `data.env` and its seed; those too
         that an environment's failure left out of some."""
-        return tuple((env, seed) for env, seed in next(iter(self.results.values()))["instances"])
+        return _instances(next(iter(self.results.values())))
 
     @property
     def environments(self) -> Mapping[int, str]:
         """The environments of a mixture by their place in `data.env`; empty where there is but one."""
-        settings = next(iter(self.results.values()))["settings"]
-        named = itertools.takewhile(lambda place: f"data.env.{place}.env" in settings, itertools.count())
-        return {place: settings.get(f"data.env.{place}.name") or settings[f"data.env.{place}.env"] for place in named}
+        settings = self._settings
+        places = list(itertools.takewhile(lambda place: f"data.env.{place}.env" in settings, itertools.count()))
+        if len(places) < 2:
+            return {}
+        return {place: settings.get(f"data.env.{place}.name") or settings[f"data.env.{place}.env"] for place in places}
+
+    def task(self, same_task: Collection[str] = ()) -> Mapping[str, Any]:
+        """What the environments are and how they are made, by dotted key of the settings; whichever of a mixture
+        rollouts draw from.
+
+        Args:
+            same_task: arguments of an environment that leave the task the same.
+        """
+        return {
+            key: value
+            for key, value in self._settings.items()
+            if (found := _OF_A_TASK.fullmatch(key)) and found["argument"] not in same_task and value not in (None, {})
+        }
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
+        settings: Mapping[str, Any] = next(iter(self.results.values()))["settings"]
+        return settings
 
     @property
     def protocols(self) -> list[str]:
@@ -76,6 +103,7 @@ class StudyResults:
         baselines: the arm that each is compared with.
         pairs: arms that are compared besides, the first with the second.
         thresholds: success rates by protocol.
+        same_task: arguments of the environment in which arms may differ that are compared.
     """
 
     name: str
@@ -84,6 +112,7 @@ class StudyResults:
     baselines: Mapping[str, str]
     pairs: tuple[tuple[str, str], ...]
     thresholds: Mapping[str, Sequence[float]]
+    same_task: Sequence[str] = ()
 
 
 def load_study(path: Path) -> StudyResults:
@@ -107,7 +136,7 @@ def study_results(record: StudyRecord) -> StudyResults:
     for run, result in record.results.items():
         by_arm.setdefault(run.arm, {})[run.seed] = result
     for name, results in by_arm.items():
-        _check_alike(name, results)
+        _check_seeds(name, results)
     arms = [
         ArmResults(grid["name"], name, arm["points"], by_arm[name])
         for name, arm in grid["arms"].items()
@@ -120,13 +149,14 @@ def study_results(record: StudyRecord) -> StudyResults:
         baselines=grid["baselines"],
         pairs=tuple((first, second) for first, second in grid.get("pairs", [])),  # older studies have none
         thresholds=grid["thresholds"],
+        same_task=grid.get("same_task", []),
     )
 
 
-def _check_alike(arm: str, results: Mapping[int, Mapping[str, Any]]) -> None:
+def _check_seeds(arm: str, results: Mapping[int, Mapping[str, Any]]) -> None:
     """Refuses seeds of an arm that were evaluated on other instances than its first one."""
-    first = next(iter(results.values()))["instances"]
-    if other := [str(seed) for seed, result in results.items() if result["instances"] != first]:
+    first = _instances(next(iter(results.values())))
+    if other := [str(seed) for seed, result in results.items() if not are_alike(_instances(result), first)]:
         raise ConfigError(
             f"{arm}: seeds {', '.join(other)} were evaluated on other instances than seed {next(iter(results))}, so "
             "they make no arm: run them with the same data.held_out, or give them an arm of their own"
@@ -157,12 +187,41 @@ def _with_starts(arms: Sequence[ArmResults]) -> list[ArmResults]:
 
 def with_start(result: Mapping[str, Any], measured: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Returns a result whose first evaluation is the start, taken from another result where it has none."""
-    first = result["evaluations"][0]
-    if measures_its_start(result) or measured is None or measured["instances"] != result["instances"]:
+    if measures_its_start(result) or measured is None or not are_alike(_instances(measured), _instances(result)):
         return result
-    start = {**measured["evaluations"][0], "costs": dict.fromkeys(first["costs"], 0)}
-    protocols = {**measured["protocols"], **result["protocols"]}  # a run may have ended before one was due
+    costs = dict.fromkeys(result["evaluations"][0]["costs"], 0)
+    start = {**_start_on(measured, _instances(result)), "costs": costs}
+    protocols = {**start["protocols"], **result["protocols"]}  # a run may have ended before one was due
     return {**result, "protocols": protocols, "evaluations": [start, *result["evaluations"]]}
+
+
+def _start_on(measured: Mapping[str, Any], instances: Instances) -> dict[str, Any]:
+    """The first evaluation of a result, on the instances of another one: with episodes of its own, none where an
+    environment's failure left an instance out."""
+    first = measured["evaluations"][0]
+    settings = {**measured["protocols"], **first.get("protocols", {})}
+    places = {instance: place for place, instance in enumerate(_instances(measured))}
+
+    def on(counts: Sequence[int]) -> list[int]:
+        return [counts[places[instance]] if instance in places else 0 for instance in instances]
+
+    return {
+        **first,
+        "successes": {name: on(own) for name, own in first["successes"].items()},
+        "protocols": {
+            name: {**settings[name], "episodes": on(settings[name]["episodes"])} for name in first["successes"]
+        },
+    }
+
+
+def _instances(result: Mapping[str, Any]) -> Instances:
+    return tuple((env, seed) for env, seed in result["instances"])
+
+
+def are_alike(first: Instances, second: Instances) -> bool:
+    """True if both are the same held-out instances: an environment's failures may have left out some of either
+    (`data.faults.max_share`), and those that it left out at first come last."""
+    return len({*first} & {*second}) >= _SHARED * max(len(first), len(second))
 
 
 def curve(seed: int, result: Mapping[str, Any], protocol: str) -> Curve | None:

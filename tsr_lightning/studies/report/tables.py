@@ -25,13 +25,18 @@ def ends_table(rows: Sequence[End], title: str) -> Table:
         (*header, *(("end − baseline", "baseline") if baselines else ())),
         tuple(
             (
-                *(row.arm, row.protocol, str(row.seeds), _rate(row.start), _estimate(row.end, "")),
+                *(row.arm, row.protocol, _seeds(row), _rate(row.start), _estimate(row.end, "")),
                 *("one seed" if row.spread is None else _rate(row.spread), _estimate(row.gain)),
                 *((_estimate(row.against), row.baseline or "") if baselines else ()),
             )
             for row in rows
         ),
     )
+
+
+def _seeds(row: End) -> str:
+    is_fewer = row.baseline is not None and row.shared_seeds < row.seeds
+    return f"{row.seeds}, of which its baseline has {row.shared_seeds}" if is_fewer else str(row.seeds)
 
 
 def budgets_table(rows: Sequence[AtBudget], title: str) -> Table:

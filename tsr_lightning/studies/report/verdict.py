@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tsr_lightning.statistics import holm
-from tsr_lightning.studies.report.comparisons import End
+from tsr_lightning.studies.report.comparisons import End, other_tasks
 from tsr_lightning.studies.report.load import StudyResults
 from tsr_lightning.studies.settings import differing_keys
 
@@ -30,13 +30,14 @@ def verdict(study: StudyResults, ends: Sequence[End]) -> Iterator[str]:
             f"{len(below)} of {len(gains)} arms and protocols end below their start{named}, {len(surely)} of them by "
             "more than the interval."
         )
+    yield from _other_tasks(study)
     yield from _against_baselines(ends)
 
 
 def _against_baselines(ends: Sequence[End]) -> Iterator[str]:
     """Yields what is ahead and behind, judged together: a single interval in twenty excludes zero by luck."""
     compared = [(end, end.against) for end in ends if end.against is not None]
-    several = [(end, against) for end, against in compared if end.seeds > 1]
+    several = [(end, against) for end, against in compared if end.shared_seeds > 1]
     surely = holm([against.p_value for _, against in several])
     held = [(end, against) for (end, against), holds in zip(several, surely, strict=True) if holds]
     ahead = [f"{_name(end)} by {against.value:+.3f}" for end, against in held if against.value > 0]
@@ -46,8 +47,17 @@ def _against_baselines(ends: Sequence[End]) -> Iterator[str]:
             f"After all epochs, of {len(several)} comparisons taken together (Holm, 5%), ahead of the "
             f"baseline: {'; '.join(ahead) or 'none'}; behind it: {'; '.join(behind) or 'none'}."
         )
-    if alone := [_name(end) for end, _ in compared if end.seeds == 1]:
+    if alone := [_name(end) for end, _ in compared if end.shared_seeds == 1]:
         yield f"One seed says nothing of seeds like it, so no verdict is given on {_several(alone, '; ')}."
+
+
+def _other_tasks(study: StudyResults) -> Iterator[str]:
+    """Yields which comparisons are none."""
+    for keys, arms in other_tasks(study).items():
+        yield (
+            f"Not compared, since the other arm plays another task ({keys}): {_several(arms, ', ')}. Where that leaves "
+            "the task the same, name the argument in the grid's same_task."
+        )
 
 
 def _missing(study: StudyResults) -> str:
