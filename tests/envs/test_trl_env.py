@@ -11,6 +11,7 @@ from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.global_random import lent
 from tsr_lightning.envs.trl_env import TRLEnv
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.trajectory import Message
 
 ROWS = [{"prompt": "Count.", "goal": goal} for goal in (3, 4)]
 STEP = '<tool_call>\n{"name": "increment", "arguments": {"step": %d}}\n</tool_call>'
@@ -32,6 +33,23 @@ def test_an_episode_is_that_of_the_class():
     _, reward, terminated, _, info = env.step(STEP % 1)
     assert (reward, terminated, info["success"]) == (pytest.approx(0.9), True, True)
     assert random.getstate() == before
+
+
+SYSTEM, USER = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Count."}
+
+
+def test_what_reset_returns_follows_the_last_message_of_a_conversational_prompt():
+    env = TRLEnv(IncrementEnv, rows=[{"prompt": [SYSTEM, USER], "goal": 3}])
+    for _ in range(2):  # the row is left as it is
+        messages, _ = env.reset(seed=0)
+        assert messages == [Message("system", "Be brief."), Message("user", "Count. Reach 3.")]
+    check_branchable(env, seeds=range(2), responses=[STEP % 1, STEP % 2])
+
+
+@pytest.mark.parametrize("prompt", [[], [{"role": "user"}], [{**USER, "role": "boss"}], ["Count."], 3, None])
+def test_a_prompt_that_is_neither_a_text_nor_messages_is_refused(prompt):
+    with pytest.raises(ConfigError, match=r"TRLEnv\.rows: the 'prompt' of row 2 is .*; give a text, or messages with"):
+        TRLEnv(IncrementEnv, rows=[ROWS[0], {"prompt": prompt}])
 
 
 def test_a_response_without_a_call_ends_the_episode():

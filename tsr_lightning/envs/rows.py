@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.trajectory import Message, to_messages
 
 Row = Mapping[str, Any]
 
@@ -31,6 +32,14 @@ def read_rows(key: str, source: str | Path | Iterable[Row]) -> Sequence[Row]:
         rows = tuple(_checked(key, number, row) for number, row in enumerate(source, start=1))
     require(len(rows) > 0, key, source if isinstance(source, str | Path) else rows, "it has no row; give at least one.")
     return rows
+
+
+def messages_in(prompt: Any) -> tuple[Message, ...]:
+    """A prompt of the form `[{"role": "user", "content": "..."}]` as messages; none where it has another form."""
+    try:
+        return to_messages([Message(message["role"], message["content"]) for message in prompt])
+    except (KeyError, TypeError):
+        return ()
 
 
 def _read_file(key: str, path: Path) -> Sequence[Row]:

@@ -16,12 +16,11 @@ from gymnasium.error import ResetNeeded
 
 from tsr_lightning.envs.base import Observation
 from tsr_lightning.envs.outcome import finite
-from tsr_lightning.envs.rows import Row, read_rows
+from tsr_lightning.envs.rows import Row, messages_in, read_rows
 from tsr_lightning.envs.text_env import AnyText
 from tsr_lightning.envs.validate import noise_has_key
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rng import Key
-from tsr_lightning.trajectory import Message, to_messages
 
 Reward = Callable[[str, dict[str, Any]], float]
 
@@ -181,10 +180,7 @@ def _prompt(key: str, number: int, row: Row, column: str) -> Observation:
     value = row[column]
     if isinstance(value, str) and value.strip():
         return value
-    try:
-        messages = to_messages([Message(message["role"], message["content"]) for message in value])
-    except (KeyError, TypeError):
-        messages = ()
+    messages = messages_in(value)
     if not messages:
         raise ConfigError(
             f"{key}: the {column!r} of row {number} is {value!r}; give a text, or messages with role and content."

@@ -20,7 +20,7 @@ from tsr_lightning.envs.validate import one_of, whole
 from tsr_lightning.errors import require
 from tsr_lightning.rng import Key
 from tsr_lightning.tool_calls import CALL_FORMAT_NAMES, CALL_FORMATS, Call, CallFormatName, calls_in
-from tsr_lightning.trajectory import Message
+from tsr_lightning.trajectory import Message, to_messages
 
 _LONGEST = 1 << 20  # characters of an observation or a response
 
@@ -78,8 +78,8 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
         """The state that a seed begins with, the same in every process."""
 
     @abstractmethod
-    def ask(self) -> str:
-        """The user's first message."""
+    def ask(self) -> str | Sequence[Message]:
+        """The user's first message, or the messages that begin the episode."""
 
     @abstractmethod
     def reward(self, before: StateT) -> float:
@@ -139,7 +139,7 @@ class ToolEnv(gymnasium.Env[Any, str], ABC, Generic[StateT]):
             seed = int(self.np_random.integers(1 << 31))
         call_format = self.call_format or (options or {}).get("call_format") or "hermes"
         self.set_state(ToolEpisode(self.initial_state(seed), self.noise_key(seed), call_format))
-        return [Message("user", self.ask())], self._info(valid=True, effective=False)
+        return list(to_messages(self.ask())), self._info(valid=True, effective=False)
 
     def step(self, action: str) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
         before = self.episode

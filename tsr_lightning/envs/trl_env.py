@@ -3,7 +3,8 @@
     tsr fit ... --data.env tsr_lightning.envs.trl_env:TRL-v0 --data.env_kwargs.environment my_module.MyEnv
 
 As there, public methods are tools, `reset` begins an episode with the columns of a row, what it returns follows the
-row's prompt, a tool's exception is its answer, and a response without a call ends the episode. TRL is not needed.
+row's prompt (its last message, where it has messages), a tool's exception is its answer, and a response without a call
+ends the episode. TRL is not needed.
 
 A turn's reward is what that of the class has grown by. So the return is TRL's reward less that of an episode that ends
 at once, which all episodes of a row have.
@@ -11,7 +12,8 @@ at once, which all episodes of a row have.
 
 import inspect
 import pickle
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +22,12 @@ import gymnasium
 from tsr_lightning.envs.global_random import lent
 from tsr_lightning.envs.object_digest import digest
 from tsr_lightning.envs.outcome import finite
-from tsr_lightning.envs.rows import Row, read_rows
+from tsr_lightning.envs.rows import Row, messages_in, read_rows
 from tsr_lightning.envs.tool_env import ToolEnv
 from tsr_lightning.envs.validate import imported
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.tool_calls import CallFormatName
+from tsr_lightning.trajectory import Message
 
 _NO_TOOLS = ("reset", "get_reward")
 _SEEDS = 1 << 32
@@ -46,7 +49,8 @@ class TRLEnv(ToolEnv[Held]):
 
     Args:
         environment: the class, or its dotted path.
-        rows: a .jsonl or .csv file, or the rows, with a prompt and further columns for `reset`; None for one empty row.
+        rows: a .jsonl or .csv file, or the rows, with a prompt (a text, or messages with role and content) and further
+            columns for `reset`; None for one empty row.
         reward: a reward function of TRL, or its dotted path, which is called with `environments` and the columns of the
             row, each a list of one, and not with `prompts` or `completions`; None: the class has `get_reward`.
         success_at: the reward from which on an episode is a success, which ends it. Search ranks by
@@ -68,6 +72,8 @@ class TRLEnv(ToolEnv[Held]):
         name = type(self).__name__
         self._class: Any = imported(f"{name}.environment", environment)
         self._rows = [{"prompt": ""}] if rows is None else read_rows(f"{name}.rows", rows)
+        for number, row in enumerate(self._rows, start=1):
+            _check_prompt(f"{name}.rows", number, row)
         self._reward = None if reward is None else imported(f"{name}.reward", reward)
         valid = isinstance(success_at, int | float) and 0 < success_at < float("inf")
         require(valid, f"{name}.success_at", success_at, "give a reward above 0.")
@@ -92,8 +98,12 @@ class TRLEnv(ToolEnv[Held]):
             kept = pickle.dumps(held), digest(held)
             return Held(row, *kept, begun or "", self._value(held, row))
 
-    def ask(self) -> str:
-        return f"{self._rows[self.state.row].get('prompt', '')}{self.state.begun}"
+    def ask(self) -> str | Sequence[Message]:
+        prompt = self._rows[self.state.row].get("prompt", "")
+        if isinstance(prompt, str):
+            return prompt + self.state.begun
+        *before, last = messages_in(prompt)
+        return [*before, replace(last, content=last.content + self.state.begun)]
 
     def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
         held = pickle.loads(self.state.pickled)
@@ -143,6 +153,14 @@ class TRLEnv(ToolEnv[Held]):
         except TypeError as error:
             remedy = "it is called with environments and the row's columns alone, so give one that takes them."
             raise ConfigError(f"{name}.reward is {reward!r}: {error}; {remedy}") from error
+
+
+def _check_prompt(key: str, number: int, row: Row) -> None:
+    prompt = row.get("prompt", "")
+    if not isinstance(prompt, str) and not messages_in(prompt):
+        raise ConfigError(
+            f"{key}: the 'prompt' of row {number} is {prompt!r}; give a text, or messages with role and content."
+        )
 
 
 gymnasium.register("TRL-v0", "tsr_lightning.envs.trl_env:TRLEnv")
