@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, get_type_hints
 import pytest
 
 from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.reading import READERS, ReaderName
 from tsr_lightning.envs.text_env import TextEnvOptions
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
@@ -72,6 +73,16 @@ def test_the_guides_prompt_has_goal_state_and_no_actions():
     assert "sing" not in observation
     assert env.reset(seed=0)
     assert env.instructions.endswith("Say jump and go in.")
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("style", COMMAND_PROMPT_STYLES)
+def test_a_reader_of_ones_own_leaves_the_prompt_as_it_is(style: str, reader: ReaderName):
+    env, plain = VaultEnv(prompt_style=style, reader=reader), VaultEnv(prompt_style=style)
+    assert env.reset(seed=0) == plain.reset(seed=0)
+    assert env.instructions == plain.instructions
+    assert all(env.step(env.oracle())[4]["action_is_valid"] for _ in range(4))
+    assert env.has_ended()
 
 
 def test_history_and_admissible_commands_make_an_observation_stand_alone():

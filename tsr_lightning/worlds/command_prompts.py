@@ -58,8 +58,8 @@ def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], tur
         turns: the most that an episode has.
         example: a command.
     """
-    if prompt_style is GUIDE:
-        return GUIDE.system.format(goal=goal)
+    if prompt_style.system == GUIDE.system:  # with any reader
+        return prompt_style.system.format(goal=goal)
     rules = f"You play a text game, one command a turn. Your goal: {goal}"
     if not prompt_style.marks:
         rules += f"\nCommands look like this: {', '.join(verbs)}."
