@@ -1,5 +1,7 @@
 """Environment classes of TRL run as they are."""
 
+import asyncio
+import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +11,7 @@ import pytest
 from tests.envs.trl_examples import IncrementEnv, reward_func
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.global_random import lent
+from tsr_lightning.envs.outcome import InvalidOutcome
 from tsr_lightning.envs.trl_env import TRLEnv
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.trajectory import Message
@@ -50,6 +53,90 @@ def test_what_reset_returns_follows_the_last_message_of_a_conversational_prompt(
 def test_a_prompt_that_is_neither_a_text_nor_messages_is_refused(prompt):
     with pytest.raises(ConfigError, match=r"TRLEnv\.rows: the 'prompt' of row 2 is .*; give a text, or messages with"):
         TRLEnv(IncrementEnv, rows=[ROWS[0], {"prompt": prompt}])
+
+
+class Varied:
+    """Methods of every kind."""
+
+    def reset(self, prompt, **columns) -> str:
+        self.asked, self.number = prompt, 0
+        return f" Row: {sorted(columns)}."
+
+    def add(self, by: int) -> int:
+        """Adds.
+
+        Args:
+            by: how much.
+        """
+        self.number += by
+        return self.number
+
+    async def wait(self, by: int) -> int:
+        """Adds later.
+
+        Args:
+            by: how much.
+        """
+        await asyncio.sleep(0)
+        return self.add(by)
+
+    @classmethod
+    def named(cls, suffix: str) -> str:
+        """Names the class.
+
+        Args:
+            suffix: after its name.
+        """
+        return cls.__name__ + suffix
+
+    @staticmethod
+    def helper(by):
+        return by
+
+    def get_reward(self) -> float:
+        return float(self.number)
+
+
+def answer_of(env: TRLEnv, name: str, **arguments) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    [message], *_ = env.step(f"<tool_call>\n{call}\n</tool_call>")
+    return message.content
+
+
+def test_the_tools_are_the_bound_methods_as_in_trl():
+    env = TRLEnv(Varied, rows=[{"prompt": "Add.", "level": 1}], success_at=9)
+    [asked], _ = env.reset(seed=0)
+    assert asked.content == "Add. Row: ['level']."
+    assert [tool.name for tool in env.offer().tools] == ["add", "named", "wait"]
+    assert [tool.schema()["function"]["parameters"]["required"] for tool in env.offer().tools] == [
+        ["by"],
+        ["suffix"],
+        ["by"],
+    ]
+    assert answer_of(env, "add", by=2) == "2"
+    assert answer_of(env, "named", suffix="!") == "Varied!"
+    assert answer_of(env, "wait", by=3) == "5"
+    assert env.score() == 5 / 9
+    assert "no tool 'helper'" in answer_of(env, "helper", by=1)
+
+
+def test_a_coroutine_runs_where_a_loop_runs_already():
+    async def play() -> str:
+        env = TRLEnv(Varied)
+        env.reset(seed=0)
+        return answer_of(env, "wait", by=3)
+
+    assert asyncio.run(play()) == "3"
+
+
+def test_what_reset_returns_is_a_text():
+    class Bare(Varied):
+        def reset(self, **row) -> list:
+            super().reset(**row)
+            return [USER]
+
+    with pytest.raises(InvalidOutcome, match=r"reset\(\) is \[\{'role'.*; give one string"):
+        TRLEnv(Bare).reset(seed=0)
 
 
 def test_a_response_without_a_call_ends_the_episode():

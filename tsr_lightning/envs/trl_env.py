@@ -2,17 +2,20 @@
 
     tsr fit ... --data.env tsr_lightning.envs.trl_env:TRL-v0 --data.env_kwargs.environment my_module.MyEnv
 
-As there, public methods are tools, `reset` begins an episode with the columns of a row, what it returns follows the
-row's prompt (its last message, where it has messages), a tool's exception is its answer, and a response without a call
-ends the episode. TRL is not needed.
+As there, public methods are tools (bound ones, so class methods too and static ones not), `reset` begins an episode
+with the whole row, what it returns follows the row's prompt (its last message, where it has messages), a coroutine is
+run to its end, a tool's exception is its answer, and a response without a call ends the episode. TRL is not needed.
 
 A turn's reward is what that of the class has grown by. So the return is TRL's reward less that of an episode that ends
 at once, which all episodes of a row have.
 """
 
+import asyncio
+import copy
 import inspect
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ import gymnasium
 
 from tsr_lightning.envs.global_random import lent
 from tsr_lightning.envs.object_digest import digest
-from tsr_lightning.envs.outcome import finite
+from tsr_lightning.envs.outcome import finite, one_text
 from tsr_lightning.envs.rows import Row, messages_in, read_rows
 from tsr_lightning.envs.tool_env import ToolEnv
 from tsr_lightning.envs.validate import imported
@@ -50,7 +53,7 @@ class TRLEnv(ToolEnv[Held]):
     Args:
         environment: the class, or its dotted path.
         rows: a .jsonl or .csv file, or the rows, with a prompt (a text, or messages with role and content) and further
-            columns for `reset`; None for one empty row.
+            columns; `reset` gets them all. None for one empty row.
         reward: a reward function of TRL, or its dotted path, which is called with `environments` and the columns of the
             row, each a list of one, and not with `prompts` or `completions`; None: the class has `get_reward`.
         success_at: the reward from which on an episode is a success, which ends it. Search ranks by
@@ -77,7 +80,10 @@ class TRLEnv(ToolEnv[Held]):
         self._reward = None if reward is None else imported(f"{name}.reward", reward)
         valid = isinstance(success_at, int | float) and 0 < success_at < float("inf")
         require(valid, f"{name}.success_at", success_at, "give a reward above 0.")
-        members = dict(inspect.getmembers(self._class, predicate=inspect.isfunction))
+        require(callable(self._class), f"{name}.environment", environment, "give a class.")
+        with lent(0):
+            held = self._class()
+        members = dict(inspect.getmembers(held, predicate=inspect.ismethod))
         has_all = "reset" in members and (reward is not None or "get_reward" in members)
         remedy = "its class needs reset and get_reward (or give reward, a function)."
         require(has_all, f"{name}.environment", environment, remedy)
@@ -85,7 +91,9 @@ class TRLEnv(ToolEnv[Held]):
             self._check_reward(name, self._reward)
         self._success_at = success_at
         self.tool_functions = tuple(
-            each for key, each in members.items() if key not in _NO_TOOLS and not key.startswith("_")
+            each.__func__ if each.__self__ is held else each
+            for key, each in members.items()
+            if key not in _NO_TOOLS and not key.startswith("_")
         )
         super().__init__(max_turns=max_turns, call_format=call_format, format_penalty=0.0)
 
@@ -93,10 +101,10 @@ class TRLEnv(ToolEnv[Held]):
         row = self.noise_key(seed).fold_in("row").bits() % len(self._rows)
         with lent(seed % _SEEDS):
             held = self._class()
-            columns = {key: value for key, value in self._rows[row].items() if key != "prompt"}
-            begun = held.reset(**columns)
+            returned = held.reset(**copy.deepcopy(dict(self._rows[row])))  # what it changes of a row stays its own
+            begun = "" if returned is None else one_text("reset()", returned)
             kept = pickle.dumps(held), digest(held)
-            return Held(row, *kept, begun or "", self._value(held, row))
+            return Held(row, *kept, begun, self._value(held, row))
 
     def ask(self) -> str | Sequence[Message]:
         prompt = self._rows[self.state.row].get("prompt", "")
@@ -109,7 +117,7 @@ class TRLEnv(ToolEnv[Held]):
         held = pickle.loads(self.state.pickled)
         with lent(self.noise.below(_SEEDS)):
             try:
-                result = function(held, **arguments)
+                result = _finished(function(**arguments) if inspect.ismethod(function) else function(held, **arguments))
             except Exception as error:  # of any class: it is what the tool tells, as in TRL
                 result = {"error": str(error)}
             kept = pickle.dumps(held), digest(held)  # before it is asked for a reward, as in TRL at the end alone
@@ -153,6 +161,14 @@ class TRLEnv(ToolEnv[Held]):
         except TypeError as error:
             remedy = "it is called with environments and the row's columns alone, so give one that takes them."
             raise ConfigError(f"{name}.reward is {reward!r}: {error}; {remedy}") from error
+
+
+def _finished(result: Any) -> Any:
+    """What a method returned, or what its coroutine returns."""
+    if not inspect.iscoroutine(result):
+        return result
+    with ThreadPoolExecutor(1) as pool:  # this thread may have a loop of its own, such as a notebook's
+        return pool.submit(asyncio.run, result).result()
 
 
 def _check_prompt(key: str, number: int, row: Row) -> None:
