@@ -368,10 +368,11 @@ def ranked(scorer: Scorer, points: list[Point]) -> list[Point]:
 
 
 def pruned(points: list[Point]) -> list[Point]:
-    """One point per place: room for a response, then the highest return, then the most turns left, then the first."""
+    """One point per place: a success, then one that goes on, then the highest return, then the most turns left, then
+    the first."""
 
-    def rank(point: Point) -> tuple[bool, float, int]:
-        return point.ended is not Ended.TOKEN_LIMIT, point.episode_return, point.remaining
+    def rank(point: Point) -> tuple[bool, bool, float, int]:
+        return point.ended is Ended.SUCCEEDED, point.ended is None, point.episode_return, point.remaining
 
     kept: list[Point] = []
     for point in points:

@@ -15,6 +15,9 @@ from tests.fakes import GOAL, TURNS, Guided, Letters, Scripted, Walk, driver, ta
 from tests.search.reference import FEW, SINGLE_CANDIDATE, STRATEGIES, Reference
 from tsr_lightning.costs import Costs
 from tsr_lightning.envs.base import fingerprint
+from tsr_lightning.envs.reading import Answer
+from tsr_lightning.envs.text_env import TextEnv
+from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.errors import RunError
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import SearchTask
@@ -183,14 +186,51 @@ def test_of_equal_situations_the_higher_return_wins_then_the_larger_budget_then_
     assert distinct([rich, poor, twin, long, short]) == [rich, twin]
 
 
-def test_of_equal_situations_one_that_a_token_limit_ended_goes() -> None:
+@pytest.mark.parametrize("ended", [Ended.TOKEN_LIMIT, Ended.TURN_LIMIT, Ended.FAILED])
+def test_of_equal_situations_one_that_ended_without_success_goes(ended: Ended) -> None:
     going, cut, first = node(place=2, remaining=3), node(place=2, remaining=3), node(place=2, remaining=2)
-    cut.snapshot = replace(cut.snapshot, ended=Ended.TOKEN_LIMIT)
+    cut.snapshot = replace(cut.snapshot, ended=ended)
     assert distinct([cut, going]) == distinct([going, cut]) == [going]
     assert distinct([first, cut]) == distinct([cut, first]) == [first]
     rich = node(place=2, total=1, remaining=3)
-    rich.snapshot = replace(rich.snapshot, ended=Ended.TOKEN_LIMIT)
+    rich.snapshot = replace(rich.snapshot, ended=ended)
     assert distinct([rich, first]) == [first]  # a higher return is worth nothing where nothing follows
+    won = node(place=2, remaining=0)
+    won.snapshot = replace(won.snapshot, ended=Ended.SUCCEEDED)
+    assert distinct([rich, first, won]) == distinct([won, first, rich]) == [won]
+
+
+class Quitting(TextEnv[int]):
+    """Three steps up; to quit ends the episode where it stands, and its key says no more than that place."""
+
+    instructions = ""
+
+    def __init__(self) -> None:
+        super().__init__(max_turns=8, format_penalty=0.0)
+
+    def initial_state(self, seed: int) -> int:
+        return 0
+
+    def read(self, response: str, limit: int) -> Answer:
+        return Answer((response,), "" if response in ("up", "wait", "quit") else "no action")
+
+    def play(self, state: int, actions: tuple[str, ...], noise: Draws) -> TurnResult[int]:
+        after = state + (actions == ("up",))
+        won = after == 3
+        return TurnResult(after, float(won), effective=after != state, success=won, terminated=actions == ("quit",))
+
+    def show(self, state: int) -> str:
+        return str(state)
+
+    def score(self) -> float:
+        return self.state / 3
+
+
+def test_an_episode_that_quit_does_not_displace_one_that_waits() -> None:
+    texts = ["quit", *["wait"] * 5, "up"]
+    played = driver(Quitting(), Scripted(texts), max_response_tokens=8).run(tasks(Beam(1, 4), 60))
+    # all four candidates of a turn quit once in 7 ** 4 = 2,401 turns
+    assert {trajectory.ended for trajectory in played} == {Ended.SUCCEEDED, Ended.TURN_LIMIT}
 
 
 @pytest.mark.parametrize("commit", ["keep", "resample"])

@@ -195,11 +195,11 @@ def ended(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
 
 
 def distinct(nodes: Iterable[Node[DataT]]) -> list[Node[DataT]]:
-    """One node per situation: one that has room for a response wins, then the higher return, then the larger remaining
-    budget, then the first."""
+    """One node per situation: a success wins, then one whose episode goes on, then the higher return, then the larger
+    remaining budget, then the first."""
 
-    def rank(node: Node[DataT]) -> tuple[bool, float, int]:
-        return node.snapshot.ended is not Ended.TOKEN_LIMIT, node.episode_return, node.snapshot.remaining
+    def rank(node: Node[DataT]) -> tuple[bool, bool, float, int]:
+        return node.succeeded, not node.done, node.episode_return, node.snapshot.remaining
 
     kept: dict[Hashable, Node[DataT]] = {}
     for node in nodes:
