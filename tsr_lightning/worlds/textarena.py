@@ -93,8 +93,9 @@ class TextArena(gymnasium.Env[str, str]):
             raise ResetNeeded("the episode has ended: call reset() or set_state() before step()")
         game, noise = pickle.loads(before.game), Draws(before.key, before.draws)
         errors = game.state.error_count
+        drawn = noise.below(_SEEDS)
         turned = before._replace(turns=before.turns + 1, draws=noise.count)
-        with lent(noise.below(_SEEDS)):
+        with lent(drawn):
             try:
                 done, _ = game.step(action)
             except Exception as error:  # of any class: some games read a number that is none
