@@ -5,6 +5,10 @@
 
 The server must draw its chance from the seed of `reset` and allow as many sessions as there are environments
 (`max_concurrent_envs`): each has one, over a web socket of its own.
+
+The protocol has no message that sets chance in the middle of an episode, so a reseed does not reach the server: every
+branch of a search meets the chance of the real episode. Search then sees the future, and its trajectories succeed more
+often than their actions deserve. Plain samples are not affected, and neither is a server without chance after `reset`.
 """
 
 import json
@@ -109,7 +113,7 @@ def replayed(
     success_at: float = 1.0,
     seconds: float = 60.0,
 ) -> Replayed:
-    """An `OpenEnv` that can be branched.
+    """An `OpenEnv` that can be branched: with the server's chance as it is in the real episode, which no reseed sets.
 
     Args:
         max_turns: responses before the episode is truncated.
