@@ -42,6 +42,13 @@ def test_the_schema_is_that_of_transformers():
     assert list(Tool(Counter.add).schema()["function"]["parameters"]["properties"]) == ["number"]
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -52,7 +59,9 @@ def test_the_schema_is_that_of_transformers():
         ({"command": "x", "way": "c"}, "'way' is wrong: input should be 'a' or 'b'"),
         ({"command": "x", "marks": [1, "2"]}, "'marks.1' is wrong"),
         ({"command": "x", "other": 1}, "no argument 'other'"),
-        ({"command": "\ud800"}, "is wrong"),
+        ({"command": "\ud800"}, "^the arguments hold half of a surrogate pair, which is no character$"),
+        ({"marks": nested(300)}, "^the arguments are nested too deeply$"),
+        ({"marks": nested(100_000)}, "^the arguments are nested too deeply$"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], problem: str):

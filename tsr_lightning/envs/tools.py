@@ -16,6 +16,8 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.tool_calls import ONLY, Call, CallFormatName, offer_text
 from tsr_lightning.trajectory import Message
 
+_TOO_DEEP = "the arguments are nested too deeply"
+
 
 class RefusedCall(Exception):
     """A call that cannot be played; the message says why, to the policy."""
@@ -137,7 +139,11 @@ def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
 def _checked(tool: Tool, given: dict[str, Any], spelled: bool) -> dict[str, Any]:
     """Arguments of the types that the tool asks for; those that are only spelled are read where they must be."""
     try:
-        return dict(_adapter(tool.function).validate_json(json.dumps(given)))
+        return dict(_adapter(tool.function).validate_json(json.dumps(given, ensure_ascii=False).encode()))
+    except RecursionError as error:
+        raise RefusedCall(_TOO_DEEP) from error
+    except UnicodeEncodeError as error:
+        raise RefusedCall("the arguments hold half of a surrogate pair, which is no character") from error
     except ValidationError as error:
         wrong = {str(one["loc"][0]) for one in error.errors() if one["loc"]} & given.keys()
         read = {name: _value(given[name]) for name in wrong} if spelled else {}
@@ -163,6 +169,8 @@ def _told(error: Mapping[str, Any]) -> str:
     match error["type"]:
         case "missing":
             return f"the argument {where!r} is missing"
+        case "json_invalid":  # JSON of our own making, deeper than pydantic reads
+            return _TOO_DEEP
         case "extra_forbidden":
             return f"there is no argument {where!r}"
         case _:
