@@ -7,9 +7,10 @@ import pytest
 
 from tests.fakes import driver, tasks
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.search.failures import SearchFailures
 from tsr_lightning.search.plan import Annealed, Mixed, NoRollout, Phases, PlanEntry, SearchFailedGroups, Uniform
 from tsr_lightning.search.scorers import EnvironmentScore, ReturnSoFar, WeightedSum
-from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Lookahead, Sample
+from tsr_lightning.search.strategies import Beam, BestOfN, Expert, Greedy, Lookahead, Sample
 
 
 def test_a_uniform_group_has_one_strategy() -> None:
@@ -104,6 +105,8 @@ REFUSED: dict[str, Callable[[], object]] = {
     "BestOfN.n is 0": lambda: BestOfN(0),
     "Expert.noise is 2": lambda: Expert(2),
     "Expert.noise is nan": lambda: Expert(float("nan")),
+    "WeightedSum.scorers is []: give at least one scorer": lambda: WeightedSum([], []),
+    "SearchFailures.strategy is 'Greedy': its responses are greedy": lambda: SearchFailures(Greedy()),
     "WeightedSum.weights is [1.0]: give 2": lambda: WeightedSum([EnvironmentScore(), ReturnSoFar()], [1.0]),
     "Uniform.count is 0": lambda: Uniform(Sample(), 0),
     "Mixed.members is []": lambda: Mixed([]),

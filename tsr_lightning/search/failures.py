@@ -32,8 +32,11 @@ class SearchFailures(Strategy):
     def __post_init__(self) -> None:
         require(self.samples >= 1, "SearchFailures.samples", self.samples, "give 1 or more")
         name = type(self.strategy).__name__
-        remedy = "it demonstrates, and plain samples cannot share one strategy with demonstrations; give a search"
-        require(self.strategy.traits.origin is not Origin.DEMONSTRATED, "SearchFailures.strategy", name, remedy)
+        origin = self.strategy.traits.origin
+        remedy = (
+            f"its responses are {origin.value}, and plain samples cannot share one strategy with them; give a search"
+        )
+        require(origin.is_sampled, "SearchFailures.strategy", name, remedy)
 
     def __call__(self, root: Node) -> Search:
         for _ in range(self.samples):

@@ -109,6 +109,7 @@ class WeightedSum(Scorer):
 
     def __post_init__(self) -> None:
         count = len(self.scorers)
+        require(count > 0, "WeightedSum.scorers", self.scorers, "give at least one scorer")
         require(len(self.weights) == count, "WeightedSum.weights", self.weights, f"give {count}, one for each scorer")
 
     def __call__(self, nodes: Sequence[Node], critic: Critic) -> list[float]:
