@@ -258,6 +258,13 @@ class InfoWithoutSuccess(Lake):
         return *rest, info  # type: ignore[return-value]
 
 
+class GoesOnAfterASuccess(Lake):
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, reward, _, truncated, info = super().step(action)
+        self.set_state(self.get_state()._replace(terminated=False))
+        return observation, reward, False, truncated or not self.remaining(), info
+
+
 class BareNames(Lake):
     """Legal actions without the form of an answer."""
 
@@ -283,6 +290,7 @@ class AnotherLakeEachTime(Lake):
         (EndlessBudget, "budget: remaining.* went from 10 to 10"),
         (SetForAStateKey, "state_key: .* not made of numbers, strings and tuples alone"),
         (InfoWithoutSuccess, "contract: info lacks success"),
+        (GoesOnAfterASuccess, r"contract: info\['success'\] is True and the episode goes on, .* terminated=True"),
         (BareNames, "contract: .* calls '(Left|Up)' invalid"),
     ],
 )
@@ -596,9 +604,15 @@ class ObservationHasHistory(Lake):
         self.visited = state[1]
 
 
+class NumPyKey(Lake):
+    def state_key(self) -> Hashable:
+        return "".join(self.state.rows), (np.int64(self.state.cell), np.bool_(True), np.float32(0.5))
+
+
 @pytest.mark.parametrize(
     "env",
     [
+        NumPyKey,
         DrawnInAdvanceAndReseeded,
         ManyNumbers,
         ObservationHasHistory,

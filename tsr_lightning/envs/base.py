@@ -142,18 +142,18 @@ def fingerprint(state_key: Hashable) -> str:
     that of the equal one of Python."""
     text = repr(state_key)
     if "np." in text:
-        text = repr(_plain(state_key))
+        text = repr(plain_key(state_key))
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def _plain(key: Any) -> Any:
+def plain_key(key: Any) -> Any:
     """A key whose NumPy scalars are Python's, within tuples too."""
     match key:
         case np.generic():
             return key.item()
         case tuple(_make=make):  # type: ignore[misc]  # a named one
-            return make(map(_plain, key))
+            return make(map(plain_key, key))
         case tuple():
-            return tuple(map(_plain, key))
+            return tuple(map(plain_key, key))
         case _:
             return key

@@ -111,6 +111,9 @@ def _step_problem(last: StepRecord, step: StepRecord) -> tuple[str, str] | None:
         return "contract", f"step() calls {response!r} invalid, which legal_actions() offers"
     if step.info["success"] and after.score != 1.0:
         return "score", f"it is {after.score}, not 1, in a success, at {response!r}"
+    if step.info["success"] and not step.done:
+        remedy = "end it there with terminated=True, since a run takes what comes last for the outcome"
+        return "contract", f"info['success'] is True and the episode goes on, at {response!r}: {remedy}"
     if step.done and not step.info["success"] and after.score == 1.0:
         return "score", f"it is 1 in an episode that ended without success, at {response!r}"
     if after.remaining > before.remaining or (valid and after.remaining == before.remaining):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tsr_lightning.envs.base import Branchable, HasLegalActions
+from tsr_lightning.envs.base import Branchable, HasLegalActions, plain_key
 from tsr_lightning.envs.checker.factory import BranchabilityError, EnvFactory
 from tsr_lightning.envs.checker.reported import FLAGS, read_reset, read_step
 from tsr_lightning.envs.outcome import InvalidOutcome
@@ -78,7 +78,7 @@ class Recorder:
     def record_state(self) -> StateRecord:
         score: Any = self.env.score()
         remaining: Any = self.env.remaining()
-        key = self.env.state_key()
+        key = plain_key(self.env.state_key())
         if problem := _state_problem(score, key, remaining):
             raise BranchabilityError(f"{problem} ({self.factory.name})")
         return StateRecord(float(score), key, int(remaining), self.legal())
