@@ -133,6 +133,28 @@ def test_arguments_of_a_typed_dict_are_checked_as_others() -> None:
         del registry["OptionedPond-v0"]
 
 
+class AnyNamePond(TextFrozenLake):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(size=3, **options)
+
+
+class MistakenPond(TextFrozenLake):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(sise=3)
+
+
+def test_arguments_that_a_class_hands_on_are_refused_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry, "Any-v0", EnvSpec("Any-v0", entry_point=AnyNamePond))
+    monkeypatch.setitem(registry, "Mistaken-v0", EnvSpec("Mistaken-v0", entry_point=MistakenPond))
+    assert isinstance(make_env("Any-v0", max_turns=4), AnyNamePond)
+    with pytest.raises(ConfigError, match=r"^data\.env_kwargs: 'Any-v0' takes no argument 'max_turn': correct"):
+        make_env("Any-v0", max_turn=4)
+    with pytest.raises(ConfigError, match=r"^data\.env_kwargs: 'Any-v0' gives the argument 'size' itself: leave"):
+        make_env("Any-v0", size=4)
+    with pytest.raises(TypeError, match="sise"):  # a fault of its program
+        make_env("Mistaken-v0", max_turns=4)
+
+
 def test_a_limit_in_a_users_spec_is_refused(pond: str) -> None:
     make_env(pond)
     with pytest.raises(ConfigError, match="'my_pond:PondLimited-v0': it is registered with max_episode_steps=7"):

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeGuard, Unpack, get_args, get_origin
 
@@ -13,6 +14,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.errors import ConfigError
 
+_REFUSED = re.compile(r"(?:(unexpected)|multiple values for) (?:keyword )?argument '(\w+)'")  # Python's own words
 _OF_GYMNASIUM = (OrderEnforcing, PassiveEnvChecker)  # put around every environment, and not part of one
 
 
@@ -27,7 +29,16 @@ def make_env(id: str, **kwargs: Any) -> Branchable:
     if problem := unrestorable(spec):
         raise ConfigError(f"data.env is {id!r}: it {problem}.")
     _check_arguments(spec, kwargs)
-    made = gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    try:
+        made = gymnasium.make(spec, disable_env_checker=True, **kwargs)
+    except TypeError as error:  # of a class that takes any name and hands them on
+        refused = _REFUSED.search(str(error))
+        if refused is None or refused[2] not in kwargs:
+            raise
+        problem = f"{spec.id!r} gives the argument {refused[2]!r} itself: leave it out."
+        if refused[1]:
+            problem = f"{spec.id!r} takes no argument {refused[2]!r}: correct its name, or leave it out."
+        raise ConfigError(f"data.env_kwargs: {problem}") from error
     if problem := wrapped(made):
         raise ConfigError(f"data.env is {id!r}: it {problem}.")
     env: Any = made.unwrapped
