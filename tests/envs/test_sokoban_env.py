@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from tsr_lightning.envs.base import Branchable, HasOracle, fingerprint
 from tsr_lightning.envs.checker import check_branchable
 from tsr_lightning.envs.sokoban.env import SokobanEnv
-from tsr_lightning.envs.text import CHARSET
+from tsr_lightning.envs.text import CHARSET, ObservationName
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.rng import Key
 
@@ -107,6 +107,13 @@ def test_the_papers_prompt() -> None:
     assert "\nYou have 10 actions left. Always output: <think>" in observation
     assert info == {"success": False, "action_is_valid": True, "action_is_effective": False}
     assert set(env.instructions + observation) <= CHARSET
+
+
+@pytest.mark.parametrize("observation", ["grid", "coordinates", "both"])
+def test_the_rules_speak_of_coordinates_where_they_are_shown(observation: ObservationName) -> None:
+    for style in ("instruct", "paper"):
+        said = SokobanEnv(prompt_style=style, observation=observation).instructions
+        assert ("from (0, 0)" in said) == (observation != "grid")
 
 
 def test_observations_by_hand(levels_file: Path) -> None:

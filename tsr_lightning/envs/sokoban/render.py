@@ -78,9 +78,10 @@ def rules(observation: ObservationName, prompt_style: PromptStyle, actions_per_t
     if prompt_style.terse:
         return f"Push every X onto an O. Up to {actions_per_turn} actions a turn, separated by ||."
     if not prompt_style.marks:
+        places = "" if observation == "grid" else " Places are (row, column), counted from (0, 0) at the top left."
         return (
             "Push every box onto a target. Step against a box to push it one cell in that direction, if the cell "
-            "behind it is free. Places are (row, column), counted from (0, 0) at the top left."
+            f"behind it is free.{places}"
         )
     text = "You are solving the Sokoban puzzle. You are the player and you need to push all boxes to targets.\n"
     if observation != "grid":
