@@ -85,6 +85,19 @@ def test_a_reader_of_ones_own_leaves_the_prompt_as_it_is(style: str, reader: Rea
     assert env.has_ended()
 
 
+def test_the_prompt_tells_the_commands_that_can_be_played():
+    for limits, told in (({}, 8), ({"max_actions": 3}, 3), ({"max_actions": 30}, 8)):
+        env = VaultEnv(prompt_style="paper", **limits)
+        env.reset(seed=0)
+        assert f"up to {told} actions" in env.instructions
+        assert env.remaining() == told
+
+
+def test_several_actions_a_turn_are_refused():
+    with pytest.raises(ConfigError, match=r"VaultEnv\.actions_per_turn is 2: a turn plays one action, so leave it out"):
+        VaultEnv(actions_per_turn=2)
+
+
 def test_history_and_admissible_commands_make_an_observation_stand_alone():
     env = VaultEnv(prompt_style="game", history=2, admissible=True)
     assert env.reset(seed=0)[0] == "Say jump and go in.\nA door.\nAdmissible commands: burn key, look, jump."

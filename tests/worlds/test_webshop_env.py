@@ -114,6 +114,11 @@ def test_the_papers_prompt() -> None:
     assert "You have 8 actions left." in observation
 
 
+def test_the_prompt_tells_the_actions_that_can_be_played() -> None:
+    assert "within 9 actions" in WebShopEnv().instructions
+    assert "within 3 actions" in WebShopEnv(max_actions=3).instructions
+
+
 def test_an_empty_page_offers_no_next_page() -> None:
     env = WebShopEnv(tasks=SingleTask(shop_of(*PRODUCTS)))
     env.reset(seed=0)
@@ -342,6 +347,7 @@ def test_the_price_limit_is_the_same_in_every_process(folder: Path) -> None:
     ("settings", "message"),
     [
         ({"max_turns": 0}, "WebShopEnv.max_turns is 0: give a whole number of at least 1."),
+        ({"actions_per_turn": 2}, "WebShopEnv.actions_per_turn is 2: a turn plays one action, so leave it out;"),
         ({"reward": "dense"}, "WebShopEnv.reward is 'dense': take one of raw, binary."),
         ({"observation": "html"}, "WebShopEnv.observation is 'html': take one of text, actions, compact."),
         (

@@ -24,6 +24,11 @@ def fraction(key: str, value: object) -> None:
     require(isinstance(value, int | float) and 0 <= value <= 1, key, value, "give a number from 0 to 1.")
 
 
+def single_action(key: str, value: object) -> None:
+    """Raises a ConfigError unless `value`, the actions per turn of a task whose turns play one, is 1."""
+    require(value == 1, key, value, "a turn plays one action, so leave it out; max_turns sets how many an episode has.")
+
+
 def noise_has_key(noise: float, key: Key | None) -> None:
     """Raises a ConfigError if an oracle's `noise` has no key to be drawn from."""
     require(not noise or key is not None, "noise", noise, "give a key to draw it from.")

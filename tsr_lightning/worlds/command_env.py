@@ -14,7 +14,7 @@ from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import PromptStyle, format_answer
 from tsr_lightning.envs.text_env import TextEnv, TextEnvOptions
 from tsr_lightning.envs.turns import Draws, TurnResult
-from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, whole
+from tsr_lightning.envs.validate import fraction, noise_has_key, one_of, single_action, whole
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.command_prompts import (
     COMMAND_PROMPT_STYLES,
@@ -93,6 +93,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     ) -> None:
         super().__init__(**(TextEnvOptions(prompt_style="guide", format_penalty=0.0) | options))
         name = type(self).__name__
+        single_action(f"{name}.actions_per_turn", self.actions_per_turn)
         one_of(f"{name}.reward", reward, get_args(RewardName))
         one_of(f"{name}.score", score, get_args(ScoreName))
         if history is not None:
@@ -138,7 +139,7 @@ class CommandEnv(TextEnv[CommandState[GameT]], Generic[GameT]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         begun = super().reset(seed=seed, options=options)
         goal = self.goal(self.state.game)
-        self.instructions = instructions(self.prompt_style, goal, self.verbs, self.max_turns, self.example)
+        self.instructions = instructions(self.prompt_style, goal, self.verbs, self.max_actions, self.example)
         return begun
 
     def initial_state(self, seed: int) -> CommandState[GameT]:

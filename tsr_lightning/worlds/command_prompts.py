@@ -49,13 +49,13 @@ class Exchange(NamedTuple):
     command: str
 
 
-def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], turns: int, example: str) -> str:
+def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], limit: int, example: str) -> str:
     """The system message of an instance.
 
     Args:
         goal: what to reach, as the game says it.
         verbs: forms of the game's commands, such as "open <thing>".
-        turns: the most that an episode has.
+        limit: the most commands of an episode.
         example: a command.
     """
     if prompt_style.system == GUIDE.system:  # with any reader
@@ -63,7 +63,7 @@ def instructions(prompt_style: PromptStyle, goal: str, verbs: Sequence[str], tur
     rules = f"You play a text game, one command a turn. Your goal: {goal}"
     if not prompt_style.marks:
         rules += f"\nCommands look like this: {', '.join(verbs)}."
-    return format_rules(prompt_style, rules=rules, symbols="", actions=verbs, limit=turns, example=[example])
+    return format_rules(prompt_style, rules=rules, symbols="", actions=verbs, limit=limit, example=[example])
 
 
 def show_turn(goal: str, history: Sequence[Exchange], answer: str, commands: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text import PromptStyle, format_answer
 from tsr_lightning.envs.text_env import TextEnv, TextEnvOptions
 from tsr_lightning.envs.turns import Draws, TurnResult
-from tsr_lightning.envs.validate import noise_has_key, one_of
+from tsr_lightning.envs.validate import noise_has_key, one_of, single_action
 from tsr_lightning.rng import Key
 from tsr_lightning.worlds.webshop.factory import GoalOrderName, GoalSourceName, SplitName, open_tasks
 from tsr_lightning.worlds.webshop.nouns import TAGGERS, NounTaggerName, tagger
@@ -110,6 +110,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         **options: Unpack[TextEnvOptions],
     ) -> None:
         super().__init__(**(TextEnvOptions(max_turns=9, prompt_style="paper") | options))
+        single_action("WebShopEnv.actions_per_turn", self.actions_per_turn)
         one_of("WebShopEnv.reward", reward, get_args(RewardName))
         one_of("WebShopEnv.observation", observation, get_args(ObservationName))
         one_of("WebShopEnv.nouns", nouns, TAGGERS)
@@ -128,7 +129,7 @@ class WebShopEnv(TextEnv[WebShopState]):
         self._nouns = tagger(nouns)
         self._paid = _REWARDS[reward]
         self._observed: ObservationName = observation
-        self.instructions = instructions(self.prompt_style, self.max_turns)
+        self.instructions = instructions(self.prompt_style, self.max_actions)
 
     @property
     def task(self) -> ShoppingTask:

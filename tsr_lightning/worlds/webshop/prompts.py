@@ -50,10 +50,13 @@ _END_OF_RESULTS = [f"{CLICK}[{button.lower()}]" for button in (BACK, PREV, NEXT)
 _QUOTED = 40  # characters of a response in a warning
 
 
-def instructions(prompt_style: PromptStyle, turns: int) -> str:
+def instructions(prompt_style: PromptStyle, limit: int) -> str:
     """The system message. Rules and hints follow RAGEN's in content (github.com/mll-lab-nu/RAGEN).
 
     RAGEN repeats the hints in every turn; here they stand once.
+
+    Args:
+        limit: the most actions of an episode.
     """
     if prompt_style.terse:
         rules = (
@@ -69,13 +72,13 @@ def instructions(prompt_style: PromptStyle, turns: int) -> str:
             "plays one action."
         )
     hints = (
-        f"You must buy within {turns} actions; the article need not match in everything.\n"
+        f"You must buy within {limit} actions; the article need not match in everything.\n"
         "Leave size, color and price out of the words that you search for, and search at most twice.\n"
         "Rather open an article of the page in sight than go to the next page, and hardly ever go back a page.\n"
         "Where the options asked for are to be had, choose them one at a time before you buy.\n"
         "With fewer than 3 actions left, buy the first article in sight."
     )
-    return format_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=turns, example=[_EXAMPLE])
+    return format_rules(prompt_style, rules=rules, symbols=hints, actions=_ACTIONS, limit=limit, example=[_EXAMPLE])
 
 
 def show(shop: Shop, page: Page, instruction: str, reward: float, observation: ObservationName) -> str:
