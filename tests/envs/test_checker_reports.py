@@ -1,7 +1,8 @@
 """`check_branchable` on what environments return: own types are taken, and what a run would trip over is refused."""
 
 import os
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -146,6 +147,40 @@ class OracleSpendsNoise(Lake):
         return answer
 
 
+class OracleTakesNothing(Lake):
+    def oracle(self) -> str:  # type: ignore[override]
+        return super().oracle()
+
+
+class OracleDrawsElsewhere(Lake):
+    def oracle(self, noise: float = 0.0, key: Key | None = None) -> str:
+        return random.choice(self.legal_actions()) if noise else super().oracle()
+
+
+class PlaysOtherwise(Lake):
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        return [random.choice([None, *range(1, horizon + 1)]) for _ in keys]
+
+
+class PlaysOnItsOwnState(Lake):
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        self._episode = self.episode._replace(turns=self.episode.turns + 1)
+        return [None for _ in keys]
+
+
+class PlaysBeyondTheHorizon(Lake):
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        return [horizon + 1 for _ in keys]
+
+
+class PlaysToASuccessAtOnce(Lake):
+    def __init__(self) -> None:
+        super().__init__(success_rate=1.0)
+
+    def play_randomly(self, keys: Sequence[Key], horizon: int, /) -> list[int | None]:
+        return [1 for _ in keys]
+
+
 class OneAction(Lake):
     """All that can be read counts as one action."""
 
@@ -174,11 +209,21 @@ class UnreadableIsUp(Lake):
         (ReseedKeepsOneBit, "reseed: it keeps too little of its key"),
         (OracleSpendsATurn, r"oracle: calling it changes the state: .*remaining \d+ instead of \d+"),
         (OracleSpendsNoise, "oracle: calling it changes the steps after it"),
+        (OracleTakesNothing, r"oracle: a run calls oracle\(noise, key\), which it does not take \(too many positional"),
+        (OracleDrawsElsewhere, "oracle: one key gave .* and .* in one state: draw its noise from the key"),
+        (PlaysOtherwise, r"play_randomly: equal keys gave \[.*\] and \[.*\]: draw all chance from the keys"),
+        (PlaysOnItsOwnState, r"play_randomly: calling it changes the state: .*remaining \d+ instead of \d+"),
+        (PlaysBeyondTheHorizon, r"play_randomly: it returns \[9, .*: give 4 results, each None or a number .* 1 to 8"),
     ],
 )
 def test_a_mutant_is_rejected_with_its_diagnosis(mutant: type[Lake], message: str) -> None:
     with pytest.raises(BranchabilityError, match=message):
         check_branchable(mutant, noisy=True)
+
+
+def test_random_play_that_succeeds_where_no_action_does_is_rejected() -> None:
+    with pytest.raises(BranchabilityError, match="play_randomly: it says that one action led to a success, and no"):
+        check_branchable(PlaysToASuccessAtOnce)
 
 
 def test_a_wrapper_that_search_would_leave_out_is_rejected() -> None:

@@ -12,8 +12,9 @@ that changes nothing in what was played goes unnoticed.
 NumPy's scalars are taken for plain ones, and messages for their text, as a run takes them.
 
 `episodes` checks resets, budget, score, oracle and info; `restoring` get_state and set_state; `noise` reseed, so that
-no branch sees the real episode's future; `actions` parsed_action; `state_keys` state_key; `subprocess_check` that
-another process gives the same episodes, in another order of seeds. `reported` reads what the environment returns.
+no branch sees the real episode's future; `actions` parsed_action; `state_keys` state_key; `playouts` play_randomly;
+`subprocess_check` that another process gives the same episodes, in another order of seeds. `reported` reads what the
+environment returns.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ from tsr_lightning.envs.checker.actions import check_actions
 from tsr_lightning.envs.checker.episodes import check_episode, leaked_score
 from tsr_lightning.envs.checker.factory import BranchabilityError, resolve
 from tsr_lightning.envs.checker.noise import check_noise, check_whole_key
+from tsr_lightning.envs.checker.playouts import check_playouts
 from tsr_lightning.envs.checker.recording import Recorder
 from tsr_lightning.envs.checker.restoring import check_isolation, check_other_env, check_restore, check_state_record
 from tsr_lightning.envs.checker.snapshots import take_snapshot
@@ -111,6 +113,7 @@ def _check(recorder: Recorder, seeds: tuple[int, ...], keys: int, noisy: bool | 
     for snapshot in snapshots:  # last, since noise that survives a reseed looks like an incomplete key
         check_actions(snapshot)
         check_state_keys(snapshot)
+        check_playouts(snapshot, any(differing))
         if not any(differing):
             check_revisits(snapshot)
     skipped = check_in_subprocess(factory, [(seed, played) for seed, (played, _) in zip(seeds, episodes, strict=True)])

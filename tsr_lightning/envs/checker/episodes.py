@@ -1,6 +1,7 @@
 """Checks of whole episodes: a seed names one episode, budget, score and info are as the contract says, and observations
 hold no score."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tsr_lightning.rng import Key
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{3,}(?!\.?\d)")
 _PERCENTAGE = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?) ?%")
+NOISE = 0.5  # of an oracle
 CERTAIN = 8  # decimals that never agree by chance
 LIKELY = 3  # decimals that hardly agree by chance twice; fewer hardly do so for this many scores
 
@@ -51,7 +53,9 @@ def check_episode(recorder: Recorder, seed: int) -> tuple[list[str], list[StepRe
         fail("budget", f"remaining() is {start.remaining} in the initial state")
     shown = list[StepRecord]()  # by the oracle
     if isinstance(env, HasOracle):
-        shown = recorder.play(_ask_oracle(recorder, env, fail) for _ in range(recorder.turns))
+        _check_signature(env, fail)
+        keys = (Key(seed).fold_in("oracle", turn) for turn in range(recorder.turns))
+        shown = recorder.play(_ask_oracle(recorder, env, key, fail) for key in keys)
         check_steps(shown)
     steps = recorder.play_randomly(Key(seed).fold_in("episode"))
     responses = [step.response for step in steps]
@@ -71,12 +75,22 @@ def check_episode(recorder: Recorder, seed: int) -> tuple[list[str], list[StepRe
     return responses, [begun, *shown, *steps]
 
 
-def _ask_oracle(recorder: Recorder, env: HasOracle, fail: Callable[[str, str], NoReturn]) -> str:
-    """The oracle's response, whose call must leave the state as it is."""
+def _check_signature(env: HasOracle, fail: Callable[[str, str], NoReturn]) -> None:
+    try:
+        inspect.signature(env.oracle).bind(NOISE, Key(0))
+    except TypeError as error:
+        fail("oracle", f"a run calls oracle(noise, key), which it does not take ({error}); give it both arguments")
+
+
+def _ask_oracle(recorder: Recorder, env: HasOracle, key: Key, fail: Callable[[str, str], NoReturn]) -> str:
+    """The oracle's response, whose call must leave the state as it is, and the noise to its key."""
     before = recorder.record_state()
     response: Any = env.oracle()  # an environment may break its own annotations
     if not isinstance(response, str):
         fail("oracle", f"it returns {response!r}; return the text of a response")
+    noisy = [env.oracle(NOISE, key) for _ in range(2)]
+    if noisy[0] != noisy[1]:
+        fail("oracle", f"one key gave {noisy[0]!r} and {noisy[1]!r} in one state: draw its noise from the key")
     if found := differences(before, recorder.record_state()):
         fail("oracle", f"calling it changes the state: {listed(found)}")
     return response
