@@ -6,7 +6,8 @@ r"""Readers: how a response is read as actions, a command of a text game, or any
 
     response = ["<think>" … "</think>"] … place
     place    = the last "<answer>" … ["</answer>"]  |  the last "\boxed{" … "}"
-             | the line of the last label, such as "Action: …", after those of the same label in the lines just before
+             | the line of the last label, such as "Action: …" or "Action 2: …", after those of the same label in the
+               lines just before
              | all of it
     actions  = the sentences it begins with whose words are all actions, links ("and", "then"), verbs ("move", "go") or
                numbers, unless a correction follows ("wait, …")
@@ -113,7 +114,8 @@ _OPEN_THOUGHT, _THOUGHT = "<think>", "</think>"
 _OPENING, _CLOSING = re.compile(r"<\s*answer\s*>", re.IGNORECASE), re.compile(r"<\s*/\s*answer\s*>?", re.IGNORECASE)
 _BOXED = re.compile(r"\\boxed\{(?:\\text\w*\{)?([^{}]*)\}")
 _LABEL = re.compile(
-    r"\b(?:answer|actions?|moves?|command|response|output|direction)\W{0,4}(?:is\b|are\b|:|=)\W*", re.IGNORECASE
+    r"\b(?:answer|actions?|moves?|command|response|output|direction)(?: \d{1,3})?\W{0,4}(?:is\b|are\b|:|=)\W*",
+    re.IGNORECASE,
 )
 _CALL = re.compile(r"\w\s*\[[^\[\]\n]*\]")  # whose argument may have a label of its own
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
@@ -140,8 +142,8 @@ _REACH = 5  # words from a verb to the action that it names, as in "move the pla
 _EDGES = " '’.!,:;()[]{}"
 _MARKUP = re.compile(r"[*`\"“”]|^[\s>#\-•]+|^\s*\d+[.)]\s+")
 _OPENERS = re.compile(
-    r"^(?:(?:(?:i|you|we)(?:\s+(?:would|will|should|could|must|want to|need to|can|am going to))?|i['’]ll|i['’]d|"
-    r"let['’]?s|let (?:me|us)|next|then|now|first|please)[\s,]+)++",
+    r"^(?:(?:(?:i|you|we)(?:\s+(?:would like to|would|will|should|could|must|want to|need to|can|am going to))?|"
+    r"i['’]ll|i['’]d(?: like to)?|let['’]?s|let (?:me|us)|next|then|now|first|please|to)[\s,]+)++",
     re.IGNORECASE,
 )
 
