@@ -11,10 +11,11 @@ from commands import ROOT, TINY
 
 from tsr_lightning.cli.app import parsed_run
 from tsr_lightning.cli.command import main
-from tsr_lightning.cli.estimate import setup_of
+from tsr_lightning.cli.estimate import known_setup, setup_of
 from tsr_lightning.estimate.caches import kv_shape
 from tsr_lightning.estimate.card_memory import GIB, largest_cache_mib, memory
 from tsr_lightning.estimate.cards import CARDS, machine_of
+from tsr_lightning.estimate.chosen_sizes import sized
 from tsr_lightning.estimate.here import card_here, measured_card
 from tsr_lightning.estimate.hours import hours
 from tsr_lightning.estimate.remedies import remedies
@@ -102,6 +103,14 @@ def test_the_docs_have_the_pages_that_the_command_makes(flags: str, capsys, empt
     page = printed(capsys, *flags.split())
     docs = (ROOT / "docs" / "estimate.md").read_text(encoding="utf-8")
     assert f"<!-- made by tsr estimate {flags} -->\n{page}<!-- end -->" in docs, "python -m benchmarks.estimate_page"
+
+
+def test_one_callback_counts_as_a_list_of_it_and_none_as_an_empty_list(empty: Path):
+    one, listed = ("--trainer.callbacks", "callbacks.InstanceFilter"), "[callbacks.InstanceFilter]"
+    given = [setup(*flags) for flags in (one, (one[0], listed), (one[0], "null"))]
+    assert [each.kept(16) for each in given] == [4, 4, 16]
+    chosen = sized(known_setup(*parsed_run([*PAPER, *one])), CARDS["a100"], 1)  # as `tsr fit` does before its model
+    assert chosen.engine.kv_cache_mib
 
 
 def test_all_weights_of_three_billion_do_not_fit_on_a_small_card(capsys, empty: Path):

@@ -23,6 +23,7 @@ from tsr_lightning.cli.overlays import Overlay, as_overlays
 from tsr_lightning.cli.quiet import quiet_lightning
 from tsr_lightning.cli.save_config import SaveConfig
 from tsr_lightning.cli.subcommands import DESCRIPTION, EXAMPLES
+from tsr_lightning.cli.trainer_keys import callbacks_of
 from tsr_lightning.cli.user_callbacks import keep_callbacks_apart
 from tsr_lightning.engines.vllm.spec import VLLM  # noqa: F401  (the parser knows what is imported by its short name)
 from tsr_lightning.errors import ConfigError, require
@@ -106,7 +107,7 @@ class TSRCLI(LightningCLI):
         ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
         check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None, str(self.subcommand))
         if self.subcommand == "fit":
-            check_monitors(_callbacks(self.config_init["fit"]["trainer"]), self.model, self.datamodule)
+            check_monitors(callbacks_of(self.config_init["fit"]["trainer"]), self.model, self.datamodule)
         try:
             trainer = cast(Trainer, super().instantiate_trainer(**kwargs))
         except (MisconfigurationException, ValueError, TypeError, ModuleNotFoundError) as error:
@@ -130,12 +131,6 @@ class TSRCLI(LightningCLI):
             check_cache(self.datamodule, device)
         if self.subcommand == "fit":
             check_memory(self.model, self.datamodule, settings, device, trainer.world_size)
-
-
-def _callbacks(trainer: Mapping[str, Any]) -> Sequence[pl.Callback]:
-    """The callbacks that the Trainer's arguments name: a list, one, or none."""
-    given = trainer["callbacks"] or []
-    return [given] if isinstance(given, pl.Callback) else given
 
 
 class CheckingCLI(TSRCLI):

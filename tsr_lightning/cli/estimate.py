@@ -9,6 +9,7 @@ import torch
 
 from tsr_lightning.cli.config_files import names_config
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one, refuse_checkpoint
+from tsr_lightning.cli.trainer_keys import callbacks_of
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.estimate.cards import CARDS, DEFAULT, HERE, Machine, machine_of
@@ -140,7 +141,7 @@ def setup_of(
     turns = given.turns or mean.turns
     expected = case("expected", Episode(mean.first(turns), data.context, response), min(allowed, 2 * response))
     epochs = _epochs(trainer)
-    limits = [callback for callback in trainer.get("callbacks") or () if isinstance(callback, LimitsGroups)]
+    limits = [callback for callback in callbacks_of(trainer) if isinstance(callback, LimitsGroups)]
 
     def kept(groups: int) -> int:
         return min([groups, *(callback.kept_at_most(groups) for callback in limits)])
