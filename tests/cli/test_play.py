@@ -41,7 +41,7 @@ def play(folder: Path, *lines: str, flags: tuple[str, ...] = SOKOBAN) -> list[Ep
     """Types lines and then the end of input, and returns the games that the file has."""
     with in_folder(folder), terminal() as (ours, theirs), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", os.fdopen(os.dup(theirs)))
-        os.write(ours, "".join(f"{line}\n" for line in lines).encode() + b"\x04")
+        os.write(ours, "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape") + b"\x04")
         with sys.stdin:
             main(["play", *flags])
     return read(folder / "games.jsonl.gz")[1]
@@ -56,7 +56,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(folder: Path) -> str:
     """The output of two games: one is left before its end, one is won by the oracle."""
     said = io.StringIO()
-    asked = (":undo", "", ":policy", "hm", ":undo", ":help", ":what", "x" * 99, ":legal", ":oracle", "", ":next")
+    asked = (
+        ":undo",
+        "",
+        ":policy",
+        "hm",
+        ":undo",
+        ":help",
+        ":what",
+        "caf\udce9",
+        "x" * 99,
+        ":legal",
+        ":oracle",
+        "",
+        ":next",
+    )
     with redirect_stdout(said):
         play(folder, *asked, *[":oracle", ""] * 5, "hm")
     return said.getvalue()
@@ -88,6 +102,7 @@ def test_a_game_is_a_search_with_all_that_was_asked_and_taken_back(games: list[E
         "this is the first state",
         "nothing is suggested here",
         ":what is no command",
+        "that is no text: type it again",
         "of at most 12: shorten",
         "<answer>",
         "The episode has ended: succeeded",

@@ -1,6 +1,8 @@
 """The screen of `tsr play`: prompts as the policy gets them, and a person's answers, line by line."""
 
+import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from math import exp
 
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
@@ -23,6 +25,7 @@ HELP = """Type a response as the policy would write it; a line that ends with \\
 
 
 _MOVES = frozenset(move.value for move in Move)
+_ESCAPED = "surrogateescape"
 _OVER = "The episode is over: :undo, :next or :quit"
 
 
@@ -37,6 +40,8 @@ class Terminal:
     def __init__(self, simulator: TurnSimulator, chat: Chat) -> None:
         self._simulator = simulator
         self._chat = chat
+        if isinstance(sys.stdin, TextIOWrapper) and sys.stdin.errors != _ESCAPED:
+            sys.stdin.reconfigure(errors=_ESCAPED)  # so that bytes that are no text end no game
         self.goes_on = True  # after this game
 
     def show(self, node: Node) -> None:
@@ -72,6 +77,8 @@ class Terminal:
 
     def _problem(self, line: str, node: Node, suggested: Node | None) -> str:
         """Why a line cannot be played; empty where it can."""
+        if not _is_text(line):
+            return "that is no text: type it again"
         if node.done and line in ("", Move.POLICY.value, Move.ORACLE.value):
             return _OVER
         if line not in _MOVES:
@@ -133,6 +140,11 @@ def _line(prompt: str) -> str:
     except (EOFError, KeyboardInterrupt):
         print()
         return Move.QUIT.value
+
+
+def _is_text(line: str) -> bool:
+    """False where a line has bytes that standard input could not decode."""
+    return not any("\ud800" <= char <= "\udfff" for char in line)
 
 
 def _say(text: str) -> None:
