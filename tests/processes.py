@@ -1,10 +1,13 @@
-"""Runs `tsr` in processes forked from one that has only imported it, so that none imports PyTorch again."""
+"""Processes of tests: `tsr` in those forked from one that has only imported it, so that none imports PyTorch again."""
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from commands import ROOT
@@ -106,6 +109,26 @@ def finished(runs: Sequence[Forked], seconds: float) -> list[str]:
         for run in runs:  # the other rank may wait for one that failed
             run.kill()
     return [run.output() for run in runs]
+
+
+@contextmanager
+def child_after(work: Callable[[], object]) -> Iterator[int]:
+    """A process that has done some work and lives on until the end."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        result = work()
+        os.write(writer, b"x")
+        time.sleep(60)
+        os._exit(result is None)
+    os.read(reader, 1)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
 
 
 def free_port() -> int:

@@ -6,8 +6,6 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import yaml
 from commands import QUICK, TINY, in_folder, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
+from processes import child_after
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training import checkpoints
@@ -229,28 +228,8 @@ def test_the_last_epoch_is_saved_where_it_is_no_multiple_of_every_n_epochs(empty
 # -- the lock ---------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def process(work: Callable[[], object]) -> Iterator[int]:
-    """A process that has done some work and lives on until the end."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        result = work()
-        os.write(writer, b"x")
-        time.sleep(60)
-        os._exit(result is None)
-    os.read(reader, 1)
-    try:
-        yield child
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reader)
-        os.close(writer)
-
-
 def test_a_second_run_is_refused_until_the_first_is_dead(tmp_path: Path):
-    with process(lambda: FolderLock.acquire(tmp_path)) as child, pytest.raises(ConfigError) as refused:
+    with child_after(lambda: FolderLock.acquire(tmp_path)) as child, pytest.raises(ConfigError) as refused:
         FolderLock.acquire(tmp_path)
     assert f"the run's folder is {tmp_path}, to which process {child} of" in str(refused.value)
     lock = FolderLock.acquire(tmp_path)  # that a killed process leaves does not count
@@ -270,7 +249,7 @@ def test_a_process_that_outlives_its_killed_parent_does_not_hold_the_lock(tmp_pa
         (tmp_path / "child").write_text(str(child))
         return lock
 
-    with process(parent):
+    with child_after(parent):
         children.append(int((tmp_path / "child").read_text()))
     try:
         FolderLock.acquire(tmp_path).release()
@@ -279,7 +258,7 @@ def test_a_process_that_outlives_its_killed_parent_does_not_hold_the_lock(tmp_pa
 
 
 def test_tsr_refuses_a_folder_in_use_before_it_writes(empty_folder: Path):
-    with process(lambda: FolderLock.acquire(Path("run"))):
+    with child_after(lambda: FolderLock.acquire(Path("run"))):
         before = digest(empty_folder)
         with pytest.raises(ConfigError, match=r"is writing: wait for it, or give another folder as trainer.run_f"):
             fit("--trainer.run_folder", "run", "--trainer.logger", "false")

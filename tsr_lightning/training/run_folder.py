@@ -1,18 +1,16 @@
 """The folder that holds every file of a run, the lock that keeps a second run out of it, and the commands that come
 next. Knows no logger."""
 
-import errno
-import fcntl
-import os
 import re
 import shlex
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training.checkpoints import PART
+from tsr_lightning.training.locks import Held, Lock
 
 _LOCK = ".lock"
 _UNFINISHED = (f".*{PART}", ".*.partial", ".*.unfinished")  # of checkpoints, of text, and of earlier versions
@@ -29,8 +27,7 @@ class HasRunFolder(Protocol):
 class FolderLock:
     """Held while a run writes to a folder. It ends with the process, however that ends."""
 
-    path: Path
-    file: IO[str]
+    lock: Lock
 
     @classmethod
     def acquire(cls, folder: Path) -> "FolderLock":
@@ -40,34 +37,18 @@ class FolderLock:
             ConfigError: another process holds the lock, or the folder cannot be written.
         """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = (folder / _LOCK).open("a+")
-        except OSError as error:
-            raise unwritable(folder, error) from error
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, no child that is forked inherits it
-        except OSError as error:
-            file.seek(0)
-            holder = file.read()
-            file.close()
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
+            return cls(Lock.acquire(folder / _LOCK))
+        except Held as error:
             raise ConfigError(
-                f"the run's folder is {folder}, to which {holder or 'another process'} is writing: wait for it, or "
+                f"the run's folder is {folder}, to which {error.holder} is writing: wait for it, or "
                 "give another folder as trainer.run_folder or by the logger's version"
             ) from error
-        if not _is_at(file, folder / _LOCK):  # released, and so removed, between opening and locking
-            file.close()
-            return cls.acquire(folder)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} of {os.uname().nodename}")
-        file.flush()
-        return cls(folder, file)
+        except OSError as error:
+            raise unwritable(folder, error) from error
 
     def release(self) -> None:
         """Lets other runs in, and leaves no file behind."""
-        (self.path / _LOCK).unlink(missing_ok=True)
-        self.file.close()
+        self.lock.release()
 
 
 def unwritable(folder: Path, error: OSError) -> ConfigError:
@@ -75,13 +56,6 @@ def unwritable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"the run's folder is {folder}, which cannot be written ({error.strerror}): give another as trainer.run_folder"
     )
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def next_version(parent: Path) -> Path:

@@ -37,19 +37,28 @@ def load(trainer: Trainer, agent: Agent, data: RolloutDataModule, path: Path | N
     return compat.Position.in_checkpoint(checkpoint).epochs
 
 
+def check(data: RolloutDataModule, output: Path, count: int) -> None:
+    """Refuses what `play` could not play or write. Arguments as of `play`.
+
+    Raises:
+        ConfigError: it names the key.
+    """
+    require(count >= 1, "episodes", count, "give 1 or more")
+    require(not output.exists(), "output", str(output), "it exists already; give another file, or remove it first")
+    remedy = "it plays nothing in its first epoch, so give another"
+    require(any(entry.count for entry in data.plan.entries(0)), "data.plan", data.plan, remedy)
+
+
 def play(data: RolloutDataModule, output: Path, count: int, epochs: int) -> None:
     """Plays episodes with the policy as it is now, and writes them.
 
     Args:
         data: whose plan says how, and whose held-out instances are played.
-        output: the file.
+        output: the file, which is not there yet.
         count: episodes.
         epochs: that the policy had been trained for.
     """
-    require(count >= 1, "episodes", count, "give 1 or more")
-    require(not output.exists(), "output", str(output), "it exists already; give another file, or remove it first")
     strategies = [entry.strategy for entry in data.plan.entries(0) for _ in range(entry.count)]
-    require(bool(strategies), "data.plan", data.plan, "it plays nothing in its first epoch, so give another")
     instances, actor = data.instances.held_out, data.actor
     try:
         played = play_episodes(actor, instances, strategies, count, data.key)

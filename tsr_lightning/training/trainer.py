@@ -17,6 +17,7 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.monitored import check_monitors
+from tsr_lightning.training.output import held_output
 from tsr_lightning.training.run_folder import (
     FolderLock,
     after_fit,
@@ -165,8 +166,10 @@ class Trainer(pl.Trainer):
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
         checkpoint = None if ckpt_path is None else self._existing(ckpt_path)
-        epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
-        showing.play(datamodule, Path(output), episodes, epochs)
+        with held_output(Path(output)):
+            showing.check(datamodule, Path(output), episodes)
+            epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
+            showing.play(datamodule, Path(output), episodes, epochs)
 
     def play(
         self,
@@ -186,8 +189,9 @@ class Trainer(pl.Trainer):
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
         checkpoint = None if ckpt_path is None else self._existing(ckpt_path)
-        epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
-        games.play_games(datamodule, Path(output), instance, epochs)
+        with held_output(Path(output)):  # since each game writes the whole file
+            epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
+            games.play_games(datamodule, Path(output), instance, epochs)
 
     def resumed_from(self, ckpt_path: _PATH | None) -> _PATH | None:
         """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is.
