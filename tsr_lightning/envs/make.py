@@ -4,6 +4,7 @@ import difflib
 import importlib
 import inspect
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeGuard, Unpack, get_args, get_origin
 
@@ -12,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from tsr_lightning.envs.base import Branchable
-from tsr_lightning.errors import ConfigError
+from tsr_lightning.errors import ConfigError, EnvFault, RunError, describe, named
 
 _REFUSED = re.compile(r"(?:(unexpected)|multiple values for) (?:keyword )?argument '(\w+)'")  # Python's own words
 _OF_GYMNASIUM = (OrderEnforcing, PassiveEnvChecker)  # put around every environment, and not part of one
@@ -57,12 +58,13 @@ def find_spec(id: str) -> EnvSpec:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            # an existing module with a failing import shows its traceback
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise
-            raise ConfigError(
-                f"data.env is {id!r}: there is no module {error.name!r}; install it or put its folder on PYTHONPATH."
-            ) from error
+            raise ConfigError(f"data.env is {id!r}: {_absent(module, error)}.") from error
+        except (ConfigError, RunError, EnvFault, OSError):  # explained already, or may work at the next try
+            raise
+        except Exception as error:
+            where = named(error) if isinstance(error, SyntaxError) else describe(error)  # which names its own line
+            sentence = f"data.env is {id!r}: importing {module} raised {where}; fix the module."
+            raise RunError(sentence, "".join(traceback.format_exception(error))) from error
     spec = registry.get(name)
     if not isinstance(spec, EnvSpec):
         raise ConfigError(f"data.env is {id!r}: it is not registered; {_remedy(name, module)}")
@@ -101,6 +103,12 @@ def is_branchable(env: object) -> TypeGuard[Branchable]:
 def missing_methods(env: object) -> list[str]:
     """Members of the contract that an environment lacks."""
     return [name for name in vars(Branchable) if not name.startswith("_") and name not in dir(env)]
+
+
+def _absent(module: str, error: ModuleNotFoundError) -> str:
+    if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+        return f"{module} imports {error.name or error}, which is not there; install it, or correct the import"
+    return f"there is no module {error.name!r}; install it or put its folder on PYTHONPATH"
 
 
 def _remedy(name: str, module: str) -> str:

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvCreator, EnvSpec
 
 from tsr_lightning.envs.base import Branchable
+from tsr_lightning.envs.boundary import Call, final
 from tsr_lightning.envs.make import find_spec, is_branchable, make_env, missing_methods, unrestorable, wrapped
 
 
@@ -31,12 +33,13 @@ def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict
         _check_spec(env, registered)
         spec = dataclasses.replace(registered, kwargs={**registered.kwargs, **kwargs})
         importable = (env, kwargs) if ":" in env else None
-        return EnvFactory(env, make_env(env, **kwargs), lambda: make_env(env, **kwargs), spec, importable)
+        make = partial(make_env, env, **kwargs)
+        return EnvFactory(env, final(Call(env, "__init__"), make), make, spec, importable)
     if isinstance(env, gymnasium.Env):
         own = env.spec
         _check_spec(str(env.unwrapped), own)
-        make = None if own is None else lambda: _unwrapped(gymnasium.make(own, disable_env_checker=True))
-        return EnvFactory(str(env.unwrapped), _unwrapped(env), make, own)
+        another = None if own is None else lambda: _unwrapped(gymnasium.make(own, disable_env_checker=True))
+        return EnvFactory(str(env.unwrapped), _unwrapped(env), another, own)
     made = env()
     name = type(made).__name__
     of_made = made.spec if isinstance(made, gymnasium.Env) else None
