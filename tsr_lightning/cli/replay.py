@@ -7,6 +7,8 @@ from pathlib import Path
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser
 from tsr_lightning.episodes.files import read_header, read_lines
 from tsr_lightning.episodes.folder import files_at
+from tsr_lightning.episodes.schema import Header
+from tsr_lightning.errors import require
 
 
 def make_parser() -> PlainParser:
@@ -31,6 +33,7 @@ def replay(args: Sequence[str]) -> int:
 
     count = turns = 0
     for file, header in zip(files, headers, strict=True):
+        _check_model(header, given.model)
         task = SavedTask.of(header, given.model)
         for line in read_lines(file):
             episode = line.episode
@@ -48,3 +51,18 @@ def replay(args: Sequence[str]) -> int:
     episodes = "1 episode" if count == 1 else f"{count:,} episodes"
     print(f"{episodes} with {turns:,} responses came out as they were saved: observations, rewards, token ids")
     return 0
+
+
+def _check_model(header: Header, given: str | None) -> None:
+    """Refuses a model that is nowhere, whose tokenizer no replay could take.
+
+    Args:
+        header: names the model of a file.
+        given: takes its place; None for none.
+    """
+    from tsr_lightning.policy.model_files import NOWHERE, find_config
+
+    model = given or header.policy["model"]
+    key = "--model" if given else "the model of the episodes"
+    is_there = not isinstance(model, str) or find_config(model) is not None
+    require(is_there, key, model, f"{NOWHERE}, so give the folder of its tokenizer as --model FOLDER")

@@ -17,6 +17,7 @@ from tsr_lightning.errors import ConfigError, require
 _KEY = "model.policy.model"
 _FOLDER = Path(__file__).parent / "embedded"
 EMBEDDED = "embedded/"
+NOWHERE = "neither a folder here nor a model in the cache or on the Hugging Face hub"
 _SECONDS = 5  # for the hub to answer; its own client retries for half a minute
 
 
@@ -42,16 +43,20 @@ def load_config(model: str) -> PretrainedConfig:
 
 def config_file(model: str) -> Path:
     """The config.json of a named model, downloaded if it is only on the hub."""
+    found = find_config(model)
+    require(
+        found is not None, _KEY, model, f"{NOWHERE}, so check the spelling, download it first, or use {EMBEDDED}sokoban"
+    )
+    return Path(str(found))
+
+
+def find_config(model: str) -> Path | None:
+    """As `config_file`; None where there is no such model."""
     local = local_config_file(model)
     if local is not None:
         return local
     found = _download(model, "config.json")
-    remedy = (
-        "neither a folder here nor a model in the cache or on the Hugging Face hub, so check the spelling, download it "
-        "first, or use embedded/sokoban"
-    )
-    require(found is not None, _KEY, model, remedy)
-    return Path(str(found))
+    return None if found is None else Path(found)
 
 
 def local_config_file(model: str) -> Path | None:

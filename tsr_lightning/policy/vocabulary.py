@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
 from tsr_lightning.errors import ConfigError, named
-from tsr_lightning.policy.model_files import location
+from tsr_lightning.policy.model_files import config_file, location
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 
 _TURN_START, _TURN_END, _PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
@@ -73,10 +73,11 @@ def load_tokenizer(spec: PolicySpec, texts: Iterable[str]) -> PreTrainedTokenize
     """The tokenizer of the spec's model. A new model gets one made from `texts`, samples of its environment's text."""
     if isinstance(spec.model, Scratch):
         return make_tokenizer(texts)
+    config_file(spec.model)  # a model that is nowhere is named so
     source = location(spec.model)
-    # tokenizer.json unchanged: for a Qwen2 model AutoTokenizer would apply the rules of Qwen's own vocabulary
-    file = cached_file(source, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
     try:
+        # tokenizer.json unchanged: for a Qwen2 model AutoTokenizer would apply the rules of Qwen's own vocabulary
+        file = cached_file(source, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
         tokenizer = (PreTrainedTokenizerFast if file else AutoTokenizer).from_pretrained(source)
     except Exception as error:  # tokenizers raises nothing narrower
         reason = f"{named(error)}, so write or copy the tokenizer's files anew"
