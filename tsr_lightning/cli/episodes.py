@@ -29,7 +29,7 @@ def make_parser() -> PlainParser:
 
 
 def episodes(args: Sequence[str]) -> int:
-    """Runs the subcommand and returns the exit status.
+    """Runs the subcommand and returns the exit status: 1 where lines were left out because they are damaged.
 
     Args:
         args: the command line after `tsr episodes`.
@@ -38,17 +38,19 @@ def episodes(args: Sequence[str]) -> int:
     ending, write = _FORMATS[given.to]
     if given.to == "inspect" and find_spec("inspect_ai") is None:
         raise ConfigError("tsr episodes --to inspect needs inspect-ai: pip install 'tsr-lightning[inspect]'")
+    is_whole = True
     for file in files_at(given.path):
         header, whole = read_header(file), list[Episode]()
         for line in read_lines(file):
             if line.problem:
                 print(line.problem, file=sys.stderr)
+                is_whole = False
             elif line.episode is not None and (line.episode.succeeded or not given.successes_only):
                 whole.append(line.episode)
         output: Path = (given.output or file.parent) / f"{file.name.removesuffix(SUFFIX)}{ending}"
         write(output, header, whole)
         print(f"{output}: {len(whole):,} episodes")
-    return 0
+    return 0 if is_whole else 1
 
 
 def _write_inspect(path: Path, header: Header, whole: Sequence[Episode]) -> None:

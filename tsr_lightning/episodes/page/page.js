@@ -95,7 +95,8 @@ const said = (messages, look) => el("div", "said", ...messages.map(([role, text]
 const fate = node => FATES[node.fate], cls = node => fate(node).split(" ")[0];
 const path = shown => shown.nodes.map((node, i) => ({ ...node, i })).filter(node => node.fate === 0);
 function figures(node, withFate) {
-  const parts = [["probability", number(Math.exp(node.logprob))], ["tokens", node.tokens], ["reward", number(node.reward)]];
+  const parts = [["tokens", node.tokens], ["reward", number(node.reward)]];
+  if (node.logprob !== null) parts.unshift(["probability", number(Math.exp(node.logprob))]);
   for (const name of ["score", "env_score", "value", "advantage", "weight"])
     if (node[name] !== null) parts.push([name.replace("env_", "environment's "), number(node[name])]);
   const made = el("div", "figures", ...parts.map(([name, value]) => el("span", "", `${name} ${value}`)));

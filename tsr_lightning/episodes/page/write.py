@@ -86,7 +86,10 @@ def write_page(sources: Iterable[Source], title: str, output: Path) -> tuple[int
         for line in read_lines(source.path):
             if line.problem:
                 problems.append(line.problem)
-            elif line.episode is not None and line.episode.env < len(labels):
+            elif line.episode is not None and not 0 <= line.episode.env < len(labels):
+                given = f"has the env {line.episode.env}, and the header's envs end with {len(labels) - 1}"
+                problems.append(f"{source.path}: line {line.number} {given}")
+            elif line.episode is not None:
                 columns.add(len(files), places[labels[line.episode.env][0]], line.episode)
                 lines.append(json.dumps(_shown(line.episode), ensure_ascii=False, separators=(",", ":")))
         files.append(source.label(header))
@@ -123,12 +126,14 @@ def _shown(episode: Episode) -> Mapping[str, Any]:
 
 
 def _shown_node(node: Node) -> Mapping[str, Any]:
+    # an oracle's response was not sampled, and has 0 for each token
+    is_unsampled = node.demonstrated and not any(node.logprobs)
     names = ("parent", "turn", "text", "reward", "valid", "effective", "finished", "ended")
     figures = ("env_score", "score", "value", "advantage", "weight")
     return {
         **{name: getattr(node, name) for name in (*names, *figures, "why")},
         "obs": [[each.role, each.content] for each in node.observation],
-        "logprob": math.fsum(node.logprobs),
+        "logprob": None if is_unsampled else math.fsum(node.logprobs),
         "tokens": len(node.response),
         "fate": FATES.index(node.fate),
     }
