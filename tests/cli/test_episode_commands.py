@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,32 @@ def test_a_run_without_episodes_is_one_sentence(command: Sequence[str], run: Run
     status, said = run(command[0], tmp_path, *command[1:])
     assert status == 2
     assert re.fullmatch(r"tsr: error: .* has no saved episodes: callbacks\.EpisodeLog keeps .*\n", said)
+
+
+def test_a_model_that_has_moved_is_one_sentence(run: Run, tmp_path: Path) -> None:
+    from tests.saved_episodes import header
+
+    moved = {**header().policy, "model": f"{tmp_path}/moved"}
+    write(tmp_path / "e.jsonl.gz", replace(header(), policy=moved), [])
+    status, said = run("replay", tmp_path / "e.jsonl.gz")
+    remedy = "neither a folder here nor a model in the cache or on the Hugging Face hub, so give the folder of its "
+    assert (status, said.count("\n")) == (2, 1)
+    assert f"the model of the episodes is '{tmp_path}/moved': {remedy}tokenizer as --model FOLDER" in said
+    status, said = run("replay", tmp_path / "e.jsonl.gz", "--model", "./nowhere")
+    assert (status, said.count("\n")) == (2, 1)
+    assert f"--model is './nowhere': {remedy}" in said
+    assert run("replay", tmp_path / "e.jsonl.gz", "--model", "embedded/sokoban")[0] == 0
+
+
+def test_damaged_lines_are_left_out_and_told_by_the_status(run: Run, tmp_path: Path) -> None:
+    from tests.saved_episodes import episode, header, node
+
+    whole = episode("go", [node(0, None, "Right")])
+    write(tmp_path / "e.jsonl.gz", header(), [replace(whole, nodes=[]), whole])
+    status, said = run("episodes", tmp_path / "e.jsonl.gz", "--to", "messages")
+    assert status == 1
+    assert "line 2 is not as the schema says" in said
+    assert "e.messages.jsonl: 1 episodes" in said
 
 
 def test_without_inspect_it_says_how_to_get_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

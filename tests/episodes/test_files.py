@@ -2,15 +2,16 @@
 
 import gzip
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.saved_episodes import header, written
 from tsr_lightning.episodes.convert import to_trajectory
-from tsr_lightning.episodes.files import read, read_header, read_lines, write
+from tsr_lightning.episodes.files import _line, read, read_header, read_lines, write
 from tsr_lightning.episodes.folder import file_of, files_at, keep_within, saved_in
 from tsr_lightning.episodes.schema import Episode, Header, Node
 from tsr_lightning.errors import ConfigError
@@ -38,6 +39,38 @@ def test_an_altered_line_is_named_and_the_others_are_read(path: Path) -> None:
     problems = [line.problem for line in read_lines(path)]
     assert [line for line, problem in enumerate(problems, start=2) if problem] == [4]
     with pytest.raises(ConfigError, match=r"e\.jsonl\.gz: line 4 was altered after it was written"):
+        read(path)
+
+
+def test_an_altered_header_is_named(path: Path) -> None:
+    rewritten(path, 1, b'"temperature":1', b'"temperature":2')
+    with pytest.raises(ConfigError, match=r"e\.jsonl\.gz: line 1 was altered after it was written .*: take a copy of"):
+        read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"envs": []}, r"header\.envs is \[\]"),
+        ({"envs": [{"env": "tsr/Sokoban-v0"}]}, r"header\.envs\[0\] lacks env_kwargs"),
+        ({"policy": {}}, r"header\.policy lacks response_prefix"),
+        ({"policy": {**header().policy, "model": None}}, r"header\.policy\.model is None"),
+        ({"context": {"class_path": "some.Context"}}, r"header\.context lacks init_args"),
+        ({"limits": {**header().limits, "episode": "all"}}, r"header\.limits\.episode is 'all'"),
+    ],
+)
+def test_a_header_that_lacks_what_is_read_of_it_is_named(
+    changed: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "e.jsonl.gz", replace(header(), **changed), [])
+    with pytest.raises(ConfigError, match=rf"line 1 is not as the schema says: {sentence}"):
+        read_header(tmp_path / "e.jsonl.gz")
+
+
+def test_an_episode_without_a_kept_response_is_named(path: Path) -> None:
+    own, episodes = read(path)
+    write(path, own, [replace(episodes[0], nodes=[]), *episodes[1:]])
+    with pytest.raises(ConfigError, match="line 2 is not as the schema says: none of 0 nodes has the fate 'kept'"):
         read(path)
 
 
@@ -79,9 +112,10 @@ def test_a_file_of_version_1_is_read_and_its_actions_are_its_texts(path: Path) -
         (gzip.compress(b""), "is no file of episodes"),
         (gzip.compress(b"{}\n"), "is no file of episodes"),
         (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":3}\n'), "has version 3 of the"),
-        (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":2}\n'), "line 1 is not as the"),
+        (gzip.compress(b'{"digest":"0123456789abcdef","schema":"tsr-episodes","version":2}\n'), "line 1 was altered"),
+        (gzip.compress(_line({"schema": "tsr-episodes", "version": 2})), "line 1 is not as the schema says: "),
     ],
-    ids=["not gzip", "empty", "without a header", "another version", "another header"],
+    ids=["not gzip", "empty", "without a header", "another version", "altered", "another header"],
 )
 def test_another_file_is_refused_in_one_sentence(contents: bytes, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "e.jsonl.gz").write_bytes(contents)

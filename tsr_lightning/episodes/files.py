@@ -16,6 +16,7 @@ from tsr_lightning.episodes.schema import (
     Episode,
     Header,
     SchemaError,
+    check_header,
     check_tree,
     parsed,
     plain,
@@ -47,15 +48,16 @@ def read_header(path: Path) -> Header:
     """The first line of a file.
 
     Raises:
-        ConfigError: there is no such file, or it is of another kind or version.
+        ConfigError: there is no such file, it is of another kind or version, or its first line was altered.
     """
     if not path.is_file():
         raise ConfigError(
             f"{path}: there is no such file; tsr rollout and callbacks.EpisodeLog write files of episodes"
         )
     found: Any = None
+    is_whole = False
     for _, raw, _ in _raw_lines(path):
-        body, _ = _body(raw or b"")
+        body, is_whole = _body(raw or b"")
         found = _json(body)
         break
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
@@ -65,8 +67,12 @@ def read_header(path: Path) -> Header:
             f"{path} has version {found.get('version')} of the schema, and this tsr reads up to version {VERSION}: "
             "write it anew, or read it with the version of tsr that wrote it"
         )
+    if not is_whole:  # its model, limits or environments may be others than those that played
+        raise ConfigError(f"{path}: {_altered(1)}: take a copy of the file as it was written")
     try:
-        return parsed(Header, found)
+        header = parsed(Header, found)
+        check_header(header)
+        return header
     except SchemaError as error:
         raise ConfigError(f"{path}: line 1 is not as the schema says: {printable(str(error))}") from error
 
@@ -80,7 +86,7 @@ def read_lines(path: Path) -> Iterator[Line]:
             yield Line(number, None, problem)
             continue
         body, is_whole = _body(raw)
-        altered = "" if is_whole else f"{path}: line {number} was altered after it was written (its digest differs)"
+        altered = "" if is_whole else f"{path}: {_altered(number)}"
         try:
             episode = parsed(Episode, _json(body))
             check_tree(episode)
@@ -120,6 +126,10 @@ def _body(raw: bytes) -> tuple[bytes, bool]:
     body = line[start + 2 :]
     is_whole = line.startswith(_BEGINNING) and line[start : start + 2] == b'",' and raw.endswith(b"\n")
     return b"{" + body, is_whole and line[len(_BEGINNING) : start] == _digest(body)
+
+
+def _altered(number: int) -> str:
+    return f"line {number} was altered after it was written (its digest differs)"
 
 
 def _json(body: bytes) -> Any:

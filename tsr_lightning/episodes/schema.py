@@ -118,13 +118,43 @@ def parsed(kind: type[RecordT], value: Any) -> RecordT:
     return found
 
 
+# What readers take from the mappings of a header. A policy has further keys, and its model is a name or sizes.
+_ENV = {"env": str, "env_kwargs": dict[str, Any], "name": str}
+_POLICY = {"response_prefix": str, "template_arguments": dict[str, Any]}
+_CONTEXT = {"class_path": str, "init_args": dict[str, Any]}
+_LIMITS = dict.fromkeys(("context", "episode", "model", "response"), int | None)
+
+
+def check_header(header: Header) -> None:
+    """Raises a SchemaError where a mapping lacks a key, or it names no environment."""
+    if not header.envs:
+        raise SchemaError("header.envs is []")
+    for place, env in enumerate(header.envs):
+        _check_keys(env, _ENV, f"header.envs[{place}]")
+    _check_keys(header.policy, _POLICY, "header.policy")
+    model = header.policy.get("model")
+    if not isinstance(model, str | dict):
+        raise SchemaError(f"header.policy.model is {_short(model)}")
+    _check_keys(header.context, _CONTEXT, "header.context")
+    _check_keys(header.limits, _LIMITS, "header.limits")
+
+
+def _check_keys(given: Mapping[str, Any], hints: Mapping[str, Any], place: str) -> None:
+    for name, hint in hints.items():
+        if name not in given:
+            raise SchemaError(f"{place} lacks {name}")
+        _read(given[name], hint, f"{place}.{name}")
+
+
 def check_tree(episode: Episode) -> None:
-    """Raises a SchemaError where nodes are not numbered, or do not follow their parents."""
+    """Raises a SchemaError where nodes are not numbered, do not follow their parents, or hold no episode."""
     for place, node in enumerate(episode.nodes):
         if node.id != place or not (node.parent is None or 0 <= node.parent < place):
             raise SchemaError(f"nodes[{place}] has the id {node.id} and the parent {node.parent}")
         if node.fate not in FATES:
             raise SchemaError(f"nodes[{place}].fate is {node.fate!r}")
+    if not episode.path:
+        raise SchemaError(f"none of {len(episode.nodes)} nodes has the fate {KEPT!r}")
 
 
 def _read(value: Any, hint: Any, place: str) -> Any:

@@ -72,14 +72,22 @@ class SavedTask:
         """
         factory = EnvFactory([MixtureEntry(each["env"], each["env_kwargs"]) for each in header.envs])
         envs = factory.make_all()
-        named = header.policy["model"]
-        given = model or (Scratch(**named) if isinstance(named, dict) else named)
+        given = model or _model(header.policy["model"])
         prefix, arguments = header.policy["response_prefix"], header.policy["template_arguments"]
         spec = PolicySpec(given, response_prefix=prefix, template_arguments=arguments)
         chat = Chat.of(spec, load_tokenizer(spec, factory.texts()), _context(header.context))
         limits, response = header.limits, header.limits["response"] or 1
         tokens = TokenLimits(limits["context"] or 1, limits["episode"], limits["model"])
         return cls(TurnSimulator(envs, chat, Sampling(header.temperature, response), tokens))
+
+
+def _model(saved: str | dict[str, Any]) -> str | Scratch:
+    if isinstance(saved, str):
+        return saved
+    try:
+        return Scratch(**saved)
+    except TypeError as error:
+        raise ConfigError(f"the episodes' model has the sizes {saved}, of which none can be made: {error}") from error
 
 
 def _context(saved: dict[str, Any]) -> Context:
