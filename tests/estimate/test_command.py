@@ -14,10 +14,11 @@ from tsr_lightning.cli.command import main
 from tsr_lightning.cli.estimate import known_setup, setup_of
 from tsr_lightning.estimate.caches import kv_shape
 from tsr_lightning.estimate.card_memory import GIB, largest_cache_mib, memory
-from tsr_lightning.estimate.cards import CARDS, machine_of
+from tsr_lightning.estimate.cards import CARDS, Machine, machine_of
 from tsr_lightning.estimate.chosen_sizes import sized
 from tsr_lightning.estimate.here import card_here, measured_card
 from tsr_lightning.estimate.hours import hours
+from tsr_lightning.estimate.markdown import page
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.policy.model import Policy
@@ -113,6 +114,24 @@ def test_one_callback_counts_as_a_list_of_it_and_none_as_an_empty_list(empty: Pa
     assert chosen.engine.kv_cache_mib
 
 
+def test_the_note_says_which_response_tokens_are_counted(capsys, empty: Path):
+    most, cut = (printed(capsys, *PAPER, "--machine", "a100", "--response_tokens", given) for given in ("300", "600"))
+    assert "expected: 300, and 400 at most\n" in most
+    assert "expected: 400, and 400 at most (--response_tokens 600 is cut to data.sampling.max_response_tokens)" in cut
+    assert re.search(r"\| tokens of a response \| 400 \| 400 \|", cut)
+
+
+def test_assumptions_are_those_of_each_card(empty: Path):
+    cpu = replace(CARDS["a100"], name="a processor", compute_share=1.0, is_gpu=False, fragmentation=0.15)
+    text = page(setup(), [machine_of("a100"), machine_of("8xa100"), Machine(cpu)], [])
+    assert "- A100 80 GB: 40% of the operations and 60% of the bandwidth are reached" in text
+    assert "- a processor: 100% of the operations and 60% of the bandwidth are reached" in text
+    assert "- A100 80 GB: decoding steps are captured as CUDA graphs" in text
+    assert "- a processor: decoding steps are not captured" in text
+    assert "- A100 80 GB: 0.8 GiB for the CUDA context, or on a CPU for the process, and libraries; 8% more" in text
+    assert "- a processor: 0.8 GiB for the CUDA context, or on a CPU for the process, and libraries; 15% more" in text
+
+
 def test_all_weights_of_three_billion_do_not_fit_on_a_small_card(capsys, empty: Path):
     flags = ("--model.policy.adapter", "null", "--model.policy.quantisation", "null", "--machine", "rtx4090")
     page = printed(capsys, *PAPER, *flags, *SMALL_CACHE)
@@ -190,6 +209,15 @@ def test_evaluations_that_are_off_cost_nothing():
         (
             (*PAPER, "--trainer.strategy.class_path", "tsr_lightning.training.fsdp2.FSDP2"),
             "compute_dtype='bfloat16'): 4-bit weights are packed",
+        ),
+        ((*PAPER, "--data.held_out.instances", "0"), "data.held_out.instances is 0: hold out at least 1"),
+        ((*PAPER, "--data.instances", "0"), "data.instances is 0: give 1 or more"),
+        ((*PAPER, "--data.concurrency", "0"), "data.concurrency is 0: give 1 or more"),
+        ((*PAPER, "--data.sampling.max_response_tokens", "0"), "data.sampling.max_response_tokens is 0: give 1 or"),
+        ((*PAPER, "--data.context_tokens", "400"), "max_response_tokens is 400, which fills the context of 400 tokens"),
+        (
+            (*PAPER, "--data.context_tokens", "50", "--data.sampling.max_response_tokens", "8"),
+            "data.env is tsr/Sokoban-v0, whose first prompt has",
         ),
         ((*PAPER, "--data.instancs", "4"), "did you mean --data.instances?"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
+from tsr_lightning.cli.room import check_prompt_room, check_response_room
 from tsr_lightning.engines.transformers.spec import Transformers
 from tsr_lightning.engines.vllm.spec import VLLM
 from tsr_lightning.envs.first_turns import check_first_turns
@@ -32,7 +33,7 @@ from tsr_lightning.training.checkpoint_identity import check_identity
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.learners import load_learners
 from tsr_lightning.training.mismatch import check_updates
-from tsr_lightning.training.number_checks import check_numbers
+from tsr_lightning.training.number_checks import check_held_out, check_numbers
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.training.setting_checks import (
     check_environments,
@@ -64,9 +65,7 @@ def check_run(agent: Agent, data: RolloutDataModule, ckpt_path: str | None, subc
     if ckpt_path is None:
         _tell_of_unsaid_form(agent.spec.model, data)
         _tell_of_another_task(agent.spec.model, data)
-    held_out = data.instances.held_out  # drawn here, so that too few initial states are refused early
-    remedy = "hold out at least 1, and set data.evaluations to [] to skip evaluation"
-    require(len(held_out) > 0, "data.held_out.instances", len(held_out), remedy)
+    check_held_out(len(data.instances.held_out))  # drawn here, so that too few initial states are refused early
     if ckpt_path is not None:
         check_checkpoint(agent, data, ckpt_path, resumes=subcommand == "fit")
     # Tests hold the shipped ones, and to start vLLM takes a minute.
@@ -126,11 +125,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
             f"{_why(agent.spec.model, model_limit)}: set it to {model_limit} or less, or to null for the model's own "
             "limit"
         )
-    if data.sampling.max_response_tokens >= limit:
-        raise ConfigError(
-            f"data.sampling.max_response_tokens is {data.sampling.max_response_tokens}, which fills the context of "
-            f"{limit} tokens: lower it to leave room for the prompt"
-        )
+    check_response_room(data.sampling.max_response_tokens, limit)
     tokenizer = load_tokenizer(agent.spec, data.texts())
     check_tokenizer(agent.spec, tokenizer)
     if not tokenizer.chat_template:
@@ -145,14 +140,7 @@ def _check_context(agent: Agent, data: RolloutDataModule, *, trains: bool) -> No
         history = env.repeated_turns if isinstance(env, TextEnv) else 0
         observations = sample_observations(env, history, data.faults.retries, chat.call_format)
         for turn, observed in enumerate(observations):
-            prompt = len(chat.prompt((), observed))
-            if prompt >= limit:
-                which = "first prompt" if turn == 0 else f"prompt of turn {turn + 1}, with the history that it repeats,"
-                raise ConfigError(
-                    f"data.env is {entry.env}, whose {which} has {prompt} tokens, which leaves no room for a response "
-                    f"within {limit}: use a model or data.context_tokens with a longer context"
-                    + ("" if turn == 0 else f", or an env_kwargs.history below {history}")
-                )
+            check_prompt_room(entry.env, len(chat.prompt((), observed)), limit, turn, history)
         for demonstrator in demonstrators if trains else ():  # whose text has to begin with the response prefix
             text = first_demonstration(
                 env, demonstrator.method, demonstrator.respond, data.faults.retries, chat.call_format

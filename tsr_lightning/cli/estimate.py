@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tsr_lightning.cli.config_files import names_config
+from tsr_lightning.cli.room import check_prompt_room, check_response_room
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser, at_least_one, refuse_checkpoint
 from tsr_lightning.cli.trainer_keys import callbacks_of
 from tsr_lightning.engines.transformers.spec import Transformers
@@ -17,7 +18,7 @@ from tsr_lightning.estimate.chosen_sizes import sized
 from tsr_lightning.estimate.here import measured_card
 from tsr_lightning.estimate.lookup import find_shape, find_tokenizer
 from tsr_lightning.estimate.markdown import page
-from tsr_lightning.estimate.prompt_lengths import average, counter_of, longest, measure
+from tsr_lightning.estimate.prompt_lengths import EpisodeTokens, average, counter_of, longest, measure
 from tsr_lightning.estimate.setup import Case, Evaluation, Setup
 from tsr_lightning.estimate.weights import adapter_parameters
 from tsr_lightning.estimate.workload import Episode
@@ -29,6 +30,7 @@ from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import FSDP2
 from tsr_lightning.training.hooks import LimitsGroups
+from tsr_lightning.training.number_checks import check_held_out, check_numbers
 
 _SEEDS = range(4)  # of the episodes that are played to see how long prompts are
 _EXPECTED = 3  # an expected response is this part of the longest that is allowed, unless told otherwise
@@ -116,6 +118,8 @@ def setup_of(
 ) -> tuple[Setup, list[str]]:
     """What the estimate depends on, and where it comes from, a sentence each."""
     spec, needs = agent.spec, agent.objective.needs
+    check_numbers(data)
+    check_held_out(data.held_out.instances)
     for strategy in data.plan.strategies:
         rehearse(strategy)
     engine = data.engine
@@ -129,8 +133,13 @@ def setup_of(
     shape, source = find_shape(spec, tokenizer)
     limit = min(shape.max_position_embeddings, data.context_tokens or shape.max_position_embeddings)
     counter = counter_of(tokenizer, given.characters_per_token, spec)
-    played = [episode for env in data.envs for episode in measure(env, counter, _SEEDS, data.faults.retries)]
     allowed = data.sampling.max_response_tokens
+    check_response_room(allowed, limit)
+    played: list[EpisodeTokens] = []
+    for entry, env in zip(data.mixture, data.envs, strict=True):
+        own = measure(env, counter, _SEEDS, data.faults.retries)
+        check_prompt_room(entry.env, Episode(longest(own), data.context, allowed).prompt(0), limit)
+        played += own
     response = min(allowed, given.response_tokens or -(-allowed // _EXPECTED))
     mean = average(played)
 
@@ -139,7 +148,8 @@ def setup_of(
 
     worst = case("worst", Episode(longest(played), data.context, allowed), allowed)
     turns = given.turns or mean.turns
-    expected = case("expected", Episode(mean.first(turns), data.context, response), min(allowed, 2 * response))
+    most = min(allowed, 2 * response)
+    expected = case("expected", Episode(mean.first(turns), data.context, response), most)
     epochs = _epochs(trainer)
     limits = [callback for callback in callbacks_of(trainer) if isinstance(callback, LimitsGroups)]
 
@@ -178,12 +188,20 @@ def setup_of(
     notes = [
         f"its shape is that of {source}",
         f"prompts are those of {len(played)} episodes played here, counted by {counted}",
-        f"worst: every response has {allowed} tokens; expected: {response}, and {2 * response} at most"
-        + ("" if given.response_tokens else " (assumed: give --response_tokens)"),
+        f"worst: every response has {allowed} tokens; expected: {response}, and {most} at most"
+        + _origin(given.response_tokens, allowed),
     ]
     if data.dynamic_sampling is not None:
         notes.append("data.dynamic_sampling may draw further rounds, which are not counted")
     return setup, notes
+
+
+def _origin(given: int | None, allowed: int) -> str:
+    """Where the tokens of an expected response come from, where that is not the flag itself."""
+    if given is None:
+        return " (assumed: give --response_tokens)"
+    cut = f" (--response_tokens {given} is cut to data.sampling.max_response_tokens)"
+    return cut if given > allowed else ""
 
 
 def known_setup(agent: Agent, data: RolloutDataModule, trainer: Mapping[str, Any]) -> Setup | None:

@@ -1,7 +1,8 @@
 """An estimate as a page of tables in Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tsr_lightning.estimate.caches import slots, state_counts, state_mib, wanted_cache_mib, wanted_state_mib
 from tsr_lightning.estimate.card_memory import GIB, CardMemory, Part, largest_cache_mib, memory
@@ -202,7 +203,6 @@ def _evaluations(setup: Setup) -> str:
 
 def _assumptions(setup: Setup, machines: Sequence[Machine]) -> list[str]:
     cards = {machine.card.name: machine.card for machine in machines}
-    [first, *_] = cards.values()
     speeds = "; ".join(
         f"{card.name}: {card.bfloat16 / 1e12:.0f} TFLOP/s in bfloat16, {card.float32 / 1e12:.1f} in float32, "
         f"{card.bandwidth / 1e12:.2f} TB/s"
@@ -210,17 +210,37 @@ def _assumptions(setup: Setup, machines: Sequence[Machine]) -> list[str]:
     )
     return [
         speeds,
-        f"{first.compute_share:.0%} of the operations and {first.bandwidth_share:.0%} of the bandwidth are reached; an "
-        f"operator of PyTorch takes the host {first.operator_seconds * 1e6:.1f} µs, a layer in NF4 "
-        f"{NF4_LAYER_SECONDS * 1e3:.1f} ms more, and the engine's own code {first.response_seconds * 1e6:.0f} µs a "
-        "response and step",
-        _captures(setup, first),
-        f"{first.context_gib} GiB for the CUDA context, or on a CPU for the process, and libraries; "
-        f"{first.fragmentation:.0%} more for fragmentation",
+        *_of_cards(list(cards.values()), _reached),
+        *_of_cards(list(cards.values()), partial(_captures, setup)),
+        *_of_cards(list(cards.values()), _overhead),
         "no episode ends early, no two states of a search are equal, and no two responses begin alike",
         *_shared(setup, list(cards.values())),
         "environments, checkpoints and starting up take no time",
     ]
+
+
+def _of_cards(cards: Sequence[Card], assumed: Callable[[Card], str]) -> list[str]:
+    """What is assumed of each card; once, and without their names, where it is the same of all."""
+    names: dict[str, list[str]] = {}
+    for card in cards:
+        names.setdefault(assumed(card), []).append(card.name)
+    return list(names) if len(names) == 1 else [f"{', '.join(own)}: {line}" for line, own in names.items()]
+
+
+def _reached(card: Card) -> str:
+    return (
+        f"{card.compute_share:.0%} of the operations and {card.bandwidth_share:.0%} of the bandwidth are reached; an "
+        f"operator of PyTorch takes the host {card.operator_seconds * 1e6:.1f} µs, a layer in NF4 "
+        f"{NF4_LAYER_SECONDS * 1e3:.1f} ms more, and the engine's own code {card.response_seconds * 1e6:.0f} µs a "
+        "response and step"
+    )
+
+
+def _overhead(card: Card) -> str:
+    return (
+        f"{card.context_gib} GiB for the CUDA context, or on a CPU for the process, and libraries; "
+        f"{card.fragmentation:.0%} more for fragmentation"
+    )
 
 
 def _captures(setup: Setup, card: Card) -> str:

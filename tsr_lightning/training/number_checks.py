@@ -50,3 +50,9 @@ def check_numbers(data: HasNumbers) -> None:
     temperature = data.sampling.temperature
     remedy = "log-probabilities are defined above 0 only; for greedy play set an evaluation's temperature to 0"
     require(temperature > 0, "data.sampling.temperature", temperature, remedy)
+
+
+def check_held_out(instances: int) -> None:
+    """Refuses a command line that holds out no instance, since a validation of none says nothing."""
+    remedy = "hold out at least 1, and set data.evaluations to [] to skip evaluation"
+    require(instances > 0, "data.held_out.instances", instances, remedy)
