@@ -56,6 +56,26 @@ def test_what_a_file_extends_is_as_if_given_before_it(empty_folder):
     assert resolved_settings(["--config", "mine.yaml"]) == resolved_settings(given)
 
 
+def test_values_that_json_lacks_pass_through_layers_and_flags(empty_folder):
+    own = "data: {updates: {mismatch_tolerance: .inf}, env_kwargs: {opts: {1: a, when: 2024-01-01, small: 1e-5}}}"
+    Path("base.yaml").write_text("trainer: {max_epochs: 2}")
+    Path("own.yaml").write_text(own)
+    Path("mine.yaml").write_text(f"extends: [base.yaml]\n{own}")
+    layered = settings("--config", "mine.yaml")
+    assert layered == settings("--config", "base.yaml", "--config", "own.yaml")
+    assert layered["data"]["updates"]["mismatch_tolerance"] == float("inf")
+    assert layered["data"]["env_kwargs"]["opts"] == {1: "a", "when": "2024-01-01", "small": 1e-5}
+    nested = settings("--data.env_kwargs.opts.inner", "{1: .inf}")
+    assert nested["data"]["env_kwargs"]["opts"] == {"inner": {1: float("inf")}}
+    changed = settings("--config", "{trainer: {callbacks: {InstanceFilter: {keep: 0.5}}}, data: {env_kwargs: {1: 2}}}")
+    assert changed["data"]["env_kwargs"][1] == 2
+
+
+def test_a_file_that_extends_none_is_its_own_keys(empty_folder):
+    Path("mine.yaml").write_text("extends: []\ntrainer: {max_epochs: 1}")
+    assert settings("--config", "mine.yaml") == settings("--trainer.max_epochs", "1")
+
+
 def test_a_shipped_file_extends_shipped_ones_whatever_is_here(empty_folder):
     before = resolved_settings(["--config", "quickstart.yaml"])
     Path("sokoban.yaml").write_text("data: {instances: 3}")

@@ -37,6 +37,11 @@ def names_config(flags: Iterable[str]) -> bool:
     return any(flag.partition("=")[0] in CONFIG_FLAGS for flag in flags)
 
 
+def extends(name: str) -> bool:
+    """True if a configuration has the key `extends`, which no parser knows. Arguments as of `read_config`."""
+    return "extends" in _own_keys(name)
+
+
 def read_layers(name: str, extending: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The keys of the files that a configuration extends, in the order in which they are laid, and then its own.
 

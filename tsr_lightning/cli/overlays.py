@@ -6,6 +6,7 @@ where jsonargparse would replace the whole dictionary, unless the file names ano
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,15 @@ from typing import Any
 import yaml
 from jsonargparse import ActionConfigFile, Namespace, get_loader
 
-from tsr_lightning.cli.config_files import CALLBACKS, CONFIG_FLAGS, ENV_KWARGS, merged, named_classes, read_layers
+from tsr_lightning.cli.config_files import (
+    CALLBACKS,
+    CONFIG_FLAGS,
+    ENV_KWARGS,
+    extends,
+    merged,
+    named_classes,
+    read_layers,
+)
 from tsr_lightning.errors import require
 
 _ENV = "data.env"
@@ -23,9 +32,9 @@ class Overlay(ActionConfigFile):
     """The parser's `--config`."""
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        layers = read_layers(values)
-        for keys in layers:
-            self._lay(parser, cfg, keys, values if len(layers) == 1 else json.dumps(keys))
+        is_whole = not extends(values)
+        for keys in read_layers(values):
+            self._lay(parser, cfg, keys, values if is_whole else _dumped(keys))
 
     def _lay(self, parser: Any, cfg: Any, keys: Mapping[str, Any], values: Any) -> None:
         for key in named_classes(keys):
@@ -33,7 +42,7 @@ class Overlay(ActionConfigFile):
                 cfg.pop(key)
         if (changes := _callback_changes(keys)) is not None:
             callbacks = with_arguments(cfg.get(CALLBACKS) or [], changes)
-            values = json.dumps({**keys, "trainer": {**keys["trainer"], "callbacks": callbacks}})
+            values = _dumped({**keys, "trainer": {**keys["trainer"], "callbacks": callbacks}})
         is_known = ENV_KWARGS in cfg
         env, kwargs = cfg.get(_ENV), cfg.pop(ENV_KWARGS)  # removed, so that only this file's arguments are there below
         super().__call__(parser, cfg, values)
@@ -98,12 +107,12 @@ def as_overlays(args: Sequence[str]) -> list[str]:
             name += ["--config", f'{{"data": {{"env": {value if value.startswith("[") else json.dumps(value)}}}}}']
         elif callback:
             arguments = {callback[1]: {callback[2]: _loaded(value)}}
-            others += ["--config", json.dumps({"trainer": {"callbacks": arguments}})]
+            others += ["--config", _dumped({"trainer": {"callbacks": arguments}})]
         elif keys:
             inner = _loaded(value)
             for key in reversed(keys):
                 inner = {key: inner}
-            others += ["--config", json.dumps({"data": {"env_kwargs": inner}})]
+            others += ["--config", _dumped({"data": {"env_kwargs": inner}})]
         elif flag == f"--{ENV_KWARGS}" and _is_mapping(value):
             others += ["--config", f'{{"data": {{"env_kwargs": {value}}}}}']
         elif flag == "--data":
@@ -125,6 +134,11 @@ def _loaded(value: str) -> Any:
         return get_loader("yaml")(value)
     except yaml.YAMLError:
         return value
+
+
+def _dumped(keys: Mapping[str, Any]) -> str:
+    """Keys as YAML in one line, which has what JSON lacks: infinity, dates, and keys that are no texts."""
+    return yaml.safe_dump(keys, default_flow_style=True, sort_keys=False, width=math.inf)
 
 
 def _is_mapping(value: str) -> bool:
