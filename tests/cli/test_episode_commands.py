@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import in_folder, tsr
+from commands import in_folder, tsr, tsr_process
 
 from tsr_lightning.cli.command import main
 from tsr_lightning.episodes.files import read, read_header, write
@@ -211,6 +211,16 @@ def test_damaged_lines_are_left_out_and_told_by_the_status(run: Run, tmp_path: P
     assert status == 1
     assert "line 2 is not as the schema says" in said
     assert "e.messages.jsonl: 1 episodes" in said
+
+
+def test_output_that_its_encoding_lacks_is_replaced(tmp_path: Path) -> None:
+    from tests.saved_episodes import episode, header, node
+
+    write(tmp_path / "e.jsonl.gz", header(), [episode("go", [node(0, None, "Right")])])
+    output = ("--output", "épisodes.html")
+    done = tsr_process("view", "e.jsonl.gz", *output, cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("?pisodes.html: 1 episodes")
 
 
 def test_without_inspect_it_says_how_to_get_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from tsr_lightning.cli.first_look import look
 from tsr_lightning.cli.garbage import imports_left_out
@@ -12,6 +13,8 @@ from tsr_lightning.signals import one_sentence_signals
 
 def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends it with one sentence and status 2, a signal with one and status 130 or 143."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a character that its encoding lacks costs no run its output
     given = list(sys.argv[1:] if args is None else args)
     with one_sentence_signals("tsr"), one_sentence_errors("tsr"):
         if given[:1] == ["play"]:
