@@ -200,6 +200,10 @@ def test_a_model_that_has_moved_is_one_sentence(run: Run, tmp_path: Path) -> Non
     assert (status, said.count("\n")) == (2, 1)
     assert f"--model is './nowhere': {remedy}" in said
     assert run("replay", tmp_path / "e.jsonl.gz", "--model", "embedded/sokoban")[0] == 0
+    write(tmp_path / "e.jsonl.gz", replace(header(), policy={**moved, "model": {"width": 3}}), [])
+    status, said = run("replay", tmp_path / "e.jsonl.gz")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "the episodes' model has the sizes {'width': 3}, of which none can be made: " in said
 
 
 def test_damaged_lines_are_left_out_and_told_by_the_status(run: Run, tmp_path: Path) -> None:
