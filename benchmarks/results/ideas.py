@@ -21,6 +21,23 @@ class Idea:
     kind: Kind = "searched"
 
 
+@dataclass(frozen=True)
+class Tried:
+    """What was tried on the same instances.
+
+    Args:
+        study: the tuning study.
+        instances: what they are called.
+        ideas: its rows.
+        environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
+    """
+
+    study: str
+    instances: str
+    ideas: Sequence[Idea]
+    environment: str = ""
+
+
 _STEPS = ("2.5e-4", "5e-4", "2.5e-4-4-updates", "5e-4-4-updates")  # of signals_tuning, signals_lakes_tuning
 
 
@@ -34,9 +51,12 @@ _SEARCHED: Mapping[str, str] = {
     "paper": "the paper's: groups of searches as if they were samples",
     "rollouts": "successes of a beam that random play guides",
     "ppo-rollouts": "the same under PPO",
+    "imitate": "successes of a beam of two candidates",
     "graph": "credit on the graph of a beam's states",
+    "graph-outcomes": "the same, outcomes alone as values",
     "target": "a distribution over a beam's candidates as the target, by their log-probabilities",
     "weights": "a distribution over a beam's candidates as the target, by how often each was drawn",
+    "weights-outcomes": "a distribution over a beam's candidates by how often each was drawn, outcomes alone as values",
     "process": "branches where a learned score promises most",
     "expansion": "trees that branch where the policy is unsure",
     "rise": "trees that branch where it became less sure",
@@ -44,19 +64,20 @@ _SEARCHED: Mapping[str, str] = {
 
 
 def _four_trials(
-    study: str, prefix: str, instances: str, recipes: Sequence[str] = ("raft", "paper")
-) -> tuple[str, str, Sequence[Idea]]:
+    study: str, prefix: str, instances: str, recipes: Sequence[str] = ("raft", "paper"), environment: str = ""
+) -> Tried:
     """Recipes with the same four trials each."""
 
     def ideas(named: Mapping[str, str], kind: Kind) -> list[Idea]:
         known = {recipe: words for recipe, words in named.items() if recipe in recipes}
         return [Idea(words, [f"{prefix}{recipe}-{step}" for step in _STEPS], kind) for recipe, words in known.items()]
 
-    return study, f"{instances}, the same four trials each", [*ideas(_PLAIN, "plain"), *ideas(_SEARCHED, "searched")]
+    all_ideas = [*ideas(_PLAIN, "plain"), *ideas(_SEARCHED, "searched")]
+    return Tried(study, f"{instances}, the same four trials each", all_ideas, environment)
 
 
-TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances, and what was tried on them
-    (
+TRIED: Sequence[Tried] = [
+    Tried(
         "sokoban_tuning",
         "Sokoban, 6 to 10 moves",
         [
@@ -92,7 +113,7 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
             Idea("tree credit, pruned candidates played out", ["tree-rollouts"]),
         ],
     ),
-    (
+    Tried(
         "sokoban_tuning",
         "Sokoban, 8 to 10 moves",
         [
@@ -102,7 +123,7 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
             Idea("tree credit, GRPO", ["longest-tree-5e-4", "longest-tree-2.5e-4"]),
         ],
     ),
-    (
+    Tried(
         "frozen_lake_tuning",
         "FrozenLake, slippery",
         [
@@ -142,7 +163,7 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
             Idea("tree credit by means, every candidate played out", ["tree-vine"]),
         ],
     ),
-    (
+    Tried(
         "webshop_tuning",
         "WebShop, default shops",
         [
@@ -154,7 +175,7 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
             Idea("tree credit", ["tree-2e-4"]),
         ],
     ),
-    (
+    Tried(
         "webshop_tuning",
         "WebShop, crowded",
         [
@@ -174,5 +195,17 @@ TRIED: Sequence[tuple[str, str, Sequence[Idea]]] = [  # the study, its instances
     ),
     _four_trials("signals_tuning", "longest-", "Sokoban, 8 to 10 moves"),
     _four_trials("signals_lakes_tuning", "", "FrozenLake, slippery"),
-    _four_trials("signals_shops_tuning", "", "WebShop, crowded", ["raft"]),
+    _four_trials(
+        "signals_tuning",
+        "curriculum-",
+        "Sokoban, 8 to 10 moves, after a curriculum",
+        ["raft", "imitate", "rollouts", "graph"],
+        "longest",
+    ),
+    _four_trials(
+        "signals_shops_tuning",
+        "",
+        "WebShop, crowded",
+        ["raft", "imitate", "graph", "graph-outcomes", "weights-outcomes"],
+    ),
 ]

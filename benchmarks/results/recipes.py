@@ -48,7 +48,7 @@ _SOKOBAN_RECIPES = {
     "grpo": "GRPO on plain samples",
     "ppo": "PPO on plain samples",
     "rollouts": "GRPO, successes of a beam 1 of 4 that random play guides",
-    "rollouts-4-updates": "the same with half the step size and four updates an epoch",
+    "rollouts-4-updates": "GRPO, successes of a beam 1 of 4 that random play guides, half the step size, four updates",
     "tree": "GRPO, tree credit, beam 1 of 4",
     "graph": "GRPO, credit on the graph of a beam's states, 1 of 4",
     "graph-5e-4": "the same with twice the step size",
@@ -129,7 +129,12 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
         "sokoban_curriculum",
         [
             _sokoban_block("longest", "8 to 10 moves from the start", "longest", _FASTER),
-            _sokoban_block("curriculum", "2 to 10 moves for 20 epochs, then 8 to 10", "longest", _FASTER),
+            _sokoban_block(
+                "curriculum",
+                "2 to 10 moves for 20 epochs, then 8 to 10",
+                "longest",
+                (*_FASTER, "raft-2.5e-4", "rollouts-4-updates"),
+            ),
         ],
     ),
     "frozen_lake": (
