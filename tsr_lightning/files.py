@@ -1,7 +1,11 @@
-"""Files that a killed process leaves whole."""
+"""Files that a killed process leaves whole, and which of its checkpoints to go on from."""
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
+
+_OF_THE_LAST = re.compile(r"last(-v\d+)?\.ckpt")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -21,3 +25,16 @@ def write_whole_bytes(path: Path, contents: bytes) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
+    """The checkpoint to go on from in some folders: the newest `last.ckpt`, or the newest of all where none has that
+    name. It may be damaged. None where there is none."""
+    found = [path for folder in folders if folder.is_dir() for path in folder.glob("*.ckpt")]
+    last = [path for path in found if _OF_THE_LAST.fullmatch(path.name)]
+    return max(last or found, key=modified, default=None)
+
+
+def modified(path: Path) -> int:
+    """When a file was written, in nanoseconds; of a link itself, since what it names may be gone."""
+    return path.lstat().st_mtime_ns

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.files import newest_checkpoint
 from tsr_lightning.training import checkpoints
 
 
@@ -136,9 +137,9 @@ def test_files_of_earlier_versions_have_no_digest_and_are_read(tmp_path: Path):
 
 
 def test_the_newest_is_last_whatever_else_is_there(tmp_path: Path):
-    assert checkpoints.newest([tmp_path, tmp_path / "none"]) is None
+    assert newest_checkpoint([tmp_path, tmp_path / "none"]) is None
     for age, name in enumerate(("epoch=4.ckpt", "epoch=9.ckpt", "last-v1.ckpt", "last.ckpt", "lasting.ckpt", "x.txt")):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (1e9 + 10 - age, 1e9 + 10 - age))
         expected = {0: "epoch=4.ckpt", 1: "epoch=4.ckpt"}.get(age, "last-v1.ckpt")
-        assert checkpoints.newest([tmp_path]) == tmp_path / expected
+        assert newest_checkpoint([tmp_path]) == tmp_path / expected

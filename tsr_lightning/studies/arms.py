@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsr_lightning.errors import ConfigError, RunError, require
+from tsr_lightning.files import newest_checkpoint
 from tsr_lightning.studies.folder import StudyFolder, read_json
 from tsr_lightning.studies.grid import Arm, Grid, Run
 from tsr_lightning.studies.settings import Settings, differences, flat_settings
-from tsr_lightning.training.checkpoints import newest
 
 Resolve = Callable[[Sequence[str]], Mapping[str, Any]]  # flags of `tsr fit` -> its whole configuration, checked
 
@@ -155,7 +155,7 @@ def refuse_to_lose(todo: Sequence[Run], checked: Mapping[str, CheckedArm], folde
     """Refuses to restart a stopped run whose checkpoint has other settings."""
     for run in todo:
         begun = folder.begun(run)
-        if newest([folder.checkpoints(run)]) is not None and begun.is_file():
+        if newest_checkpoint([folder.checkpoints(run)]) is not None and begun.is_file():
             changes = differences(read_json(begun), checked[run.arm].settings)
             if changes:
                 raise ConfigError(

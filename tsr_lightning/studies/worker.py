@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tsr_lightning.files import newest_checkpoint
 from tsr_lightning.signals import NAMES
 from tsr_lightning.studies.arms import CheckedArm
 from tsr_lightning.studies.folder import StudyFolder, read_json, write_json
@@ -16,7 +17,6 @@ from tsr_lightning.studies.run_processes import AlreadyRunning, Processes, last_
 from tsr_lightning.studies.settings import differences
 from tsr_lightning.studies.starts import SharedStarts, measures_its_start
 from tsr_lightning.studies.study_progress import Progress, describe_change
-from tsr_lightning.training.checkpoints import newest
 
 _LINES_OF_A_FAILURE = 12
 
@@ -102,7 +102,7 @@ class Worker:
 
     def _checkpoint(self, run: Run, checked: CheckedArm) -> Path | None:
         """Returns the checkpoint that a stopped run goes on from; removes what was begun without one."""
-        last, begun = newest([self.folder.checkpoints(run)]), self.folder.begun(run)
+        last, begun = newest_checkpoint([self.folder.checkpoints(run)]), self.folder.begun(run)
         if last is not None and begun.is_file() and not differences(read_json(begun), checked.settings):
             return last
         shutil.rmtree(self.folder.work(run), ignore_errors=True)  # which need not exist

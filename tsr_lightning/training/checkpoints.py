@@ -6,8 +6,6 @@ may be copied and moved, and `torch.load(path, weights_only=True)` reads it with
 
 import hashlib
 import os
-import re
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -15,6 +13,7 @@ from typing import IO, Any, cast
 import torch
 
 from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.files import modified
 
 PART = ".part"  # ending of an unfinished file, whose name begins with a dot
 _LABEL = b"sha256:"
@@ -22,7 +21,6 @@ _COMMENT = len(_LABEL) + 64
 _FIRST, _END = b"PK\3\4", b"PK\5\6"  # of a zip archive, and of its last record
 _END_SIZE = 22  # bytes of that record; its last two are the length of the comment that follows
 _CHUNK = 1 << 20
-_OF_THE_LAST = re.compile(r"last(-v\d+)?\.ckpt")
 _KEYS = ("state_dict", "loops", "global_step")  # of every checkpoint of a Trainer
 
 
@@ -121,22 +119,10 @@ def is_whole(path: Path) -> bool:
     return True
 
 
-def newest(folders: Iterable[Path]) -> Path | None:
-    """The checkpoint to go on from in some folders: the newest `last.ckpt`, or the newest of all where none has that
-    name. It may be damaged. None where there is none."""
-    found = [path for folder in folders if folder.is_dir() for path in folder.glob("*.ckpt")]
-    last = [path for path in found if _OF_THE_LAST.fullmatch(path.name)]
-    return max(last or found, key=_modified, default=None)
-
-
 def _remedy(path: Path) -> str:
-    others = sorted(path.parent.glob("*.ckpt"), key=_modified, reverse=True)
+    others = sorted(path.parent.glob("*.ckpt"), key=modified, reverse=True)
     whole = next((other for other in others if other != path and is_whole(other)), None)
     return f"go on from {whole} beside it" if whole is not None else "give a checkpoint of an earlier run"
-
-
-def _modified(path: Path) -> int:
-    return path.lstat().st_mtime_ns  # of a link itself, since what it names may be gone
 
 
 def _contents(path: Path, *, weights_only: bool, mmap: bool) -> dict[str, Any]:

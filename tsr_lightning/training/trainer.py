@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.episodes.folder import FOLDER as EPISODES
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.files import newest_checkpoint
 from tsr_lightning.training import checkpoints, exporting, games, showing
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.agent import Agent
@@ -208,7 +209,7 @@ class Trainer(pl.Trainer):
                 "ckpt_path is last, and this run begins in a new folder, which has no checkpoint: name the folder to "
                 "go on in with trainer.run_folder, or give the path of a checkpoint"
             )
-        return checkpoints.newest(dict.fromkeys(folders))
+        return newest_checkpoint(dict.fromkeys(folders))
 
     def _existing(self, ckpt_path: _PATH) -> Path:
         """The checkpoint that a path or `last` names, where it has to be there."""
@@ -225,7 +226,7 @@ class Trainer(pl.Trainer):
     def _newest(self) -> Path | None:
         """The newest checkpoint of the run, on rank 0."""
         own = [] if self._folder is None else [self._folder / "checkpoints"]
-        return checkpoints.newest(dict.fromkeys([*compat.checkpoint_folders(self), *own]))
+        return newest_checkpoint(dict.fromkeys([*compat.checkpoint_folders(self), *own]))
 
     @contextmanager
     def _in_run_folder(
@@ -295,7 +296,7 @@ def _check_counts(given: Mapping[str, Any]) -> None:
 def _refuse_to_overwrite(folder: Path) -> None:
     """Refuses to begin a run in a folder that has checkpoints, evaluations or episodes of another."""
     other = "give another folder as trainer.run_folder or by the logger's version"
-    if checkpoints.newest([folder / "checkpoints"]) is not None:
+    if newest_checkpoint([folder / "checkpoints"]) is not None:
         raise ConfigError(
             f"the run's folder is {folder}, which has the checkpoints of an earlier run: go on from them with "
             f"--ckpt_path last, or {other}"
