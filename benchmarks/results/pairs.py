@@ -124,12 +124,6 @@ TASKS = [
         [
             PairRow("curriculum-imitate", f"curriculum-{_BETTER_RAFT}", "GRPO", "RAFT", alike=False),
             PairRow("curriculum-ppo-imitate", f"curriculum-{_BETTER_RAFT}", "PPO", "RAFT", alike=False),
-            PairRow(
-                "curriculum-rollouts-4-updates",
-                f"curriculum-{_BETTER_RAFT}",
-                "GRPO, random play as the score",
-                "RAFT",
-            ),
             PairRow("curriculum-imitate", "curriculum-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("curriculum-ppo-imitate", "curriculum-ppo", "PPO", "plain PPO", alike=False),
         ],
