@@ -328,7 +328,7 @@ REFUSED = {
     "AdaptiveTree.margin is nan": lambda: AdaptiveTree(margin=float("nan")),
     "AdaptiveTree.repeats is 1": lambda: AdaptiveTree(repeats=1),
     "SearchFailures.samples is 0": lambda: SearchFailures(samples=0),
-    "SearchFailures.strategy is 'Expert': it demonstrates": lambda: SearchFailures(Expert()),
+    "SearchFailures.strategy is 'Expert': its responses are demonstrated": lambda: SearchFailures(Expert()),
     "SuffixRestarts.strategy is 'Expert': a demonstration": lambda: SuffixRestarts(Expert()),
     "SuffixRestarts.points is 0": lambda: SuffixRestarts(points=0),
     "SuffixRestarts.rollouts is 1": lambda: SuffixRestarts(rollouts=1),
