@@ -91,7 +91,7 @@ def distinct_turns(groups: Sequence[Group]) -> list[Turn]:
 
 
 def logprobs_behind_every_prompt(agent: Agent, turns: list[Turn], micro_batch_tokens: int) -> Tensor:
-    """[B, B] float64, log p(response i | prompt j); a pass of at most so many tokens has a prompt once."""
+    """[B, B] float64, log p(response i | prompt j), in passes of at most `micro_batch_tokens`."""
     pairs = [(behind.prompt, turn.response) for turn in turns for behind in turns]
     logprobs = logprobs_behind(agent.policy, pairs, agent.temperature, micro_batch_tokens)
     return torch.stack([each.double().sum() for each in logprobs]).view(len(turns), len(turns))

@@ -23,7 +23,7 @@ class Idea:
 
 @dataclass(frozen=True)
 class Tried:
-    """What was tried on the same instances.
+    """The ideas that a tuning study tried on one set of instances.
 
     Args:
         study: the tuning study.

@@ -148,7 +148,7 @@ class OracleSpendsNoise(Lake):
 
 
 class OracleTakesNothing(Lake):
-    def oracle(self) -> str:  # type: ignore[override]
+    def oracle(self) -> str:
         return super().oracle()
 
 

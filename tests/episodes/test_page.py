@@ -1,4 +1,4 @@
-"""What the page of `tsr view` holds, read as its script reads it, and what it says of files that are not whole."""
+"""The data in the page of `tsr view`, read as its script does, and the problems that it lists of damaged files."""
 
 import base64
 import gzip

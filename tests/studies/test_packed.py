@@ -174,6 +174,12 @@ class TestCommands:
         write_packed(record, grid)
         write_packed(record, grid)  # one of its own may be written again
 
+    def test_a_packed_study_of_another_version_is_not_replaced(self, empty_folder: Path):
+        Path("kept.yaml").write_text("packed: 2\n")
+        with pytest.raises(ConfigError, match=r"kept\.yaml is there, and no packed study.*: pack into another file"):
+            write_packed(read_folder(write_study(empty_folder / "known")), Path("kept.yaml"))
+        assert Path("kept.yaml").read_text() == "packed: 2\n"
+
     def test_nothing_that_is_packed_is_lost(self, empty_folder: Path):
         record, packed = read_folder(write_study(empty_folder / "known")), Path("kept.yaml")
         write_packed(record, packed)

@@ -380,7 +380,7 @@ def test_a_seed_that_was_evaluated_on_other_instances_is_refused(tmp_path: Path)
 
 
 def test_instances_of_a_seed_may_stand_in_another_order(tmp_path: Path):
-    """Those whose environment failed at first come last."""
+    """An instance that failed in the first evaluation is listed last."""
     reversed_ = [evaluation(*each) for each in ((0, 0, 0, 0, 0), (5, 200, 10, 0, 2), (10, 400, 20, 2, 1))]
     others = {**HISTORIES, Run("beam", 2): history(*reversed_, instances=INSTANCES[::-1])}
     study, same = load_study(write_study(tmp_path / "a", others)), load_study(write_study(tmp_path / "b"))

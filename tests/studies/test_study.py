@@ -223,7 +223,7 @@ def test_a_bad_grid_is_refused_before_anything_runs(changes: dict[str, Any], sen
 
 
 def test_a_setting_that_no_file_can_hold_is_refused(empty_folder: Path, capsys):
-    """Its run would end the study, and those beside it."""
+    """Written to a file of the study, it would end all runs with a traceback."""
     write_grid(empty_folder, arms={"mine": {"configs": ["endless.yaml"]}}, baseline=None)
     (empty_folder / "endless.yaml").write_text("trainer: {gradient_clip_val: .inf}\n")
     with pytest.raises(SystemExit) as ended:

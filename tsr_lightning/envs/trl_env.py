@@ -164,7 +164,7 @@ class TRLEnv(ToolEnv[Held]):
 
 
 def _finished(result: Any) -> Any:
-    """What a method returned, or what its coroutine returns."""
+    """The result of a method; a coroutine is run to its end."""
     if not inspect.iscoroutine(result):
         return result
     with ThreadPoolExecutor(1) as pool:  # this thread may have a loop of its own, such as a notebook's

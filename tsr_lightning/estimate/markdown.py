@@ -220,7 +220,7 @@ def _assumptions(setup: Setup, machines: Sequence[Machine]) -> list[str]:
 
 
 def _of_cards(cards: Sequence[Card], assumed: Callable[[Card], str]) -> list[str]:
-    """What is assumed of each card; once, and without their names, where it is the same of all."""
+    """The assumptions of each card, written once where all cards share them."""
     names: dict[str, list[str]] = {}
     for card in cards:
         names.setdefault(assumed(card), []).append(card.name)

@@ -48,7 +48,7 @@ def write_packed(record: StudyRecord, path: Path) -> None:
 def _check_replaced(path: Path, record: StudyRecord) -> None:
     """Refuses to replace another file, or what is nowhere else."""
     head = _readable_head(path)
-    if "packed" not in head:
+    if not {"packed", "grid", "runs"} <= head.keys():
         raise ConfigError(f"{path} is there, and no packed study, such as a grid: pack into another file")
     if (name := head["grid"]["name"]) != record.grid["name"]:
         raise ConfigError(f"{path} is the packed study {name}: pack {record.grid['name']} into another file")

@@ -30,7 +30,7 @@ def check_playouts(snapshot: Snapshot, noisy: bool) -> None:
 
 
 def _played(snapshot: Snapshot, count: int, horizon: int) -> list[int | None]:
-    """The results of so many sequences, of the right form."""
+    """The results of `count` random sequences, of which each is checked to be None or a length."""
     recorder = snapshot.recorder
     assert isinstance(recorder.env, HasRandomPlay)
     snapshot.restore(snapshot.key("playouts"))

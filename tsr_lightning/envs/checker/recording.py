@@ -191,7 +191,7 @@ def outcome_difference(one: StepRecord, other: StepRecord) -> str:
 
 
 def outcome(step: StepRecord) -> tuple[Hashable, ...]:
-    """What of a step is equal after equal actions in equal states under one key."""
+    """The parts of a step that one state, action and key decide."""
     flags = [step.info.get(name) for name in FLAGS]
     legal = () if step.done else tuple(sorted(step.after.legal))
     return round(float(step.reward), 9), step.terminated, *flags, step.after.state_key, legal
