@@ -8,6 +8,7 @@ from tsr_lightning.cli.first_look import look
 from tsr_lightning.cli.garbage import imports_left_out
 from tsr_lightning.cli.messages import one_sentence_errors
 from tsr_lightning.cli.play import configured
+from tsr_lightning.cli.unread import quiet_if_unread
 from tsr_lightning.signals import one_sentence_signals
 
 
@@ -16,7 +17,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character that its encoding lacks costs no run its output
     given = list(sys.argv[1:] if args is None else args)
-    with one_sentence_signals("tsr"), one_sentence_errors("tsr"):
+    with one_sentence_signals("tsr"), quiet_if_unread(), one_sentence_errors("tsr"):
         if given[:1] == ["play"]:
             given = ["play", *configured(given[1:])]
         look(given)
