@@ -181,8 +181,15 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
             Block(
                 "WebShop, crowded",
                 [
-                    Recipe("crowded-raft", "RAFT: successes of plain samples, 160 x 1", "plain"),
-                    Recipe("crowded-imitate", "GRPO, successes of a beam 1 of 2, 80 x 1"),
+                    Recipe(
+                        "crowded-raft-2.5e-4-4-updates",
+                        "RAFT: successes of plain samples, 160 x 1, four updates",
+                        "plain",
+                    ),
+                    Recipe("crowded-imitate-5e-4-4-updates", "GRPO, successes of a beam 1 of 2, 80 x 1, four updates"),
+                    Recipe("crowded-graph-outcomes", "GRPO, credit on the graph of a beam's states, outcomes alone"),
+                    Recipe("crowded-raft", "RAFT, two updates of a smaller step", "plain", alike=False),
+                    Recipe("crowded-imitate", "GRPO, successes of a beam, likewise", alike=False),
                     Recipe("crowded-ppo-imitate", "PPO, the same", alike=False),
                     Recipe("crowded-ppo", "PPO on plain samples, 20 x 8", "plain", alike=False),
                     Recipe("crowded-grpo", "GRPO on plain samples, 20 x 8", "plain", alike=False),

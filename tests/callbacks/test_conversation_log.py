@@ -1,12 +1,13 @@
 """Rollouts as conversations in a file: which are written, and that a resumed run does not write any twice."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from callback_support import trajectory, turn
-from commands import QUICK, TINY, tsr
+from commands import QUICK, TINY, in_folder, tsr
 
 from callbacks.conversation_log import to_record
 from tsr_lightning.errors import ConfigError
@@ -36,6 +37,22 @@ def records() -> list[dict[str, object]]:
     return [json.loads(line) for line in Path("log.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.fixture(scope="module")
+def two_epochs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two epochs, whose log has its failures too."""
+    folder = tmp_path_factory.mktemp("logged")
+    with in_folder(folder):
+        tsr(*ORACLE, *callbacks(successes_only=False))
+    return folder
+
+
+@pytest.fixture
+def logged(two_epochs: Path, empty_folder: Path) -> Path:
+    """A copy of it, to work in."""
+    shutil.copytree(two_epochs, empty_folder, dirs_exist_ok=True)
+    return empty_folder
+
+
 def test_a_record_has_the_messages_in_turn():
     first = replace(turn(text="east"), messages=to_messages("at 0", "walk"))
     second = replace(turn(text="west"), messages=to_messages("at 1"))
@@ -47,8 +64,7 @@ def test_a_record_has_the_messages_in_turn():
     assert (record["instance"], record["success"]) == (7, True)
 
 
-def test_failures_are_written_where_asked_for(empty_folder: Path):
-    tsr(*ORACLE, *callbacks(successes_only=False))
+def test_failures_are_written_where_asked_for(logged: Path):
     everything = records()
     assert len(everything) == 8
     tsr(*ORACLE, *callbacks())
@@ -56,8 +72,7 @@ def test_failures_are_written_where_asked_for(empty_folder: Path):
     assert 0 < len(records()) < 8
 
 
-def test_a_run_from_the_start_replaces_the_file_whenever_its_first_rollout_is(empty_folder: Path):
-    tsr(*ORACLE, *callbacks(successes_only=False))
+def test_a_run_from_the_start_replaces_the_file_whenever_its_first_rollout_is(logged: Path):
     Path("log.jsonl").rename("demonstrations.jsonl")
     Path("log.jsonl").write_text('{"epoch": 0}\n', encoding="utf-8")  # of an earlier run
     expert = {"class_path": "Uniform", "init_args": {"count": 1, "strategy": {"class_path": "Expert"}}}
@@ -69,8 +84,7 @@ def test_a_run_from_the_start_replaces_the_file_whenever_its_first_rollout_is(em
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_resumed_run_replaces_the_lines_of_its_epochs(empty_folder: Path):
-    tsr(*ORACLE, *callbacks(successes_only=False))
+def test_a_resumed_run_replaces_the_lines_of_its_epochs(logged: Path):
     before = Path("log.jsonl").read_text(encoding="utf-8")
     Path("log.jsonl").write_text(before + '{"epoch": 2, "cut o', encoding="utf-8")  # killed while it wrote
     [first] = Path("runs").rglob("*=0.ckpt")
@@ -88,8 +102,7 @@ def test_a_run_from_the_start_overwrites_no_file_of_another_program(empty_folder
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_resumed_run_refuses_a_file_that_another_program_wrote(empty_folder: Path):
-    tsr(*ORACLE, *callbacks(successes_only=False))
+def test_a_resumed_run_refuses_a_file_that_another_program_wrote(logged: Path):
     foreign = '{"messages": []}\n'
     Path("log.jsonl").write_text(foreign, encoding="utf-8")
     [first] = Path("runs").rglob("*=0.ckpt")
