@@ -105,6 +105,8 @@ TASKS = [
         [
             PairRow("rollouts", "raft", "GRPO, random play as the score", "RAFT"),
             PairRow("graph", "raft", "GRPO, credit on the graph of states", "RAFT"),
+            PairRow("rollouts", "raft-groups", "GRPO, random play as the score", "RAFT in groups of eight"),
+            PairRow("graph", "raft-groups", "GRPO, credit on the graph of states", "RAFT in groups of eight"),
         ],
     ),
     VerdictTask(
@@ -130,7 +132,13 @@ TASKS = [
         "Sokoban, 8 to 10 moves, after a curriculum",
         0.08,
         [
-            PairRow("curriculum-imitate", f"curriculum-{_BETTER_RAFT}", "GRPO", "RAFT", alike=False),
+            PairRow("curriculum-imitate", f"curriculum-{_BETTER_RAFT}", "GRPO", "RAFT"),
+            PairRow(
+                "curriculum-rollouts-4-updates",
+                f"curriculum-{_BETTER_RAFT}",
+                "GRPO, random play as the score",
+                "RAFT",
+            ),
             PairRow("curriculum-ppo-imitate", f"curriculum-{_BETTER_RAFT}", "PPO", "RAFT", alike=False),
             PairRow("curriculum-imitate", "curriculum-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("curriculum-ppo-imitate", "curriculum-ppo", "PPO", "plain PPO", alike=False),
@@ -204,6 +212,12 @@ TASKS = [
         [
             PairRow(f"crowded-{_SHOPS_IMITATE}", f"crowded-{_SHOPS_RAFT}", "GRPO", "RAFT"),
             PairRow("crowded-graph-outcomes", f"crowded-{_SHOPS_RAFT}", "GRPO, credit on the graph of states", "RAFT"),
+            PairRow(
+                "crowded-graph-outcomes",
+                "crowded-raft-groups",
+                "GRPO, credit on the graph of states",
+                "RAFT in groups of eight",
+            ),
             PairRow("crowded-ppo-imitate", f"crowded-{_SHOPS_RAFT}", "PPO", "RAFT", alike=False),
             PairRow(f"crowded-{_SHOPS_IMITATE}", "crowded-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("crowded-ppo-imitate", "crowded-ppo", "PPO", "plain PPO", alike=False),
