@@ -17,8 +17,10 @@ from tsr_lightning import (
     Policy,
     PolicySpec,
     RunError,
+    Scratch,
     evaluate,
 )
+from tsr_lightning.policy.export import export
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.search.adaptive_tree import AdaptiveTree
 
@@ -34,6 +36,18 @@ def test_a_policy_and_its_folder_play_the_same_episodes():
     of_name = evaluate("embedded/frozen_lake", LAKE, PROTOCOL, held_out=HELD_OUT)
     assert of_policy.groups == of_name.groups
     assert len(of_policy.episodes) == 6 * 4
+
+
+def test_a_new_model_is_played_with_its_own_vocabulary_alone(tmp_path: Path):
+    spec = PolicySpec(Scratch(hidden_size=32, num_hidden_layers=1))
+    tokenizer = load_tokenizer(spec, LAKE.texts())
+    policy = Policy(spec, tokenizer, critic=False)
+    assert len(evaluate(policy, LAKE, PROTOCOL, held_out=HELD_OUT).episodes) == 6 * 4
+    other = EnvFactory.of("tsr/Sokoban-v0", {"prompt_style": "bare"})
+    with pytest.raises(ConfigError, match=r"env is .tsr/Sokoban-v0.*: the policy was trained with another vocabulary"):
+        evaluate(policy, other, PROTOCOL, held_out=HELD_OUT)
+    export(policy, tokenizer, tmp_path)
+    assert len(evaluate(str(tmp_path), other, PROTOCOL, held_out=HeldOut(1)).episodes) == 4
 
 
 def test_a_result_has_the_figures_of_the_protocol():

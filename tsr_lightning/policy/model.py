@@ -20,6 +20,7 @@ from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.policy.causal_lm import PackedCausalLM, TokenScores
 from tsr_lightning.policy.loading import load_model
 from tsr_lightning.policy.spec import PolicySpec, context_length
+from tsr_lightning.policy.vocabulary import vocabulary_digest
 
 _ADAPTER = "lora_"  # in the names of peft's parameters
 _HEAD = "value_head."
@@ -73,6 +74,7 @@ class Policy(nn.Module):
         self.spec = spec
         self.model = load_model(spec, tokenizer, seed=seed, device=device)
         self.context_length = context_length(spec)
+        self.vocabulary = vocabulary_digest(tokenizer)  # in which its token ids mean what they do
         # Zeros: the first values are 0, so the first advantages are the returns themselves.
         self.value_head: nn.Linear | None = None
         if critic:

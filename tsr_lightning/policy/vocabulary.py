@@ -5,6 +5,7 @@ text, which `ignore_merges` looks up whole. So it is lossless, spends no entry o
 training.
 """
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -87,3 +88,9 @@ def load_tokenizer(spec: PolicySpec, texts: Iterable[str]) -> PreTrainedTokenize
             f"model.policy.model is {spec.model!r}: its tokenizer is not a fast one, so save it as tokenizer.json"
         )
     return tokenizer
+
+
+def vocabulary_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """A hash of the entries with their ids, by which checkpoints and policies know their vocabulary again."""
+    entries = tuple(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(repr(entries).encode(), digest_size=12).hexdigest()

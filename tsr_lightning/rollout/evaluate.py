@@ -13,7 +13,7 @@ from tsr_lightning.errors import require
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.probe import check_packing
 from tsr_lightning.policy.spec import PolicySpec
-from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.policy.vocabulary import load_tokenizer, vocabulary_digest
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.actor import Actor, ActorSpec
 from tsr_lightning.rollout.environments import EnvFactory, Environments
@@ -105,7 +105,8 @@ def evaluate(
         actor: engine, context, and token limits of responses.
 
     Raises:
-        ConfigError: the protocol searches by a scorer that learns from training rollouts, or nothing is held out.
+        ConfigError: the protocol searches by a scorer that learns from training rollouts, nothing is held out, or the
+            policy is a new model with the vocabulary of another environment.
         RunError: failures of the environment cost more episodes than `Faults` tolerates.
 
     Examples:
@@ -120,6 +121,13 @@ def evaluate(
         device = "cuda" if torch.cuda.is_available() else "cpu"
         policy = Policy(spec, tokenizer, critic=False, device=device)
         check_packing(policy, policy.causal_lm.device)
+    require(
+        policy.vocabulary == vocabulary_digest(tokenizer),
+        "env",
+        ", ".join(map(str, factory.mixture)),
+        "the policy was trained with another vocabulary, so for a new model give the environment's arguments of that "
+        "run, or the folder of the exported policy, which has its own tokenizer",
+    )
     environments, retry = Environments(factory), Retrying(factory.retries)
     player = Actor(policy, tokenizer, actor, environments, retry)
     try:

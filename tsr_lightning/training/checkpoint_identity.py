@@ -5,14 +5,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.envs.base import fingerprint
 from tsr_lightning.errors import require
 from tsr_lightning.policy.spec import PolicySpec, model_identity
+from tsr_lightning.policy.vocabulary import vocabulary_digest
 
 
 def identity_entries(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """The entries of a checkpoint by which it is known again."""
-    return {"model_identity": model_identity(spec), "vocabulary": _digest(tokenizer)}
+    return {"model_identity": model_identity(spec), "vocabulary": vocabulary_digest(tokenizer)}
 
 
 def check_identity(checkpoint: Mapping[str, Any], spec: PolicySpec) -> None:
@@ -31,13 +31,9 @@ def check_identity(checkpoint: Mapping[str, Any], spec: PolicySpec) -> None:
 def check_vocabulary(checkpoint: Mapping[str, Any], spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuses a checkpoint whose embeddings mean other tokens."""
     require(
-        checkpoint["vocabulary"] == _digest(tokenizer),
+        checkpoint["vocabulary"] == vocabulary_digest(tokenizer),
         "model.policy.model",
         spec.model,
         "ckpt_path was trained with another vocabulary, so give the tokenizer, or for a new model the environment's "
         "arguments, of that run",
     )
-
-
-def _digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    return fingerprint(tuple(sorted(tokenizer.get_vocab().items())))
