@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from tsr_lightning.episodes.conversations import to_record
 from tsr_lightning.errors import ConfigError, require
+from tsr_lightning.files import write_whole_bytes
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.lightning_compat import epochs_at_rollout
@@ -64,33 +65,41 @@ class ConversationLog(Callback):
         return groups
 
     def _append(self, lines: list[str], epoch: int) -> None:
-        path = self._file
-        if not self._began:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            earlier = list(_lines_before(path, epoch)) if self._resumes else []
-            path.write_text("".join(earlier), encoding="utf-8")
-            self._began = True
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(lines)
+        own = "".join(lines).encode()
+        if self._began:
+            with self._file.open("ab") as file:
+                file.write(own)
+            return
+        earlier = b"".join(_lines_before(self._file, epoch)) if self._resumes else b""
+        write_whole_bytes(self._file, earlier + own)  # so that a kill loses no earlier line and cuts off no first one
+        self._began = bool(earlier + own)
 
 
 def _check_own(path: Path) -> None:
-    """Refuses a file that another program wrote, by its first line."""
-    next(_lines_before(path, 1), None)
-
-
-def _lines_before(path: Path, epoch: int) -> Iterator[str]:
-    """The lines of earlier epochs. It stops at an incomplete line, which a killed run leaves."""
-    if not path.is_file():
+    """Refuses what is no file, and a file that another program wrote, by its first line."""
+    is_free = path.is_file() or not path.exists()
+    require(is_free, "ConversationLog.path", str(path), "it is no file, so give the path of one")
+    for line in _lines(path):
+        _epoch_of(line, path)
         return
-    with path.open(encoding="utf-8", newline="\n") as file:
-        for line in file:
-            if not line.endswith("\n") or _epoch_of(line, path) >= epoch:
-                return
-            yield line
 
 
-def _epoch_of(line: str, path: Path) -> int:
+def _lines_before(path: Path, epoch: int) -> Iterator[bytes]:
+    """The lines of earlier epochs. It stops at an incomplete line, which a killed run leaves."""
+    for line in _lines(path):
+        if not line.endswith(b"\n") or _epoch_of(line, path) >= epoch:
+            return
+        yield line
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file as they are, since that of another program may be no text; none where there is no file."""
+    if path.is_file():
+        with path.open("rb") as file:
+            yield from file
+
+
+def _epoch_of(line: bytes, path: Path) -> int:
     try:
         return int(json.loads(line)["epoch"])
     except (ValueError, KeyError, TypeError) as error:

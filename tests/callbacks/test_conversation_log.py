@@ -1,14 +1,16 @@
 """Rollouts as conversations in a file: which are written, and that a resumed run does not write any twice."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from callback_support import trajectory, turn
+from callback_support import Agent, Data, outcomes, trainer, trajectory, turn
 from commands import QUICK, TINY, in_folder, tsr
 
+from callbacks import ConversationLog
 from callbacks.conversation_log import to_record
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.trajectory import to_messages
@@ -92,13 +94,40 @@ def test_a_resumed_run_replaces_the_lines_of_its_epochs(logged: Path):
     assert Path("log.jsonl").read_text(encoding="utf-8") == before
 
 
-def test_a_run_from_the_start_overwrites_no_file_of_another_program(empty_folder: Path):
-    foreign = '{"messages": []}\n'
-    Path("log.jsonl").write_text(foreign, encoding="utf-8")
+@pytest.mark.parametrize(
+    "foreign", [b'{"messages": []}\n', b'[{"messages": []}]', b"PAR1\x15\xff\xfe\n"], ids=["line", "no line", "no text"]
+)
+def test_a_run_from_the_start_overwrites_no_file_of_another_program(empty_folder: Path, foreign: bytes):
+    Path("log.jsonl").write_bytes(foreign)
     with pytest.raises(ConfigError, match=r"ConversationLog\.path is 'log\.jsonl': a line there has no epoch"):
         tsr(*ORACLE, *callbacks())
     tsr("validate", *ORACLE[1:], *callbacks(), "--data.held_out.instances", "1")  # which writes no conversations
-    assert Path("log.jsonl").read_text(encoding="utf-8") == foreign
+    assert Path("log.jsonl").read_bytes() == foreign
+
+
+def test_a_folder_is_refused_before_the_first_rollout(empty_folder: Path):
+    Path("log.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=r"ConversationLog\.path is 'log\.jsonl': it is no file, so give the path"):
+        tsr(*ORACLE, *callbacks())
+
+
+def test_a_kill_while_a_run_that_goes_on_takes_up_its_file_loses_no_line(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def killed(descriptor: int) -> None:
+        raise RuntimeError("killed")
+
+    run = trainer(empty_folder, ConversationLog("log.jsonl"), limit_val_batches=0)
+    data = Data(rollout=lambda epoch: [outcomes(epoch, 1)])
+    run.fit(Agent(), datamodule=data)
+    before = records()
+    assert [record["epoch"] for record in before] == [0]
+    run.fit_loop.max_epochs = 2
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run.fit(Agent(), datamodule=data)
+    assert records() == before
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
