@@ -78,11 +78,11 @@ def measure(
 ) -> Measurement | None:
     """The figures of a protocol; None without episodes. With several `envs`, by index, each id's success too.
 
-    Rates weigh every instance the same, means every episode. A k of `pass_at` for which some instance has too few
-    episodes is left out; None stands for the powers of two.
+    Rates weigh every instance the same, means every episode. A k of `pass_at` for which no instance has enough episodes
+    is left out; None stands for the powers of two.
 
     Episodes that were lost to failures of the environment are in no rate and no mean; where there are any, they are
-    counted in `episodes_lost`.
+    counted in `episodes_lost`. pass@k leaves out the instances that have fewer than k for it.
 
     The policy's entropy is the mean surprisal of its samples: the expectation of a response's surprisal is the entropy
     of the response. What a search selected is no sample, and greedy play has no entropy, so their protocols lack it.
@@ -95,7 +95,7 @@ def measure(
         instance = episode.env, episode.instance
         successes, count = outcomes.get(instance, (0, 0))
         outcomes[instance] = (successes + episode.succeeded, count + 1)
-    most = statistics.fewest_episodes(outcomes)
+    most = statistics.most_episodes(outcomes)
     ks = [1 << power for power in range(most.bit_length())] if pass_at is None else [k for k in pass_at if k <= most]
 
     turns = sum(episode.turns for episode in episodes)

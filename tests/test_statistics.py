@@ -54,9 +54,9 @@ def test_solved_counts_sets_of_instances(before, after):
     assert solved(before, after) == (len(now - was), len(was - now), len(both - was), len(both))
 
 
-def test_mean_pass_at_k_averages_over_instances():
+def test_mean_pass_at_k_averages_over_instances_with_k_episodes():
     # C(2,2)/C(4,2) = 1/6 for two successes of four, 0 for four, 1 for none: pass@2 = 5/6, 1, 0
-    assert mean_pass_at_k({1: (2, 4), 2: (4, 4), 3: (0, 4)}, 2) == pytest.approx((5 / 6 + 1 + 0) / 3)
+    assert mean_pass_at_k({1: (2, 4), 2: (4, 4), 3: (0, 4), 4: (1, 1)}, 2) == pytest.approx((5 / 6 + 1 + 0) / 3)
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,13 @@ def pass_at_k(episodes: int, successes: int, k: int) -> float:
 
 
 def mean_pass_at_k(outcomes: Outcomes, k: int) -> float:
-    """Returns the mean over instances of each one's pass@k."""
-    return fmean(pass_at_k(episodes, successes, k) for successes, episodes in outcomes.values())
+    """Returns the mean of pass@k over the instances with at least k episodes, of which there are some."""
+    return fmean(pass_at_k(episodes, successes, k) for successes, episodes in outcomes.values() if episodes >= k)
 
 
-def fewest_episodes(outcomes: Outcomes) -> int:
-    """Returns the largest k for which every instance's pass@k is known."""
-    return min(episodes for _, episodes in outcomes.values())
+def most_episodes(outcomes: Outcomes) -> int:
+    """Returns the largest k for which some instance's pass@k is known; 0 without instances."""
+    return max((episodes for _, episodes in outcomes.values()), default=0)
 
 
 def solved(before: Outcomes, after: Outcomes) -> Solved:

@@ -315,16 +315,15 @@ def test_a_validation_without_a_protocol_changes_nothing(tmp_path):
     assert report(tmp_path)["run"]["updates"] == 1
 
 
-def test_a_k_above_the_episodes_of_an_instance_is_left_out(tmp_path):
-    protocol = EvalProtocol("pass", samples=3)
-    batches = [
-        fixed(eval_result(protocol, outcomes(1, 1, 0, 0), outcomes(2, 0, 0, 0, 1)))
-    ]  # one has four, the other three
-    run = trainer(tmp_path, Evaluation(pass_at=[3, 4]))
+def test_pass_at_k_is_over_the_instances_with_as_many_episodes(tmp_path):
+    protocol = EvalProtocol("pass", samples=4)
+    batches = [fixed(eval_result(protocol, outcomes(1, 1, 0, 0), outcomes(2, 0, 0, 0, 1)))]  # one of the first is lost
+    run = trainer(tmp_path, Evaluation(pass_at=[3, 4, 5]))
     run.validate(Agent(), Data([batches]))
     logged = {name for name in run.callback_metrics if "pass@" in name}
-    assert logged == {"val/pass/pass@3"}
+    assert logged == {"val/pass/pass@3", "val/pass/pass@4"}
     assert run.callback_metrics["val/pass/pass@3"].item() == pytest.approx((1 + (1 - 1 / 4)) / 2)
+    assert run.callback_metrics["val/pass/pass@4"].item() == 1.0
 
 
 def test_model_checkpoint_can_monitor_a_figure(tmp_path):

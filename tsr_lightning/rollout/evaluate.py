@@ -66,8 +66,9 @@ class EvalResult:
         Raises:
             ConfigError: k is not from 1 to the protocol's samples, or no instance has as many.
         """
-        outcomes = {instance: counts for instance, counts in self._outcomes.items() if counts[1] >= k}
-        require(k >= 1 and bool(outcomes), "k", k, f"give 1 to {self.protocol.samples}, the protocol's samples")
+        outcomes = self._outcomes
+        is_known = 1 <= k <= statistics.most_episodes(outcomes)
+        require(is_known, "k", k, f"give 1 to {self.protocol.samples}, the protocol's samples")
         return statistics.mean_pass_at_k(outcomes, k)
 
     @property
