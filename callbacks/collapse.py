@@ -49,8 +49,9 @@ class CollapseGuard(Callback):
     entropy's of its highest and lowest. It reacts to a collapse at the epoch's end, before ModelCheckpoint saves. It
     must stand before InstanceFilter, which removes trajectories.
 
-    Under `Restore` the policy with the best success so far (of the first such protocol, or of rollouts before there is
-    an evaluation) is kept in `best_policy.ckpt` in the run's folder: a checkpoint like any other.
+    Under `Restore` the policy with the best success so far is kept in `best_policy.ckpt` in the run's folder: a
+    checkpoint like any other. Policies are ranked by the lower end of their success in one evaluation by the first such
+    protocol or, before there is an evaluation, in their one rollout: the others in the window are of other policies.
 
     Args:
         on_collapse: Warn, Stop or Restore.
@@ -60,7 +61,7 @@ class CollapseGuard(Callback):
             watch it.
         entropy_rise: the fraction of the lowest entropy that may be gained while success has fallen; null watches no
             rise.
-        window: rollouts and epochs that are taken together; an evaluation is taken alone.
+        window: rollouts and epochs that are taken together for the alarm; an evaluation is taken alone.
 
     Raises:
         ConfigError: for an argument out of its range; at the start, where it stands after InstanceFilter, or where
@@ -238,11 +239,12 @@ class CollapseGuard(Callback):
             self._keep_evaluated(trainer, epochs)
 
     def _observe(self, trainer: Trainer, name: str, epochs: int, pairs: Pairs) -> Level | None:
+        """Returns the level of this observation alone."""
         history = self._history(name)
         history.observe(epochs, pairs)
         if history.drop is not None and history.fraction_of_best is not None:
             compat.log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
-        return history.current
+        return history.latest
 
     def _forget_rollouts(self) -> None:
         """Forgets rates of rollouts. The best policy by them is one of other levels, so the next takes its place."""

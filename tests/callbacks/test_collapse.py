@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -192,10 +192,34 @@ class Weights(CollapseGuard):
         self.at_end.append((float(pl_module.weight), count, optimizer.param_groups[0]["lr"]))  # type: ignore[arg-type]
 
 
+def solving(rates: Sequence[float]) -> Callable[[int], list[Group]]:
+    """Rollouts in which this share of each epoch's episodes succeeds, spread evenly over the instances."""
+
+    def rollout(epoch: int) -> list[Group]:
+        successes = round(rates[epoch] * 4 * INSTANCES)
+        return [outcomes(i, *(int(INSTANCES * turn + i < successes) for turn in range(4))) for i in range(INSTANCES)]
+
+    return rollout
+
+
+FALLING = (0.75, 0.75, 0.75, 0.8, 0.0, 0.0, 0.0, 0.75, 0.75, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("rates", "best"),
+    [((0.5, 0.47, 0.44, 0.41, 0.38), 0), ((0.05, 0.1, 0.2, 0.4, 0.9, 0.7, 0.6), 4)],
+    ids=["decline", "rise and fall"],
+)
+def test_the_best_policy_is_that_of_the_best_rollout(rates: Sequence[float], best: int, tmp_path: Path):
+    guard = CollapseGuard(Restore(), window=5)
+    fit(tmp_path, guard, Data(rollout=solving(rates)), len(rates))
+    assert guard.state_dict()["best"][1] == best
+
+
 def test_restore_loads_weights_and_optimizer_of_the_best(tmp_path: Path):
-    """The best is the window of rollouts 0 to 3, so the policy of rollout 3, after three updates."""
+    """The best is that of rollout 3, so after three updates."""
     guard = Weights(Restore(learning_rate_factor=0.5), window=4)
-    run, _, [message] = fit(tmp_path, guard, Data(rollout=falls_in(4, 5, 6)), 10)
+    run, _, [message] = fit(tmp_path, guard, Data(rollout=solving(FALLING)), 10)
     end = next(i for i, (_, count, _) in enumerate(guard.at_end) if count == 3 and i > 2)
     assert guard.at_end[end] == (guard.at_rollout[3], 3.0, pytest.approx(0.05))
     assert guard.at_end[end - 1][2] == pytest.approx(0.1)
@@ -242,18 +266,17 @@ def test_without_restore_nothing_is_written(tmp_path: Path):
 @pytest.mark.parametrize("kept", ["last.ckpt", "best_policy.ckpt"])
 def test_a_resumed_run_equals_the_uninterrupted(kept: str, tmp_path: Path):
     """From an epoch's end, and from the best policy, which is saved between a rollout and its updates."""
-    falling = falls_in(4, 5, 6)
     whole = Weights(Restore(), window=4)
-    _, agent, messages = fit(tmp_path / "whole", whole, Data(rollout=falling), 9)
+    _, agent, messages = fit(tmp_path / "whole", whole, Data(rollout=solving(FALLING)), 9)
 
     checkpoints = ModelCheckpoint(tmp_path / "kept", save_last=True, save_on_train_epoch_end=True)
-    fit(tmp_path / "first", Weights(Restore(), window=4), Data(rollout=falling), 5, checkpoints)
+    fit(tmp_path / "first", Weights(Restore(), window=4), Data(rollout=solving(FALLING)), 5, checkpoints)
     [path] = tmp_path.rglob(f"{'kept' if kept == 'last.ckpt' else 'first'}/**/{kept}")
     state = torch.load(path, weights_only=True)["callbacks"]["Weights"]
     assert set(state["histories"]) == {"rollout/sampled/success_rate", "rollout/sampled/valid"}
 
     resumed = Weights(Restore(), window=4)
-    _, again, [message] = fit(tmp_path / "second", resumed, Data(rollout=falling), 9, ckpt_path=path)
+    _, again, [message] = fit(tmp_path / "second", resumed, Data(rollout=solving(FALLING)), 9, ckpt_path=path)
     assert message.partition(" from ")[0] == messages[0].partition(" from ")[0]
     assert resumed.at_end == whole.at_end[-len(resumed.at_end) :]
     assert again.weight == agent.weight
