@@ -19,6 +19,7 @@ from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.rollout.instances import Instance
+from tsr_lightning.training import checkpoints
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import ProcessGroup
@@ -165,10 +166,14 @@ class CollapseGuard(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._best is None:
             return
-        path = trainer.strategy.broadcast(_found(Path(self._best.path), Path(trainer.ckpt_path or "")))
+        found = _found(self._best, Path(trainer.ckpt_path or "")) if trainer.is_global_zero else None
+        path = trainer.strategy.broadcast(found)
         if path is None:
-            rank_zero_warn(f"CollapseGuard: {self._best.path} does not exist; the next best policy replaces it")
-            self._best = None
+            rank_zero_warn(
+                f"CollapseGuard: {self._best.path} is no checkpoint of the policy after {self._best.epochs} epochs, "
+                "which was the best; the next best one gets a file of its own"
+            )
+            self._best, self._wrote_best = None, False
             return
         self._best = replace(self._best, path=str(path))
         self._wrote_best = path.parent == _folder(trainer)  # the same run goes on: the next best takes its place
@@ -365,10 +370,21 @@ def _ranks_policies(data: RolloutDataModule) -> bool:
     return sampled or any(protocol.search is None for protocol in data.evaluations)
 
 
-def _found(best: Path, resumed: Path) -> Path | None:
-    """The best policy's checkpoint, where it was written or, in a folder that was moved, beside the resumed one."""
-    places = (best, resumed.absolute().parent / best.name)
-    return next((place for place in places if place.is_file()), None)
+def _found(best: BestPolicy, resumed: Path) -> Path | None:
+    """The best policy's checkpoint, where it was written or, in a folder that was moved, beside the resumed one. None
+    where another stands there, as that of a run that went on beyond the resumed one."""
+    written = Path(best.path)
+    places = (written, resumed.absolute().parent / written.name)
+    return next((place for place in places if _holds(place, best.epochs)), None)
+
+
+def _holds(path: Path, epochs: int) -> bool:
+    """True if a file is the checkpoint of a policy that was trained for so many epochs."""
+    try:
+        checkpoint = checkpoints.load(path, mmap=True)
+    except ConfigError:
+        return False
+    return compat.Position.in_checkpoint(checkpoint).epochs == epochs
 
 
 def _folder(trainer: Trainer) -> Path:

@@ -73,12 +73,13 @@ def fit(
     *others: Callback,
     ckpt_path: Path | None = None,
 ) -> tuple[Trainer, Agent, list[str]]:
-    """The trainer, the agent and the warnings of a collapse."""
+    """The trainer, the agent and the guard's warnings."""
     agent, run = Agent(), trainer(folder, guard, *others, max_epochs=epochs, enable_checkpointing=bool(others))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run.fit(agent, data, ckpt_path=ckpt_path)
-    return run, agent, [str(one.message) for one in caught if "collapsed" in str(one.message)]
+    messages = [str(one.message) for one in caught]
+    return run, agent, [each for each in messages if "collapsed" in each or "CollapseGuard" in each]
 
 
 def test_one_warning_names_the_fallen_figure_and_its_best(tmp_path: Path):
@@ -258,6 +259,28 @@ def test_a_checkpoint_of_another_run_is_not_overwritten(tmp_path: Path):
     assert (folder / "best_policy-v1.ckpt").is_file()
 
 
+def saving_every_epoch(folder: Path) -> ModelCheckpoint:
+    return ModelCheckpoint(folder, "{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+
+
+@pytest.mark.parametrize("stands_there", ["a later policy", "no checkpoint"])
+def test_what_does_not_hold_the_best_policy_is_neither_restored_nor_overwritten(stands_there: str, tmp_path: Path):
+    """As where a run went on, or another run wrote there, and an earlier checkpoint is resumed."""
+    rollout = solving([0.5, 0.25, 0.25, 0.75, 0.25, 0.25])
+    folder = tmp_path / "early"
+    fit(tmp_path, CollapseGuard(Restore()), Data(rollout=rollout), 5, saving_every_epoch(folder))
+    best = tmp_path / "logs" / "checkpoints" / "best_policy.ckpt"  # after three epochs by now
+    if stands_there == "no checkpoint":
+        best.write_text("a note")
+    contents = best.read_bytes()
+    guard = CollapseGuard(Restore())
+    earlier = folder / "epoch=1.ckpt"
+    _, _, [message] = fit(tmp_path, guard, Data(rollout=rollout), 3, saving_every_epoch(folder), ckpt_path=earlier)
+    assert message.startswith(f"CollapseGuard: {best} is no checkpoint of the policy after 0 epochs, which was the be")
+    assert guard.state_dict()["best"][:2] == [str(best.with_name("best_policy-v1.ckpt")), 2]
+    assert best.read_bytes() == contents
+
+
 def test_without_restore_nothing_is_written(tmp_path: Path):
     fit(tmp_path, CollapseGuard(), Data(rollout=good), 2)
     assert not list(tmp_path.rglob("*.ckpt"))
@@ -283,21 +306,17 @@ def test_a_resumed_run_equals_the_uninterrupted(kept: str, tmp_path: Path):
 
 
 def test_a_run_that_goes_on_in_its_folder_keeps_one_best_policy_wherever_the_folder_is(tmp_path: Path):
-    better = [0, 0, 1, 1, 3, 3, 4, 4]  # successes by rollout, so that best policies follow one another
+    rollout = solving([0.0, 0.0, 0.25, 0.25, 0.75, 0.75, 0.9, 1.0])  # so that best policies follow one another
 
     def keeping(folder: Path) -> ModelCheckpoint:
         return ModelCheckpoint(folder / "logs" / "checkpoints", save_last=True, save_on_train_epoch_end=True)
 
-    def rollout(epoch: int) -> list[Group]:
-        return good(epoch) if better[epoch] > 2 else bad(epoch)
-
     fit(tmp_path / "first", CollapseGuard(Restore(), window=2), Data(rollout=rollout), 5, keeping(tmp_path / "first"))
     (tmp_path / "first").rename(tmp_path / "second")
     checkpoints, guard = tmp_path / "second" / "logs" / "checkpoints", CollapseGuard(Restore(), window=2)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "CollapseGuard")
-        data, last = Data(rollout=rollout), checkpoints / "last.ckpt"
-        fit(tmp_path / "second", guard, data, 8, keeping(tmp_path / "second"), ckpt_path=last)
+    data, last = Data(rollout=rollout), checkpoints / "last.ckpt"
+    _, _, messages = fit(tmp_path / "second", guard, data, 8, keeping(tmp_path / "second"), ckpt_path=last)
+    assert messages == []
     assert [path.name for path in checkpoints.glob("best_policy*")] == ["best_policy.ckpt"]
     assert guard.state_dict()["best"][0] == str(checkpoints / "best_policy.ckpt")
     saved = torch.load(checkpoints / "best_policy.ckpt", weights_only=True)["callbacks"]["CollapseGuard"]["best"]
