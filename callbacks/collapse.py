@@ -1,6 +1,6 @@
 """Detects that a policy has collapsed; warns, stops or restores the best checkpoint."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import count
 from math import inf
@@ -26,6 +26,7 @@ from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
 ROLLOUT = "rollout/sampled"
+_AT_THE_END = "; the final figures are those of the collapsed policy, and tsr validate measures the restored one"
 ENTROPY, WEIGHT = "train/entropy", "train/policy_weight"  # sums over an update
 
 
@@ -164,6 +165,9 @@ class CollapseGuard(Callback):
         )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        data = compat.datamodule(trainer)
+        if isinstance(data, RolloutDataModule):
+            self._forget_protocols({protocol.name for protocol in data.evaluations if protocol.search is None})
         if self._best is None:
             return
         found = _found(self._best, Path(trainer.ckpt_path or "")) if trainer.is_global_zero else None
@@ -257,6 +261,15 @@ class CollapseGuard(Callback):
         if self._best is not None and not self._best.held_out:
             self._best = replace(self._best, success=-inf)
 
+    def _forget_protocols(self, kept: Collection[str]) -> None:
+        """Forgets evaluations by protocols that the run no longer has. Where one of them told the best policy, the next
+        to be measured takes its place."""
+        self._histories = {name: each for name, each in self._histories.items() if _protocol_in(name) in (None, *kept)}
+        if self._protocol is not None and self._protocol not in kept:
+            self._protocol = None
+            if self._best is not None and self._best.held_out:
+                self._best = replace(self._best, held_out=False, success=-inf)
+
     def _history(self, name: str) -> FigureWindow:
         """A rate's, kept where nobody is alarmed by it too: it tells whether a change of entropy does harm."""
         drops = {"success_rate": self.success_drop, "valid": self.valid_drop, "valid_actions": self.valid_drop}
@@ -322,9 +335,15 @@ class CollapseGuard(Callback):
                 history.forget_recent()
             self._entropy.forget_recent()
             compat.log_figures(trainer, {"rollout/restores": self._restores}, epochs=epochs)
+        note = _AT_THE_END if reaction.restored and epochs == compat.epoch_limit(trainer) else ""
         rank_zero_warn(
-            f"the policy has collapsed after {epochs} epochs ({'; '.join(alarms.values())}): {reaction.message}"
+            f"the policy has collapsed after {epochs} epochs ({'; '.join(alarms.values())}): {reaction.message}{note}"
         )
+
+
+def _protocol_in(figure: str) -> str | None:
+    """The protocol in a figure's name; None of a rollout's."""
+    return figure.removeprefix("val/").rpartition("/")[0] if figure.startswith("val/") else None
 
 
 def describe(name: str, history: FigureWindow) -> str:

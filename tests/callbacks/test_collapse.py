@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 import torch
 from callback_support import Data, eval_result, outcomes, points, trainer, trajectory, turn
-from commands import QUICK, tsr
+from commands import QUICK, TINY, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from processes import run_as_ranks
@@ -229,7 +229,7 @@ def test_restore_loads_weights_and_optimizer_of_the_best(tmp_path: Path):
     assert guard.at_end[end + 1][:2] == (pytest.approx(guard.at_rollout[3] + 0.05, rel=1e-4), 4.0)
     assert (run.current_epoch, run.global_step) == (10, 10)
     path = tmp_path / "logs" / "checkpoints" / "best_policy.ckpt"
-    assert f"the policy after 3 epochs is restored from {path}, learning rates times 0.5 (1 of 3)" in message
+    assert message.endswith(f"the policy after 3 epochs is restored from {path}, learning rates times 0.5 (1 of 3)")
     assert points(tmp_path, "rollout/restores") == [(end + 1, 1)]
 
 
@@ -239,6 +239,15 @@ def test_the_start_can_be_the_best(tmp_path: Path):
     _, _, [message] = fit(tmp_path, guard, data, 1)
     assert guard.at_end == [(0.0, 0.0, pytest.approx(0.1 * 2 / 3 * 0.5))]  # the schedule's second of three, halved
     assert "the policy after 0 epochs is restored" in message
+
+
+def test_a_restore_at_the_last_epoch_says_that_nothing_measured_the_policy(tmp_path: Path):
+    guard = CollapseGuard(Restore(), window=2)
+    _, _, [message] = fit(tmp_path, guard, Data(rollout=solving([0.75, 0.75, 0.0, 0.0])), 4)
+    assert message.startswith("the policy has collapsed after 4 epochs")
+    assert message.endswith(
+        "(1 of 3); the final figures are those of the collapsed policy, and tsr validate measures the restored one"
+    )
 
 
 def test_after_the_last_restore_training_stops(tmp_path: Path):
@@ -370,6 +379,33 @@ def test_restore_is_refused_where_rollouts_are_of_older_policies_and_nothing_is_
             *("fit", "--config", "sokoban.yaml", "--config", "search/sample.yaml", *QUICK, "--data.staleness", "1"),
             *("--data.evaluations", "[]", "--trainer.callbacks", guard),
         )
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
+def test_a_protocol_that_a_resumed_run_has_no_longer_is_forgotten(empty_folder: Path):
+    guard = {"class_path": "callbacks.CollapseGuard", "init_args": {"on_collapse": "Restore"}}
+    last = {"class_path": "ModelCheckpoint", "init_args": {"save_last": True}}
+    run = (
+        *(
+            "fit",
+            "--config",
+            "frozen_lake.yaml",
+            *QUICK,
+            "--model.policy.model",
+            TINY,
+            "--data.plan.init_args.count",
+            "2",
+        ),
+        *("--trainer.callbacks", json.dumps([guard, last]), "--trainer.run_folder", "run", "--data.min_valid", "0"),
+        *("--trainer.check_val_every_n_epoch", "1", "--data.evaluations"),
+    )
+    tsr(*run, '[{"name": "first", "samples": 2}]')
+    cli = tsr(*run, '[{"name": "second", "samples": 2}]', "--trainer.max_epochs", "3", "--ckpt_path", "last")
+    [watch] = [each for each in cli.trainer.callbacks if isinstance(each, CollapseGuard)]
+    state = watch.state_dict()
+    assert state["protocol"] == "second"
+    assert {name.rpartition("/")[0] for name in state["histories"]} == {"rollout/sampled", "val/second"}
+    assert state["best"][1:3] == [3, True]  # the first to be measured by it
 
 
 def given(value: float) -> SingleTurnEnv:
