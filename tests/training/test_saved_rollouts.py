@@ -130,9 +130,10 @@ def test_held_out_instances_are_not_trained_on(fit: tuple[object, ...], tmp_path
 
 
 def test_arguments_are_compared_as_a_file_holds_them(tmp_path: Path) -> None:
-    """A program may give tuples, which JSON has as lists."""
-    path, played = tmp_path / "rollout.jsonl.gz", header(size=(5, 5))
+    """A program may give what JSON lacks: tuples, paths, numbers without a bound."""
+    path, played = tmp_path / "rollout.jsonl.gz", header(size=(5, 5), folder=Path("levels"), limit=float("inf"))
     write(path, played, [])
+    assert read_header(path).envs[0]["env_kwargs"] == {"size": [5, 5], "folder": "levels", "limit": "Infinity"}
     _check(read_header(path), path, played.envs, played.temperature, played.context)
-    with pytest.raises(ConfigError, match=r"was played in .*size=\[5, 5\]\), and the run has .*size=\[5, 6\]"):
-        _check(read_header(path), path, header(size=(5, 6)).envs, played.temperature, played.context)
+    with pytest.raises(ConfigError, match=r"was played in .*size=\[5, 5\], .*, and the run has .*size=\[5, 6\]"):
+        _check(read_header(path), path, header(size=(5, 6), folder="levels").envs, played.temperature, played.context)

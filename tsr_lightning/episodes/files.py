@@ -4,9 +4,9 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tsr_lightning.episodes.schema import (
@@ -40,8 +40,14 @@ class Line:
 
 def write(path: Path, header: Header, episodes: Iterable[Episode]) -> None:
     """Writes a whole file or none, and its folders."""
-    lines = [_line(plain(header)), *(_line(plain(episode)) for episode in episodes)]
+    lines = [_line(as_written(plain(header))), *(_line(plain(episode)) for episode in episodes)]
     write_whole_bytes(path, gzip.compress(b"".join(lines), compresslevel=5, mtime=0))
+
+
+def as_written(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as a header holds them: with lists for tuples, and texts for what JSON lacks, such as paths."""
+    written: dict[str, Any] = json.loads(json.dumps(arguments, default=_as_text), parse_constant=str)
+    return written
 
 
 def read_header(path: Path) -> Header:
@@ -113,6 +119,10 @@ def _line(record: Any) -> bytes:
     """JSON with the digest of all that follows it, by which an altered line is found."""
     body = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()[1:]
     return b"".join([_BEGINNING, _digest(body), b'",', body, b"\n"])
+
+
+def _as_text(value: object) -> str:
+    return str(value) if isinstance(value, PurePath) else repr(value)
 
 
 def _digest(body: bytes) -> bytes:

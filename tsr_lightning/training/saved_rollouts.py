@@ -1,6 +1,5 @@
 """Rollouts that are read from saved episodes instead of being played: `data.replay`."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ from lightning.pytorch import Trainer
 
 from tsr_lightning.costs import Costs
 from tsr_lightning.episodes.convert import messages_of, prompts, to_trajectory
-from tsr_lightning.episodes.files import read, read_header, read_lines
+from tsr_lightning.episodes.files import as_written, read, read_header, read_lines
 from tsr_lightning.episodes.folder import files_at
 from tsr_lightning.episodes.schema import ROLLOUT, Episode, Header
 from tsr_lightning.errors import ConfigError, require
@@ -129,22 +128,16 @@ def _check(
     header: Header, file: Path, envs: Sequence[Mapping[str, Any]], temperature: float, context: Mapping[str, Any]
 ) -> None:
     played = [(each["env"], each["env_kwargs"]) for each in header.envs]
-    now = [(each["env"], _as_saved(each["env_kwargs"])) for each in envs]
+    now = [(each["env"], as_written(each["env_kwargs"])) for each in envs]
     require(played == now, _KEY, str(file), f"it was played in {_named(played)}, and the run has {_named(now)}")
     remedy = f"its responses were sampled at temperature {header.temperature}, and the run has {temperature}"
     require(header.temperature == temperature, _KEY, str(file), remedy)
     remedy = f"its prompts are those of data.context {_shown(header.context)}, and the run has {_shown(context)}"
-    require(header.context == _as_saved(context), _KEY, str(file), remedy)
+    require(header.context == as_written(context), _KEY, str(file), remedy)
 
 
 def _shown(context: Mapping[str, Any]) -> str:
     return _as_call(context["class_path"].rpartition(".")[2], context["init_args"])
-
-
-def _as_saved(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as a file holds them: JSON has lists for the tuples that a program may give."""
-    saved: dict[str, Any] = json.loads(json.dumps(kwargs, default=repr))
-    return saved
 
 
 def _check_episodes(episodes: Sequence[Episode], file: Path, objective: Objective, actor: Actor) -> None:
