@@ -20,6 +20,25 @@ def shown(page: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def columns(page: Path) -> dict[str, list[Any]]:
+    """What the page filters and lists by."""
+    [index] = re.findall(r'id="index"[^>]*>([^<]*)<', page.read_text(encoding="utf-8"))
+    found: dict[str, list[Any]] = json.loads(gzip.decompress(base64.b64decode(index)))["columns"]
+    return found
+
+
+def test_one_seed_in_two_tasks_of_one_label_is_two_instances(tmp_path: Path) -> None:
+    """As of one environment with other arguments, such as the size of its boards."""
+    one = episode("go", [node(0, None, "Right")])
+    for name, state in (("one", "small"), ("two", "small"), ("three", "large")):
+        write(tmp_path / f"{name}.jsonl.gz", header(), [replace(one, state=state)])
+    sources = [Source(tmp_path / f"{name}.jsonl.gz", name) for name in ("one", "two", "three")]
+    write_page(sources, "three", tmp_path / "page.html")
+    found = columns(tmp_path / "page.html")
+    assert (len(set(found["instance"])), len(set(found["task"]))) == (1, 1)
+    assert found["initial"] == [0, 0, 1]
+
+
 def test_a_response_that_was_not_sampled_has_no_probability(tmp_path: Path) -> None:
     oracle = node(0, None, "Right", demonstrated=True, logprobs=[0.0])
     person = node(1, 0, "Left", demonstrated=True)

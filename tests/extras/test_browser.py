@@ -145,6 +145,15 @@ def test_two_runs_stand_side_by_side_on_one_instance(page: Any) -> None:
     page.wait_for_selector(".two", state="detached")
 
 
+def test_another_task_with_the_label_and_the_seed_does_not_stand_beside(browser: Any, tmp_path: Path) -> None:
+    for name, state in (("one", "small"), ("two", "large")):
+        write(tmp_path / f"{name}.jsonl.gz", header(), [episode(BOARD, [node(0, None, "Right", BOARD)], state=state)])
+    write_page([Source(tmp_path / f"{name}.jsonl.gz", name) for name in ("one", "two")], "Two", tmp_path / "page.html")
+    for page in opened(browser, tmp_path / "page.html"):
+        assert page.text_content("#counts") == "2 of 2 episodes"
+        assert page.locator("#beside").count() == 0
+
+
 def test_it_fits_a_phone(browser: Any, page_file: Path) -> None:
     for page in opened(browser, page_file, width=390, height=800):
         page.locator(".row").nth(1).click()

@@ -200,9 +200,10 @@ async function show() {
   by("shown").scrollTop = 0;
   state.turn = -1;
 }
-function twins(i) {  // other files first, and of these the same member
-  const { instance, task, file, member } = state.index.columns, found = [];
-  for (let j = 0; j < instance.length; j++) if (j !== i && instance[j] === instance[i] && task[j] === task[i]) found.push(j);
+function twins(i) {  // other files first, and of these the same member; environments of one label may differ in their tasks
+  const { instance, task, initial, file, member } = state.index.columns, found = [];
+  const same = j => instance[j] === instance[i] && task[j] === task[i] && initial[j] === initial[i];
+  for (let j = 0; j < instance.length; j++) if (j !== i && same(j)) found.push(j);
   const far = j => 2 * (file[j] === file[i]) + (member[j] !== member[i]);
   return found.sort((one, other) => far(one) - far(other) || one - other);
 }

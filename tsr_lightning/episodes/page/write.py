@@ -41,17 +41,19 @@ class _Columns:
 
     file: list[int] = field(default_factory=list)
     task: list[int] = field(default_factory=list)
-    instance: list[str] = field(default_factory=list)  # of 64 bits, more than JavaScript's numbers hold
+    instance: list[str] = field(default_factory=list)  # of up to 64 bits, more than JavaScript's numbers hold
+    initial: list[int] = field(default_factory=list)  # equal where first states are
     member: list[int] = field(default_factory=list)
     success: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
     strategy: list[str] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
 
-    def add(self, file: int, task: int, episode: Episode) -> None:
+    def add(self, file: int, task: int, initial: int, episode: Episode) -> None:
         self.file.append(file)
         self.task.append(task)
         self.instance.append(str(episode.instance))
+        self.initial.append(initial)
         self.member.append(episode.member)
         self.success.append(int(episode.succeeded))
         self.turns.append(len(episode.path))
@@ -73,6 +75,7 @@ def write_page(sources: Iterable[Source], title: str, output: Path) -> tuple[int
     if output.exists() and not _is_page(output):
         raise ConfigError(f"{output} is there, and no page of episodes: give another --output")
     tasks: dict[str, str] = {}  # labels, with the way in which each is drawn
+    initial: dict[str, int] = {}  # numbers of the fingerprints of first states
     files, problems, lines, columns = list[str](), list[str](), list[str](), _Columns()
     for source in sources:
         try:
@@ -90,7 +93,8 @@ def write_page(sources: Iterable[Source], title: str, output: Path) -> tuple[int
                 given = f"has the env {line.episode.env}, and the header's envs end with {len(labels) - 1}"
                 problems.append(f"{source.path}: line {line.number} {given}")
             elif line.episode is not None:
-                columns.add(len(files), places[labels[line.episode.env][0]], line.episode)
+                number = initial.setdefault(line.episode.state, len(initial))
+                columns.add(len(files), places[labels[line.episode.env][0]], number, line.episode)
                 lines.append(json.dumps(_shown(line.episode), ensure_ascii=False, separators=(",", ":")))
         files.append(source.label(header))
     if not lines:
