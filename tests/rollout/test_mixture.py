@@ -128,6 +128,7 @@ def test_what_one_environment_holds_out_no_other_trains_on() -> None:
     assert {env for env, _ in trained} == {0, 1}
     assert {fingerprint for _, fingerprint in held}.isdisjoint(fingerprint for _, fingerprint in trained)
     assert f", of {len(set(trained))} different initial states, 0 of them held out" in both.summary
+    assert both.summary.endswith("were drawn again); a state of two environments counts as two")
     both.load_state_dict({"instances": 1, "states": [(0, int(held[-1][1][:15], 16))], "skipped": 0})  # held out of 1
     assert "1 rolled out for training, of 1 different initial states, 1 of them held out" in both.summary
 

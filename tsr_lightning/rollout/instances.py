@@ -87,7 +87,7 @@ class HeldOut:
     """The held-out set. It does not depend on the run's seed, so that all runs are evaluated on the same instances.
 
     Args:
-        instances: how many of each environment, all with different initial states.
+        instances: how many of each environment, all with different initial states within it.
         seed: names the set.
     """
 
@@ -142,10 +142,11 @@ class Instances:
         drawn = self._drawn.counts()
         held_out = {fingerprint for _, fingerprint in map(shortened, self._held_out)}
         overlap = sum(fingerprint in held_out for _, fingerprint in drawn.states)
+        in_two = "; a state of two environments counts as two" if len(self._envs) > 1 else ""
         return (
             f"instances: {len(self._held_out)} held out, all of different initial states; "
             f"{drawn.instances} rolled out for training, of {len(drawn.states)} different initial states, {overlap} of "
-            f"them held out ({drawn.skipped} draws fell on held-out states and were drawn again)"
+            f"them held out ({drawn.skipped} draws fell on held-out states and were drawn again){in_two}"
         )
 
     def reset(self) -> None:

@@ -41,7 +41,7 @@ class _Columns:
 
     file: list[int] = field(default_factory=list)
     task: list[int] = field(default_factory=list)
-    instance: list[str] = field(default_factory=list)  # of up to 64 bits, more than JavaScript's numbers hold
+    instance: list[str] = field(default_factory=list)  # perhaps of more bits than JavaScript's numbers hold
     initial: list[int] = field(default_factory=list)  # equal where first states are
     member: list[int] = field(default_factory=list)
     success: list[int] = field(default_factory=list)
