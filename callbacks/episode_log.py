@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from callbacks.stages import of_stage
 from tsr_lightning.episodes.convert import TurnCredit, to_episode
 from tsr_lightning.episodes.files import write
-from tsr_lightning.episodes.folder import file_of, keep_within
+from tsr_lightning.episodes.folder import Saved, file_of, keep_within
 from tsr_lightning.episodes.schema import ROLLOUT
 from tsr_lightning.errors import require
 from tsr_lightning.rollout.evaluate import EvalResult
@@ -43,7 +44,7 @@ class EpisodeLog(Callback):
         every_n_epochs: epochs between two rollouts that are kept, the first among them; 0 keeps none. `tsr fit
             --data.replay` needs 1.
         evaluations: whether those of evaluations are kept.
-        max_mib: of the folder.
+        max_mib: of the folder; where it costs the first of the rollouts under `every_n_epochs` 1, the log says so.
     """
 
     def __init__(self, every_n_epochs: int = 10, evaluations: bool = True, max_mib: float = 256) -> None:
@@ -56,9 +57,10 @@ class EpisodeLog(Callback):
         self._rollout: list[Group] | None = None  # until its credit is known
         self._evaluated: dict[str, tuple[EvalProtocol, list[Group]]] = {}  # in the running validation, by protocol
         self._loaded: Position | None = None
+        self._has_all_rollouts = True  # none was removed in this fit
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._rollout, self._evaluated, self._loaded = None, {}, None
+        self._rollout, self._evaluated, self._loaded, self._has_all_rollouts = None, {}, None, True
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._loaded = Position.in_checkpoint(checkpoint)
@@ -123,7 +125,17 @@ class EpisodeLog(Callback):
         path = file_of(folder, phase, epoch)
         write(path, header_of(data.actor, phase, epoch, temperature), episodes)
         if is_fitting(trainer):
-            keep_within(path.parent, int(self.max_mib * 2**20), path)
+            self._tell(keep_within(path.parent, int(self.max_mib * 2**20), path))
+
+    def _tell(self, removed: Sequence[Saved]) -> None:
+        """Says once that `data.replay` cannot train on the run, where all its rollouts were asked for."""
+        first = next((saved.epoch for saved in removed if saved.phase == ROLLOUT), None)
+        if first is not None and self._has_all_rollouts and self.every_n_epochs == 1:
+            rank_zero_info(
+                f"EpisodeLog removed the rollout of epoch {first} to stay within EpisodeLog.max_mib, which is "
+                f"{self.max_mib:g}, so data.replay cannot train on all epochs: raise it to keep them"
+            )
+            self._has_all_rollouts = False
 
 
 def _credit_of(credited: CreditedPiece, has_critic: bool) -> list[tuple[int, TurnCredit]]:

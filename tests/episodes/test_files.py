@@ -166,13 +166,14 @@ def test_a_budget_keeps_evaluations_the_ends_and_what_lies_evenly_between(tmp_pa
     folder = tmp_path / "episodes"
     size = max(saved.path.stat().st_size for saved in saved_in(folder))
     newest = file_of(tmp_path, "rollout", 8)
-    keep_within(folder, 14 * size, newest)
+    removed = keep_within(folder, 14 * size, newest)
     kept = [(saved.phase, saved.epoch) for saved in saved_in(folder)]
     assert [epoch for phase, epoch in kept if phase == "sampled"] == list(range(9))
     rollouts = [epoch for phase, epoch in kept if phase == "rollout"]
     assert (rollouts[0], rollouts[-1]) == (0, 8)
     assert len(rollouts) in (5, 6)
     assert max(after - before for before, after in pairwise(rollouts)) <= 2
+    assert {saved.epoch for saved in removed} == set(range(9)) - set(rollouts)
     keep_within(folder, 1, newest)
     assert [(saved.phase, saved.epoch) for saved in saved_in(folder)] == [("rollout", 8)]
 

@@ -143,6 +143,18 @@ def test_what_a_run_wrote_outlives_a_validation_and_another_beginning(empty_fold
         fit(*flags)
 
 
+@pytest.mark.parametrize(("every", "times"), [(1, 1), (2, 0)])
+def test_the_log_says_once_where_not_all_rollouts_could_be_kept(
+    every: int, times: int, empty_folder: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    keeping = [{"class_path": "callbacks.EpisodeLog", "init_args": {"every_n_epochs": every, "max_mib": 1e-4}}]
+    fit("--trainer.run_folder", "run", "--trainer.logger", "false", epochs=4, callbacks=keeping)
+    told = [record.getMessage() for record in caplog.records if "EpisodeLog" in record.getMessage()]
+    assert len(told) == times
+    assert all(each.startswith("EpisodeLog removed the rollout of epoch 0 to stay within") for each in told)
+
+
 def test_last_is_refused_where_it_is_damaged_and_begins_where_there_is_none(empty_folder: Path):
     flags = ("--trainer.run_folder", "run", "--trainer.logger", "false", "--ckpt_path", "last")
     fit(*flags)

@@ -49,9 +49,9 @@ def files_at(path: Path) -> list[Path]:
     )
 
 
-def keep_within(folder: Path, budget: int, newest: Path) -> None:
-    """Removes files until the rest fits: rollouts before evaluations, and always the one with the closest neighbours
-    in time, so that what stays is spread over the run.
+def keep_within(folder: Path, budget: int, newest: Path) -> list[Saved]:
+    """Removes files until the rest fits, and returns them: rollouts before evaluations, and always the one with the
+    closest neighbours in time, so that what stays is spread over the run.
 
     Args:
         folder: of the episodes.
@@ -60,14 +60,17 @@ def keep_within(folder: Path, budget: int, newest: Path) -> None:
     """
     files = saved_in(folder)
     sizes = {saved.path: saved.path.stat().st_size for saved in files}
+    removed: list[Saved] = []
     while sum(sizes[saved.path] for saved in files) > budget:
         rollouts = [saved for saved in files if saved.phase == ROLLOUT]
         others = [saved for saved in files if saved.phase != ROLLOUT]
         dropped = _densest(rollouts, newest) or _densest(others, newest)
         if dropped is None:
-            return
+            break
         dropped.path.unlink(missing_ok=True)
         files.remove(dropped)
+        removed.append(dropped)
+    return removed
 
 
 def _densest(files: Sequence[Saved], newest: Path) -> Saved | None:

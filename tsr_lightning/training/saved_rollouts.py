@@ -120,7 +120,8 @@ class SavedRollouts:
     def _missing(self, epoch: int) -> ConfigError:
         return ConfigError(
             f"{_KEY} is {self._path!r}: it has no rollout of epoch {epoch}; keep those of all epochs with "
-            "--trainer.callbacks.EpisodeLog.every_n_epochs 1, or train for fewer with trainer.max_epochs"
+            "--trainer.callbacks.EpisodeLog.every_n_epochs 1 and an EpisodeLog.max_mib that they fit in, or train for "
+            "fewer with trainer.max_epochs"
         )
 
 
