@@ -84,8 +84,9 @@ class Evaluation(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._before: dict[str, Measurement] = {}  # by protocol, as are the next three
+        self._before: dict[str, Measurement] = {}  # by protocol, as are the next four
         self._latest: dict[str, Measurement] = {}
+        self._measured: dict[str, Measurement] = {}  # by the last validation since `setup`
         self._protocols: dict[str, EvalProtocol] = {}
         self._episodes: dict[str, EpisodeMetric] = {}
         self._rollouts = RolloutCostMeter()  # of this rank, since this process began
@@ -127,6 +128,7 @@ class Evaluation(Callback):
     # Collecting
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._measured = {}
         if not epochs_at_rollout(trainer):  # a run of its own; a checkpoint is loaded after this
             self._reset()
         elif stage == "fit":  # the Trainer fits on
@@ -209,6 +211,7 @@ class Evaluation(Callback):
         log_figures(trainer, headlines | figures, epochs=position.epochs)
         if not trainer.sanity_checking:  # whose metrics Lightning discards
             pl_module.log_dict(figures, logger=False, sync_dist=True)  # for callback_metrics alone
+        self._measured = measured
         if is_start:
             self._before = measured
         else:
@@ -260,12 +263,12 @@ class Evaluation(Callback):
         table.show("Held-out instances before and after training", table.changes(self._before, self._latest), notes)
 
     def _print_figures(self) -> None:
-        if not self._latest:
+        if not self._measured:
             print(_NO_EPISODES, flush=True)
             return
-        updates = next(iter(self._latest.values())).updates
+        updates = next(iter(self._measured.values())).updates
         heading = f"Held-out instances, policy after {updates:,} updates"
-        table.show(heading, table.each(self._latest), [table.INTERVALS])
+        table.show(heading, table.each(self._measured), [table.INTERVALS])
 
     # Bookkeeping
 

@@ -315,6 +315,17 @@ def test_a_validation_without_a_protocol_changes_nothing(tmp_path):
     assert report(tmp_path)["run"]["updates"] == 1
 
 
+def test_validate_without_an_episode_prints_no_figures_of_the_checkpoint(tmp_path, capsys):
+    checkpoints = ModelCheckpoint(tmp_path / "kept", "{epoch}")
+    trainer(tmp_path, Evaluation(), checkpoints, enable_checkpointing=True).fit(Agent(), Data(LOADERS))
+    capsys.readouterr()
+    run = trainer(tmp_path, Evaluation(), checkpoints, enable_checkpointing=True, limit_val_batches=0)
+    run.validate(Agent(), Data(LOADERS), ckpt_path=checkpoints.best_model_path)
+    output = capsys.readouterr().out
+    assert "Evaluation: nothing was measured" in output
+    assert "success rate" not in output
+
+
 def test_pass_at_k_is_over_the_instances_with_as_many_episodes(tmp_path):
     protocol = EvalProtocol("pass", samples=4)
     batches = [fixed(eval_result(protocol, outcomes(1, 1, 0, 0), outcomes(2, 0, 0, 0, 1)))]  # one of the first is lost
