@@ -10,11 +10,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from callbacks.boards import picture
 from tsr_lightning.errors import require
 from tsr_lightning.rollout.evaluate import EvalResult
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.training.lightning_compat import (
     Position,
     epochs_at_rollout,
     is_fitting,
     position_at_validation,
+    validation_schedule,
 )
 from tsr_lightning.trajectory import Group, Message, Trajectory, Turn
 
@@ -29,7 +31,7 @@ class TrajectoryLog(Callback):
     Args:
         count: trajectories per rollout and per protocol.
         every_n_epochs: epochs between two writes: rollouts of every n-th epoch, the first among them, and the first
-            evaluation of every n epochs, the start among them. `tsr validate` writes its evaluation.
+            evaluation of every n epochs, the start among them, and the last. `tsr validate` writes its evaluation.
     """
 
     def __init__(self, count: int = 2, every_n_epochs: int = 1) -> None:
@@ -67,7 +69,7 @@ class TrajectoryLog(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         epochs = position_at_validation(trainer, self._loaded).epochs
-        if not isinstance(outputs, EvalResult) or not self._is_due(trainer, epochs):
+        if not isinstance(outputs, EvalResult) or not self._is_due(trainer, outputs.protocol, epochs):
             return
         name = outputs.protocol.name
         first = self._written.get(name, 0)
@@ -76,10 +78,17 @@ class TrajectoryLog(Callback):
             _write(trainer, f"val/{name}/trajectory_{number}", group, epochs)
         self._written[name] = first + len(groups)
 
-    def _is_due(self, trainer: Trainer, epochs: int) -> bool:
-        """True for the first validation of every n epochs of a fit, and for any outside of one."""
-        before = epochs - (trainer.check_val_every_n_epoch or 1)
-        return not is_fitting(trainer) or before // self.every_n_epochs < epochs // self.every_n_epochs
+    def _is_due(self, trainer: Trainer, protocol: EvalProtocol, epochs: int) -> bool:
+        """True for a protocol's first evaluation of every n epochs of a fit, for its last, and for any outside of a
+        fit. It depends on the position alone, as the evaluations do, so that a resumed run writes what a whole one
+        does."""
+        schedule = validation_schedule(trainer)
+        if not is_fitting(trainer) or (schedule is not None and epochs == schedule.last):
+            return True
+        validations = range(0, epochs, trainer.check_val_every_n_epoch or 1)
+        first = 0 if trainer.num_sanity_val_steps else 1
+        earlier = [each for each in validations[first:] if schedule is None or protocol.is_due(each, schedule)]
+        return not earlier or earlier[-1] // self.every_n_epochs < epochs // self.every_n_epochs
 
 
 def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:

@@ -8,6 +8,7 @@ from callback_support import (
     SAMPLED,
     Agent,
     Data,
+    Loader,
     eval_result,
     events,
     fixed,
@@ -17,11 +18,14 @@ from callback_support import (
     trajectory,
     turn,
 )
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import InstanceFilter, TrajectoryLog
 from callbacks.trajectory_log import code_block, to_markdown
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.training.hooks import OnRolloutEnd
+from tsr_lightning.training.lightning_compat import position_at_validation, validation_schedule
 from tsr_lightning.trajectory import Group, Origin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
@@ -57,7 +61,7 @@ def test_it_writes_every_n_epochs(tmp_path):
     data = Data([[fixed(eval_result(GREEDY, outcomes(1, 1)))]], groups)
     trainer(tmp_path, TrajectoryLog(count=1, every_n_epochs=2), max_epochs=5).fit(Agent(), data)
     assert [epochs for epochs, _ in texts(tmp_path, "rollout/trajectory_1")] == [0, 2, 4]
-    assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 2, 4]
+    assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 2, 4, 5]  # and the last
 
 
 def test_evaluations_between_the_multiples_are_written_too(tmp_path):
@@ -66,6 +70,56 @@ def test_evaluations_between_the_multiples_are_written_too(tmp_path):
     log = TrajectoryLog(count=1, every_n_epochs=5)
     trainer(tmp_path, log, max_epochs=12, check_val_every_n_epoch=3).fit(Agent(), data)
     assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 6, 12]
+
+
+class WhereDue(Data):
+    """Evaluates protocols at the validations where they are due, as the real data module does."""
+
+    def __init__(self, *protocols):
+        super().__init__()
+        self.protocols = protocols
+
+    def val_dataloader(self):
+        return [LoaderWhereDue(protocol, self.trainer) for protocol in self.protocols]
+
+
+class LoaderWhereDue(Loader):
+    def __init__(self, protocol, run):
+        super().__init__([fixed(eval_result(protocol, outcomes(1, 1)))])
+        self.protocol, self.run = protocol, run
+
+    def __iter__(self):
+        epochs = position_at_validation(self.run, None).epochs
+        return super().__iter__() if self.protocol.is_due(epochs, validation_schedule(self.run)) else iter(())
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_protocol_is_written_by_its_own_evaluations_over_a_resume_too(tmp_path):
+    """Every fourth validation is that after 0, 4, …, 32 epochs, of which the first of every ten and the last count."""
+    fourth, ends = EvalProtocol("fourth", every_n_validations=4), EvalProtocol("ends", every_n_validations=None)
+
+    def written(folder):
+        tags = {name: f"val/{name}/trajectory_1" for name in ("fourth", "ends")}
+        return {name: [epochs for epochs, _ in texts(folder, tag)] for name, tag in tags.items()}
+
+    def fit(folder, **resumed):
+        kept = {"every_n_epochs": 16, "save_top_k": -1, "save_on_train_epoch_end": True}
+        saved = ModelCheckpoint(folder / "kept", "{epoch}", **kept)
+        log = TrajectoryLog(count=1, every_n_epochs=10)
+        run = trainer(folder, log, saved, max_epochs=32, enable_checkpointing=True)
+        run.fit(Agent(), datamodule=WhereDue(fourth, ends), **resumed)
+
+    fit(tmp_path / "whole")
+    assert written(tmp_path / "whole") == {"fourth": [0, 12, 20, 32], "ends": [0, 32]}
+    fit(tmp_path / "resumed", ckpt_path=tmp_path / "whole" / "kept" / "epoch=15.ckpt")
+    assert written(tmp_path / "resumed") == {"fourth": [20, 32], "ends": [32]}
+
+
+def test_without_a_start_the_first_evaluation_is_written(tmp_path):
+    data = Data([[fixed(eval_result(GREEDY, outcomes(1, 1)))]], groups)
+    log = TrajectoryLog(count=1, every_n_epochs=3)
+    trainer(tmp_path, log, max_epochs=7, num_sanity_val_steps=0).fit(Agent(), data)
+    assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [1, 3, 6, 7]
 
 
 def test_groups_that_earlier_callbacks_removed_are_not_written(tmp_path):
