@@ -167,10 +167,10 @@ def _shown_in_either(before: Measurement, after: Measurement) -> list[str]:
 
 
 def _change(key: str, before: Measurement, after: Measurement, difference: Difference | None) -> str:
+    if difference is None:
+        return ""
     if key == "success_rate":
-        return (
-            "" if difference is None else f"{difference.estimate.value:+.3f} {_interval(difference.estimate, sign='+')}"
-        )
+        return f"{difference.estimate.value:+.3f} {_interval(difference.estimate, sign='+')}"
     if key in _COUNTS or key == "seconds" or key not in before.figures:
         return ""
     return f"{after.figures[key] - before.figures[key]:+.3f}"

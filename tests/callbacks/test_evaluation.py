@@ -432,6 +432,7 @@ def test_incomparable_measurements_have_no_difference_and_a_note(tmp_path, capsy
     output = capsys.readouterr().out
     assert "before was measured under another protocol (temperature 1, 1 sample per instance, no search)" in output
     assert "before and after have no instance in common" in output
+    assert "+0.000" not in output  # of the return, the turns and all others
     assert report(tmp_path)["evaluations"]["sampled"]["difference"] is None
 
 
