@@ -93,6 +93,16 @@ def test_a_file_that_is_no_utf_8_is_refused(tmp_path: Path):
         _ = Demonstrations(str(tmp_path / "talks.jsonl")).conversations
 
 
+@pytest.mark.parametrize("tools", [[], [{"name": "half \ud83d"}]])
+def test_half_of_a_surrogate_pair_is_refused(tools: list[object], tmp_path: Path):
+    said = "go" if tools else "go \ud83d"
+    messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "a"}]
+    whole = json.dumps({"messages": [{**messages[0], "content": "go \U0001f600"}, messages[1]]})
+    path = written(tmp_path, whole, json.dumps({"messages": messages, "tools": tools}))
+    with pytest.raises(ConfigError, match=r"demonstrations\.jsonl': line 2 has half of a surrogate pair, which is no"):
+        _ = Demonstrations(path, count=1).conversations
+
+
 def test_the_file_is_read_once(tmp_path: Path):
     demonstrations = Demonstrations(numbered(tmp_path, 3), count=3)
     first = drawn(demonstrations, 0)

@@ -162,6 +162,8 @@ class Demonstrations:
         if record.get("tools"):
             begin = sum(1 for _ in takewhile(lambda role: role == "system", roles))
             said.insert(begin, ("tools", self._offer(number, record)))
+        whole = all(_is_whole(content) for _, content in said)
+        self._require(whole, number, "has half of a surrogate pair, which is no character, so write the whole pair")
         self._require("assistant" in roles, number, "has no assistant message, so there is nothing to learn from")
         exchanges: list[tuple[tuple[Message, ...], str]] = []
         asked: tuple[Message, ...] = ()
@@ -201,6 +203,15 @@ class Demonstrations:
 
     def _refuse(self, line: int, problem: str, cause: Exception) -> NoReturn:
         raise ConfigError(f"{_KEY} is {self.path!r}: line {line} {problem}") from cause
+
+
+def _is_whole(text: str) -> bool:
+    """False of a text with half of a surrogate pair, as a JSON escape can write it, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _order_problem(roles: Sequence[str]) -> str:
