@@ -22,8 +22,11 @@ from tsr_lightning import (
     SuffixRestarts,
     Vine,
 )
+from tsr_lightning.envs.base import EnvRaised
 from tsr_lightning.episodes.convert import TurnCredit, prompts, to_episode, to_trajectory
 from tsr_lightning.episodes.files import read, write
+from tsr_lightning.rng import Key
+from tsr_lightning.search.random_rollouts import MeanSuccess, RandomRollouts
 
 STRATEGIES: list[Strategy] = [
     *(Sample(), Expert(), BestOfN(3), Beam(2, 4), Beam(2, 4, commit="resample"), Lookahead(2, 2), Vine(3)),
@@ -90,6 +93,22 @@ def test_what_the_environment_failed_on_is_lost_and_kept() -> None:
     assert lost
     assert all(node.text and node.response and node.observation == [] for node in lost)
     assert {node.why for node in lost} == {"the environment failed on it"}
+
+
+class Unplayable(Guided):
+    """Fails where random play begins in one of its states."""
+
+    def play_randomly(self, keys: list[Key], horizon: int, /) -> list[int | None]:
+        if self.place == 3:
+            raise EnvRaised("no play from here")
+        return [3] * len(keys)
+
+
+def test_a_response_that_could_not_be_scored_is_lost_and_in_no_tree() -> None:
+    found = recorded(Beam(2, 4, RandomRollouts(rollouts=2, value=MeanSuccess(0.5))), 40, Unplayable())
+    episodes = list(map(to_episode, found))
+    assert "lost" in {node.fate for each in episodes for node in each.nodes}
+    assert [to_trajectory(each, tree=True).tree for each in episodes] == [one.tree for one in found]
 
 
 def test_a_committed_response_names_the_turn_that_it_became() -> None:

@@ -19,7 +19,7 @@ from tsr_lightning.envs.waiting import Waiting
 from tsr_lightning.rng import Key
 from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.progress import Progress, Report, unreported
-from tsr_lightning.search.record import Asked, asked_of, candidate_of, note, record_of, state_key
+from tsr_lightning.search.record import Asked, asked_of, candidate_of, lose, note, record_of, state_key
 from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
 from tsr_lightning.search.sampling import sample_responses
 from tsr_lightning.search.scoring import Scoring
@@ -275,6 +275,8 @@ class Driver:
                 if not all(groups):
                     return None
                 self.costs += Costs(candidates_lost=len(parents) * count - sum(map(len, groups)))
+                if self.record and lost:
+                    lose(search.root, lost)
                 self._keep(flat(groups))
                 return groups
             case _ if id(answer) in lost:

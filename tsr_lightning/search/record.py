@@ -3,7 +3,7 @@
 The driver keeps these where it is asked to (`Driver.record`); nothing else of a search knows of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from tsr_lightning.engines.base import Response
@@ -56,6 +56,13 @@ def note(asked: Sequence[Asked], nodes: Sequence[Node | None]) -> None:
         record = each.root.driver.record = each.root.driver.record or []
         number = rounds.setdefault(id(each.root), record[-1].round + 1 if record else 0)
         record.append(_Played(each, node, number))
+
+
+def lose(root: Node, lost: Set[int]) -> None:
+    """Marks turns in the record of a root as lost, by the `id` of their nodes: those from which a scorer could not play
+    on, without which the search goes on."""
+    record: list[_Played] = root.driver.record or []
+    root.driver.record = [each._replace(node=None) if id(each.node) in lost else each for each in record]
 
 
 def record_of(root: Node, simulator: TurnSimulator) -> tuple[RecordedTurn, ...]:
