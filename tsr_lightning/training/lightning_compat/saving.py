@@ -3,6 +3,8 @@
 import os
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from tsr_lightning.errors import require
 from tsr_lightning.signals import uninterrupted
 from tsr_lightning.training import checkpoints
-from tsr_lightning.training.lightning_compat.trainers import Position, epoch_limit, is_fitting
+from tsr_lightning.training.lightning_compat.trainers import Position, epoch_limit, epochs_at_rollout, is_fitting
 
 BEST_POLICY = "best_policy"  # name of CollapseGuard's checkpoint, which no ModelCheckpoint owns
 
@@ -67,8 +69,11 @@ class CheckpointFolders(Callback):
     over, where Lightning would write `last-v1.ckpt` beside one that it does not remember. What a killed run had saved
     after the checkpoint that it goes on from, and before its `last.ckpt`, is removed; it is saved again. The file
     that a run goes on from in its own folder is replaced as any other, where Lightning would keep it for good. The last
-    epoch of a run is saved as `last.ckpt` whatever `every_n_epochs` is.
+    epoch of a run is saved as `last.ckpt` whatever `every_n_epochs` is, and whatever ended the run but an exception.
     """
+
+    def __init__(self) -> None:
+        self._began = 0  # epochs that were trained before this fit
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         resumed, states = Path(trainer.ckpt_path or "").resolve(), checkpoint.get("callbacks", {})
@@ -85,26 +90,48 @@ class CheckpointFolders(Callback):
                     path.unlink()
             last = f"{callback.CHECKPOINT_NAME_LAST}{callback.FILE_EXTENSION}"
             callback.last_model_path = os.path.join(callback.dirpath or "", last)
+        self._began = epochs_at_rollout(trainer)
         resumed = Path(trainer.ckpt_path or "").resolve()
         if any(resumed.parent == Path(one.dirpath or "").resolve() for one in _model_checkpoints(trainer)):
             trainer.ckpt_path = None  # it is restored, and what ckpt_path names is never removed
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not _is_last_epoch(trainer):
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Not at the epoch's end, where a callback may yet end the run, or change the policy."""
+        if epochs_at_rollout(trainer) == self._began:
             return
         for callback in _model_checkpoints(trainer):
-            every = callback._every_n_epochs
-            if (
-                callback.save_last and every >= 1 and (trainer.current_epoch + 1) % every
-            ):  # the others save by themselves
-                callback._save_last_checkpoint(trainer, callback._monitor_candidates(trainer))
+            if callback.save_last and not _has_saved(callback, trainer):
+                with _at_end_of_epoch(trainer):
+                    _save_as_last(callback, trainer)
 
 
-def _is_last_epoch(trainer: Trainer) -> bool:
-    """True if fit ends after this epoch. Call it in `on_train_epoch_end`, where `current_epoch` is still this one."""
-    limit = epoch_limit(trainer)
-    is_limit = limit is not None and trainer.current_epoch + 1 >= limit
-    return is_limit or trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step
+def _has_saved(callback: ModelCheckpoint, trainer: Trainer) -> bool:
+    """Whether a ModelCheckpoint has saved the last epoch. One without a step leaves the count of steps as it was."""
+    every = callback._every_n_epochs
+    is_due = every < 1 or epochs_at_rollout(trainer) % every == 0
+    return is_due and callback._last_global_step_saved == trainer.global_step
+
+
+def _save_as_last(callback: ModelCheckpoint, trainer: Trainer) -> None:
+    if callback.save_last == "link":  # Lightning would link to an earlier epoch's
+        callback._save_checkpoint(trainer, callback.last_model_path)
+    else:
+        callback._save_last_checkpoint(trainer, callback._monitor_candidates(trainer))
+
+
+@contextmanager
+def _at_end_of_epoch(trainer: Trainer) -> Iterator[None]:
+    """Sets the count of epochs back to what it is where ModelCheckpoints save: a run goes on from a checkpoint as from
+    there."""
+    progress = trainer.fit_loop.epoch_progress
+    counts = [(each, each.completed) for each in (progress.total, progress.current)]
+    for each, _ in counts:
+        each.completed = each.processed - 1
+    try:
+        yield
+    finally:
+        for each, completed in counts:
+            each.completed = completed
 
 
 def moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
