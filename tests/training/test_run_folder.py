@@ -222,6 +222,26 @@ def test_a_run_goes_on_from_its_only_file_and_replaces_it(two_states: Path, empt
     assert epochs_in(folder / "last.ckpt") == epochs_in(folder / "epoch=1.ckpt") == 2
 
 
+def test_checkpoints_of_another_run_are_not_overwritten(two_states: Path, empty_folder: Path):
+    """Neither by a run from elsewhere nor in a `dirpath`; a run whose own files lie in several folders goes on."""
+    shutil.copytree(two_states, ".", dirs_exist_ok=True)
+    [saved] = [callback for callback in CALLBACKS if callback["class_path"] == "ModelCheckpoint"]
+    shared = [{**saved, "init_args": {**saved["init_args"], "dirpath": "earlier"}}]
+    before = digest(empty_folder)
+    in_new = ("--trainer.run_folder", "new", "--trainer.logger", "false")
+    with pytest.raises(ConfigError, match=r"dirpath is .*earlier, which has the checkpoints of an .* --ckpt_path last"):
+        fit(*in_new, callbacks=shared)
+    with pytest.raises(ConfigError, match="the run's folder is run, which has the checkpoints of an earlier run"):
+        fit(*IN_RUN[:-1], "earlier/last.ckpt", epochs=3)
+    assert digest(empty_folder) == before
+    Path("new/checkpoints").mkdir(parents=True)
+    shutil.copy2("earlier/epoch=0.ckpt", "new/checkpoints/best_policy.ckpt")
+    fit(*in_new, "--ckpt_path", "last", callbacks=shared, epochs=2)
+    assert epochs_in(Path("earlier/last.ckpt")) == 2
+    fit(*IN_RUN[:-1], "run/checkpoints/epoch=1.ckpt", epochs=3)
+    assert epochs_in(Path("run/checkpoints/last.ckpt")) == 3
+
+
 def test_the_last_epoch_is_saved_where_it_is_no_multiple_of_every_n_epochs(empty_folder: Path):
     """And a run that goes on from it has the weights of one that did not stop there."""
     [saved] = [callback for callback in CALLBACKS if callback["class_path"] == "ModelCheckpoint"]

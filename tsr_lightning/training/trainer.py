@@ -1,6 +1,6 @@
 """Lightning's Trainer with further subcommands; the docstrings here are the help texts of `tsr`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -246,8 +246,10 @@ class Trainer(pl.Trainer):
             held.callback(remove_if_empty, folder)  # where the run is refused before it writes
             for each in dict.fromkeys([folder, *given]):
                 held.callback(FolderLock.acquire(each).release)
+            if begins and is_first:
+                _refuse_to_overwrite(folder, compat.checkpoint_folders(self), resumed)
             if begins and is_first and ckpt_path is None:
-                _refuse_to_overwrite(folder)
+                _refuse_to_mix(folder)
             self._folder = folder
             if self._given_folder is not None:
                 compat.send_loggers_to(self, folder)
@@ -293,15 +295,34 @@ def _check_counts(given: Mapping[str, Any]) -> None:
         require(count is None or count >= smallest, f"trainer.{key}", count, remedy)
 
 
-def _refuse_to_overwrite(folder: Path) -> None:
-    """Refuses to begin a run in a folder that has checkpoints, evaluations or episodes of another."""
-    other = "give another folder as trainer.run_folder or by the logger's version"
+_OTHER = "give another folder as trainer.run_folder or by the logger's version"
+
+
+def _refuse_to_overwrite(folder: Path, given: Sequence[Path], resumed: _PATH | None) -> None:
+    """Refuses a run that would write over the checkpoints of another.
+
+    Args:
+        folder: of the run.
+        given: to ModelCheckpoints.
+        resumed: the checkpoint that the run goes on from; one in any of these folders is of the same run.
+    """
+    checkpoint = None if resumed is None else Path(resumed)
+    if checkpoint is not None and not checkpoint.is_file():  # which is refused where it is read
+        return
+    own = [each.resolve() for each in (folder, *given)]
+    if checkpoint is not None and any(checkpoint.parent.resolve().is_relative_to(each) for each in own):
+        return
+    found = "which has the checkpoints of an earlier run: go on from them with --ckpt_path last, or"
     if newest_checkpoint([folder / "checkpoints"]) is not None:
-        raise ConfigError(
-            f"the run's folder is {folder}, which has the checkpoints of an earlier run: go on from them with "
-            f"--ckpt_path last, or {other}"
-        )
+        raise ConfigError(f"the run's folder is {folder}, {found} {_OTHER}")
+    for each in given:
+        if newest_checkpoint([each]) is not None:
+            raise ConfigError(f"ModelCheckpoint.dirpath is {each}, {found} give another folder")
+
+
+def _refuse_to_mix(folder: Path) -> None:
+    """Refuses to begin a run in a folder that has evaluations or episodes of another."""
     if results := sorted(path.name for path in (*folder.glob("*.json"), folder / EPISODES) if path.exists()):
         raise ConfigError(
-            f"the run's folder is {folder}, which has {', '.join(results)} of an earlier run: {other}, or remove it"
+            f"the run's folder is {folder}, which has {', '.join(results)} of an earlier run: {_OTHER}, or remove it"
         )
