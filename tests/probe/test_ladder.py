@@ -1,7 +1,12 @@
 """`tsr probe` names planted faults, and finds none in shipped objectives and searches."""
 
+from typing import Any
+from unittest.mock import Mock
+
 import broken_runs
 import pytest
+import torch
+from callback_support import eval_result, outcomes
 
 from tsr_lightning import (
     GRPO,
@@ -20,9 +25,12 @@ from tsr_lightning import (
     Transformers,
     Uniform,
 )
-from tsr_lightning.probe import rungs
+from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.probe import answers, rungs
 from tsr_lightning.probe.ladder import probe
-from tsr_lightning.probe.parts import Outcome
+from tsr_lightning.probe.parts import Outcome, one_of
+from tsr_lightning.probe.watch import Watch
+from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.strategies import Strategy
 
 TINY = PolicySpec(Scratch(32, 1, 2, 64))
@@ -74,3 +82,43 @@ def test_ppo_passes_with_its_critic():
     outcomes = climbed(PPO(), Sample(), 8, Transformers())
     assert [str(outcome) for outcome in outcomes.values() if outcome.fault] == []
     assert list(outcomes) == ["constant", "prompt", "turns", "noise", "critic"]
+
+
+def test_an_evaluation_of_several_batches_is_judged_as_one():
+    plain, searched = EvalProtocol(), EvalProtocol(name="searched", search=Beam(width=1, candidates=2))
+    watch, trainer = Watch(goal=0.9), Mock(sanity_checking=False, should_stop=False)
+    for first, ends in ((outcomes(1, 0, 0, 0), False), (outcomes(1, 1, 1, 1), True)):
+        watch.on_validation_start(trainer, Mock())
+        for protocol in (plain, searched):
+            for group in (first, outcomes(2, 1)):  # the last batch alone would reach the goal
+                watch.on_validation_batch_end(trainer, Mock(), eval_result(protocol, group), None, 0)
+        watch.on_validation_end(trainer, Mock())
+        assert trainer.should_stop is ends
+    assert watch.success == [0.25, 1.0]
+    assert [result.success_rate for result in watch.searched] == [0.25, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "one"), [("auto", 1), (4, 1), ("-1", 1), ("3", 1), ([2, 3], [2]), ("2,3", [2]), ("1,", [1])]
+)
+def test_a_rung_has_one_device(given: Any, one: int | list[int]):
+    assert one_of(given) == one
+
+
+def test_a_model_that_hesitates_after_the_longest_prefix_is_asked(monkeypatch: pytest.MonkeyPatch):
+    """It is sure of the tokens of the longest prefix, and of none behind it."""
+    size = len(load_tokenizer(TINY, answers._PROMPTS))
+    asked: list[int] = []
+
+    def first_tokens(*given: object) -> torch.Tensor:
+        sure = 0.95 if len(asked) < answers._LONGEST else 0.3
+        asked.append(1)
+        chances = torch.full((size,), (1 - sure) / (size - 1))
+        chances[40] = sure
+        return chances
+
+    monkeypatch.setattr(answers, "_first_tokens", first_tokens)
+    chosen = answers.choose(TINY, 1.0, 1)
+    assert len(asked) == answers._LONGEST + 1
+    assert chosen.chance >= 0.25
+    assert chosen.wrong not in chosen.right

@@ -48,14 +48,16 @@ def choose(spec: PolicySpec, temperature: float, seed: int) -> Answers:
     """
     tokenizer = load_tokenizer(spec, _PROMPTS)
     policy = Policy(spec, tokenizer, critic=False, seed=seed).eval()
+    chat = Chat.of(spec, tokenizer)
+    chances = _first_tokens(policy, chat, temperature)
     for _ in range(_LONGEST):
-        chat = Chat.of(spec, tokenizer)
-        chances = _first_tokens(policy, chat, temperature)
         likeliest = int(chances.argmax())
         if chances[likeliest] <= _SURE or likeliest in chat.end_ids:
             break
         begun = spec.response_prefix + tokenizer.backend_tokenizer.decode([likeliest], skip_special_tokens=False)
         spec = replace(spec, response_prefix=begun)
+        chat = Chat.of(spec, tokenizer)
+        chances = _first_tokens(policy, chat, temperature)
     by_character: dict[str, float] = {}
     for character, own in zip(first_characters(spec, chat, len(chances)), chances.tolist(), strict=True):
         if character:

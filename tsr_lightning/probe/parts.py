@@ -114,6 +114,17 @@ class Probed:
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            **self.trainer,
+            **{**self.trainer, "devices": one_of(self.trainer.get("devices", 1))},
         )
         trainer.fit(fitted, datamodule=tasks)
+
+
+def one_of(devices: list[int] | str | int) -> list[int] | int:
+    """One device for a rung, whose ranks would each judge their own share of an evaluation: the first that is named, or
+    any.
+
+    Args:
+        devices: as a Trainer takes them.
+    """
+    named = devices.split(",") if isinstance(devices, str) and "," in devices else devices
+    return [int(named[0])] if isinstance(named, list) and named else 1

@@ -1,5 +1,6 @@
 """Watches a training run of a probe: its success, which tokens the first update makes likelier, and the critic."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tsr_lightning.batching.schedule import Batch
+from tsr_lightning.costs import Costs
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.probe.answers import first_characters
 from tsr_lightning.rollout.evaluate import EvalResult
@@ -35,6 +37,7 @@ class Watch(pl.Callback):
         self.moved = False  # whether any weight of the policy changed
         self.values: list[tuple[Tensor, Tensor]] = []  # the critic's values and their targets, of the last updates
         self._before: dict[str, Tensor] = {}
+        self._played: list[EvalResult] = []  # the batches of the validation in progress
 
     @property
     def success(self) -> list[float]:
@@ -76,6 +79,9 @@ class Watch(pl.Callback):
         after = _trained(agent)
         self.moved = any(not torch.equal(after[name], before) for name, before in self._before.items())
 
+    def on_validation_start(self, trainer: pl.Trainer, agent: pl.LightningModule) -> None:
+        self._played = []
+
     def on_validation_batch_end(
         self,
         trainer: pl.Trainer,
@@ -86,9 +92,11 @@ class Watch(pl.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         if isinstance(outputs, EvalResult):
-            (self.results if outputs.protocol.search is None else self.searched).append(outputs)
+            self._played.append(outputs)
 
     def on_validation_end(self, trainer: pl.Trainer, agent: pl.LightningModule) -> None:
+        for result in _pooled(self._played):
+            (self.results if result.protocol.search is None else self.searched).append(result)
         if trainer.sanity_checking:
             return
         learnt = self.goal is not None and self.success[-1] >= self.goal
@@ -98,6 +106,22 @@ class Watch(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, agent: pl.LightningModule) -> None:
         if self.pushes and (self.agreement or 0.0) < AGREES:
             trainer.should_stop = True  # the fault is known
+
+
+def _pooled(batches: Sequence[EvalResult]) -> list[EvalResult]:
+    """One result of each protocol: an evaluation of many instances is played in several batches."""
+    by_name: dict[str, list[EvalResult]] = {}
+    for batch in batches:
+        by_name.setdefault(batch.protocol.name, []).append(batch)
+    return [
+        EvalResult(
+            parts[0].protocol,
+            tuple(group for part in parts for group in part.groups),
+            sum((part.costs for part in parts), Costs()),
+            sum(part.seconds for part in parts),
+        )
+        for parts in by_name.values()
+    ]
 
 
 def _trained(agent: Agent) -> dict[str, Tensor]:
