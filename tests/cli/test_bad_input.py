@@ -457,6 +457,10 @@ CASES = {
     "an end within an epoch": Case(
         ("--trainer.max_time", "{seconds: 60}"), r"trainer\.max_time, or a Timer .*: give .*Timer with interval: epoch"
     ),
+    "optimizer steps that are joined": Case(
+        ("--trainer.callbacks", "[{class_path: GradientAccumulationScheduler, init_args: {scheduling: {0: 2}}}]"),
+        r"has GradientAccumulationScheduler, .*: give trainer\.accumulate_grad_batches .*data\.updates\.micro_batch_to",
+    ),
     "a precision that nothing needs": Case(
         ("--trainer.precision", "64-true"), r"trainer\.precision is '64-true': .* give 32-true"
     ),

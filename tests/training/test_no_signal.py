@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.loggers.logger import DummyLogger
 from optimizer_steps import SIZES, copied
 from presets import PRESETS
 
@@ -72,6 +73,18 @@ class Outcomes(Callback):
         )
 
 
+class Steps(DummyLogger):
+    """Keeps what the figures of updates are logged against."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_updates: list[int | None] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        if "train/loss" in metrics:
+            self.of_updates.append(step)
+
+
 def fitted(
     objective: Objective,
     outcomes: Outcomes,
@@ -81,13 +94,15 @@ def fitted(
     optimizer: Optimizer = Optimizer(learning_rate=1e-2, critic_learning_rate=1e-2, weight_decay=0.1),  # noqa: B008
     updates: Updates = Updates(minibatches=2, min_trajectories=1, mismatch_tolerance=None),  # noqa: B008  (frozen)
     epochs: int = 2,
+    logger: Steps | None = None,
 ) -> tuple[Trainer, Agent]:
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=epochs,
         limit_val_batches=0,
         num_sanity_val_steps=0,
-        logger=False,
+        logger=logger or False,
+        log_every_n_steps=1,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -187,6 +202,15 @@ def test_a_step_past_the_target_kl_is_not_taken():
     for place, state in states[1].items():
         assert_equal(states[0][place], state)
     assert bounded.lr_scheduler_configs[0].scheduler.last_epoch == 1
+
+
+def test_figures_are_logged_against_the_steps_that_were_taken(empty_folder: object):
+    """In each of two epochs the first step is taken, and those that follow are past the target."""
+    updates, logger = Updates(epochs=4, minibatches=1, target_kl=1e-6, mismatch_tolerance=None), Steps()
+    trainer, _ = fitted(GRPO(), Outcomes((0.0, 1.0)), updates=updates, logger=logger)
+    assert trainer.global_step == 2
+    assert len(logger.of_updates) > 2
+    assert set(logger.of_updates) == {0, 1}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_before_its_step():

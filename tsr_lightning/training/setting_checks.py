@@ -104,7 +104,8 @@ def check_template(objective: Objective, template: ChatTemplate) -> None:
 
 
 def check_trainer(trainer: Trainer) -> None:
-    """Refuses arguments of a Trainer that cut an optimizer step: Lightning counts micro-batches."""
+    """Refuses arguments and callbacks of a Trainer that cut an optimizer step or join two: Lightning counts
+    micro-batches."""
     remedy = (
         "it would end an epoch within an optimizer step; leave it out, and for a quick try give trainer.max_epochs 1, "
         "data.instances 4 and data.held_out.instances 4"
@@ -123,6 +124,12 @@ def check_trainer(trainer: Trainer) -> None:
         raise ConfigError(
             "trainer.max_time, or a Timer among trainer.callbacks, would end an epoch within an optimizer step: give "
             "lightning.pytorch.callbacks.Timer with interval: epoch, which ends the run after an epoch"
+        )
+    if compat.schedules_accumulation(trainer):
+        raise ConfigError(
+            "trainer.callbacks has GradientAccumulationScheduler, which would join optimizer steps of the first epoch "
+            "and nothing later: give trainer.accumulate_grad_batches for the fewest micro-batches of a step, or "
+            "data.updates.micro_batch_tokens for their size"
         )
 
 

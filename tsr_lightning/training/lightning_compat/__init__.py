@@ -31,6 +31,7 @@ from tsr_lightning.training.lightning_compat.trainers import nothing_to_train as
 from tsr_lightning.training.lightning_compat.trainers import position_at_validation as position_at_validation
 from tsr_lightning.training.lightning_compat.trainers import prepare_empty_epoch as prepare_empty_epoch
 from tsr_lightning.training.lightning_compat.trainers import run_folder as run_folder
+from tsr_lightning.training.lightning_compat.trainers import schedules_accumulation as schedules_accumulation
 from tsr_lightning.training.lightning_compat.trainers import sharding_mesh as sharding_mesh
 from tsr_lightning.training.lightning_compat.trainers import skips_overflows as skips_overflows
 from tsr_lightning.training.lightning_compat.trainers import stopped_by as stopped_by

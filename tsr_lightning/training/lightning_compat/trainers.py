@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, Timer
 from lightning.pytorch.callbacks.timer import Interval
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.connectors.signal_connector import _HandlersCompose, _SignalConnector
@@ -89,8 +89,10 @@ def summed_loss(trainer: Trainer, loss: Tensor) -> Tensor:
 
 def uncount_step(trainer: Trainer) -> None:
     """Takes an optimizer step that changed nothing out of the Trainer's count; called inside `optimizer_step`, after
-    which Lightning counts it, so that `global_step`, the schedule and resumes count the steps that were taken."""
+    which Lightning counts it, so that `global_step`, the schedule, resumes and what is logged against updates count the
+    steps that were taken."""
     progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
+    trainer.fit_loop.epoch_loop._batches_that_stepped -= 1
     for counts in (progress.total, progress.current):
         counts.ready -= 1
         counts.completed -= 1
@@ -114,6 +116,11 @@ def ends_within_epochs(trainer: Trainer) -> bool:
     """True if a Timer may stop the run after any micro-batch, as that of `max_time` does."""
     timers = [each for each in callbacks(trainer) if isinstance(each, Timer)]
     return any(timer._interval == Interval.step for timer in timers)
+
+
+def schedules_accumulation(trainer: Trainer) -> bool:
+    """True if a callback sets at the beginning of each epoch how many micro-batches an optimizer step has."""
+    return any(isinstance(each, GradientAccumulationScheduler) for each in callbacks(trainer))
 
 
 def skips_overflows(trainer: Trainer) -> bool:
