@@ -2,19 +2,24 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from commands import QUICK, in_folder, tsr
 
-from tests.saved_episodes import header
+from tests.saved_episodes import header, recorded
+from tsr_lightning.episodes.convert import to_episode
 from tsr_lightning.episodes.files import read, read_header, write
 from tsr_lightning.episodes.folder import saved_in
 from tsr_lightning.episodes.schema import Episode
 from tsr_lightning.errors import ConfigError, RunError
+from tsr_lightning.policy.chat import SingleTurn
+from tsr_lightning.search import Sample
 from tsr_lightning.training.mismatch import TOLERANCE
-from tsr_lightning.training.saved_rollouts import _check
+from tsr_lightning.training.saved_rollouts import SavedRollouts, _check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, with a new torch
 LOG = '[{"class_path": "callbacks.EpisodeLog", "init_args": {"every_n_epochs": 1}}, "callbacks.InstanceFilter"]'
@@ -137,3 +142,36 @@ def test_arguments_are_compared_as_a_file_holds_them(tmp_path: Path) -> None:
     _check(read_header(path), path, played.envs, played.temperature, played.context)
     with pytest.raises(ConfigError, match=r"was played in .*size=\[5, 5\], .*, and the run has .*size=\[5, 6\]"):
         _check(read_header(path), path, header(size=(5, 6), folder="levels").envs, played.temperature, played.context)
+
+
+def saved_rollouts(folder: Path, epochs: Sequence[int], limit: int, resting: int | None = None) -> SavedRollouts:
+    """Those of some epochs, for a run of so many, of which one may roll out nothing."""
+    for epoch in epochs:
+        episodes = map(to_episode, recorded(Sample(), 1))
+        write(folder / f"rollout-{epoch:06d}.jsonl.gz", replace(header(), epoch=epoch), episodes)
+    spec, instances = Mock(), Mock(is_held_out=Mock(return_value=False))
+    spec.plan.group_size = lambda epoch: 0 if epoch == resting else 4
+    run = Mock(max_epochs=limit), Mock(temperature=1.0), spec
+    return SavedRollouts(*run, str(folder), header().envs, instances, SingleTurn())
+
+
+def test_a_run_needs_the_rollouts_of_the_epochs_that_it_has_left(tmp_path: Path) -> None:
+    saved = saved_rollouts(tmp_path, (2, 3), limit=4, resting=1)
+    assert saved.take(1, Mock()) is None
+    with pytest.raises(ConfigError, match="it has no rollout of epoch 0"):
+        saved.take(0, Mock())
+    with pytest.raises(ConfigError, match="it has no rollout of epoch 4"):
+        saved_rollouts(tmp_path, (), limit=9)
+
+
+def test_a_missing_rollout_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    saved = saved_rollouts(tmp_path, (0, 3), limit=4, resting=1)
+    with pytest.raises(ConfigError, match="it has no rollout of epoch 2"):
+        saved.take(0, Mock())
+
+
+def test_a_rollout_without_episodes_is_refused(tmp_path: Path) -> None:
+    """As `tsr play` leaves one where no game was played."""
+    write(tmp_path / "rollout-000000.jsonl.gz", header(), [])
+    with pytest.raises(ConfigError, match=r"data\.replay is '.*rollout-000000\.jsonl\.gz': it has no episodes"):
+        saved_rollouts(tmp_path, (), limit=1)

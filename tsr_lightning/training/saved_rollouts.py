@@ -1,7 +1,7 @@
 """Rollouts that are read from saved episodes instead of being played: `data.replay`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class SavedRollouts:
         context: of the run's prompts, to be compared with that of the files.
 
     Raises:
-        ConfigError: an epoch of the run is not there, or was played in other environments, at another temperature or
-            under another context, or on held-out instances.
+        ConfigError: the last epochs of the run are not there, or a rollout has no episodes, or was played in other
+            environments, at another temperature or under another context, or on held-out instances.
     """
 
     def __init__(
@@ -56,29 +56,34 @@ class SavedRollouts:
         instances: Instances,
         context: Context,
     ) -> None:
+        self._trainer = trainer
         self._agent = agent
         self._spec = spec
         self._path = path
         self._instances = instances
         headers = [(header, file) for file in files_at(Path(path)) for header in [read_header(file)]]
         self._files = {header.epoch: file for header, file in headers if header.phase == ROLLOUT}
-        limit = compat.epoch_limit(trainer) or 0
-        missing = [epoch for epoch in range(limit) if spec.plan.group_size(epoch) and epoch not in self._files]
-        if missing:
-            raise self._missing(missing[0])
+        self._require(range(max(self._files, default=-1) + 1, self._limit))  # the others once the first epoch is known
         for header, file in headers:
             if header.phase == ROLLOUT:
                 _check(header, file, envs, agent.temperature, saved_context(context))
-                self._refuse_held_out(file)
+                self._check_lines(file)
+
+    @property
+    def _limit(self) -> int:
+        return compat.epoch_limit(self._trainer) or 0
 
     def take(self, epoch: int, actor: Actor) -> Collected | None:
-        """As `Rollouts.take`."""
+        """As `Rollouts.take`.
+
+        Raises:
+            ConfigError: this epoch or a later one of the run is not there.
+        """
+        self._require(range(epoch, max(self._limit, epoch + 1)))
         started = time.perf_counter()
         self._agent.weights.gather()
         if not self._spec.plan.group_size(epoch):
             return None
-        if epoch not in self._files:
-            raise self._missing(epoch)
         _, episodes = read(self._files[epoch])
         objective = self._agent.objective.at(epoch)
         _check_episodes(episodes, self._files[epoch], objective, actor)
@@ -107,15 +112,25 @@ class SavedRollouts:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Does nothing."""
 
-    def _refuse_held_out(self, file: Path) -> None:
-        """As `tsr rollout` plays them: a policy that is trained on them learns nothing new from its evaluation."""
+    def _check_lines(self, file: Path) -> None:
+        """Refuses a file without episodes, and those of held-out instances, as `tsr rollout` plays them: a policy that
+        is trained on them learns nothing new from its evaluation."""
+        is_empty = True
         for line in read_lines(file):
+            is_empty = False
             if line.episode is not None and self._instances.is_held_out(line.episode.state):
                 raise ConfigError(
                     f"{_KEY} is {self._path!r}: {file} has episodes of held-out instances (seed "
                     f"{line.episode.instance}), on which this run is evaluated: hold out others by data.held_out.seed, "
                     "or give the one that the episodes were rolled out with"
                 )
+        remedy = "it has no episodes, as where a game was left before its first turn: give a file that has some"
+        require(not is_empty, _KEY, str(file), remedy)
+
+    def _require(self, epochs: Iterable[int]) -> None:
+        missing = [epoch for epoch in epochs if self._spec.plan.group_size(epoch) and epoch not in self._files]
+        if missing:
+            raise self._missing(missing[0])
 
     def _missing(self, epoch: int) -> ConfigError:
         return ConfigError(
