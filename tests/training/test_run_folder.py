@@ -8,18 +8,20 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 import yaml
 from commands import QUICK, TINY, in_folder, tsr
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from processes import child_after
 
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.training import checkpoints
-from tsr_lightning.training.lightning_compat import Position
+from tsr_lightning.training.lightning_compat import Position, open_csv
 from tsr_lightning.training.run_folder import FolderLock, after_fit, after_validation, next_version, task_name
 
 CHECKPOINTS = {"filename": "{epoch}", "save_last": True, "save_on_train_epoch_end": True}
@@ -106,6 +108,14 @@ def test_a_given_folder_has_the_files_of_loggers_too_and_keeps_their_figures(emp
     assert names(Path("here/run")) == FILES | loggers
     assert Path("here/run/metrics-1.csv").read_bytes() == figures
     assert names(empty_folder) == {"here"}
+
+
+def test_figures_of_earlier_runs_are_kept_where_some_were_removed(tmp_path: Path):
+    (tmp_path / "metrics-2.csv").write_text("the second run")  # without metrics-1.csv
+    (tmp_path / "metrics.csv").write_text("the third run")
+    open_csv(Mock(loggers=[CSVLogger(tmp_path.parent, name="", version=tmp_path.name)]))
+    assert (tmp_path / "metrics-2.csv").read_text() == "the second run"
+    assert (tmp_path / "metrics-3.csv").read_text() == "the third run"
 
 
 def test_a_refused_resume_changes_nothing_and_a_beginning_overwrites_nothing(empty_folder: Path):

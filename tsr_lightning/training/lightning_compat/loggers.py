@@ -1,5 +1,6 @@
 """The folders that loggers write to."""
 
+import re
 import warnings
 from pathlib import Path
 
@@ -56,8 +57,15 @@ def open_csv(trainer: Trainer) -> None:
         if isinstance(logger, CSVLogger):
             written = Path(logger.log_dir, ExperimentWriter.NAME_METRICS_FILE)
             if written.exists():
-                earlier = len(list(written.parent.glob(f"{written.stem}-*{written.suffix}")))
-                written.rename(written.with_name(f"{written.stem}-{earlier + 1}{written.suffix}"))
+                written.rename(_next_beside(written))
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
                 _ = logger.experiment
+
+
+def _next_beside(written: Path) -> Path:
+    """`metrics-N.csv` with the number after the highest: earlier ones may be gone."""
+    pattern = rf"{written.stem}-(\d+){re.escape(written.suffix)}"
+    earlier = [match for path in written.parent.iterdir() if (match := re.fullmatch(pattern, path.name))]
+    number = max((int(match[1]) for match in earlier), default=0) + 1
+    return written.with_name(f"{written.stem}-{number}{written.suffix}")
