@@ -11,16 +11,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 from commands import QUICK, in_folder, tsr
 from processes import Forked
 
 from tsr_lightning.cli.command import main
 from tsr_lightning.cli.play import configured
+from tsr_lightning.engines.local_model import inference_mode
 from tsr_lightning.episodes.files import read
 from tsr_lightning.episodes.schema import Episode
 from tsr_lightning.errors import ConfigError
+from tsr_lightning.policy.model import Policy
+from tsr_lightning.policy.spec import LoRA, PolicySpec, Scratch
+from tsr_lightning.policy.vocabulary import load_tokenizer
+from tsr_lightning.training import games as games_of
+from tsr_lightning.training import showing
+from tsr_lightning.training.estimates import logprobs_behind
 
 FEW = ("--data.held_out.instances", "2", "--trainer.accelerator", "cpu")
 SOKOBAN = ("tsr/Sokoban-v0", *FEW)
@@ -127,6 +136,32 @@ def test_a_typed_response_has_the_probability_that_the_policy_samples_it_with(fo
     with pytest.raises(SystemExit) as ended:
         main(["replay", str(folder / "games.jsonl.gz")])
     assert ended.value.code == 0
+
+
+def test_an_adapters_dropout_leaves_the_probability_of_a_typed_response_alone():
+    spec = PolicySpec(Scratch(32, 1, 2, 64), LoRA(rank=4, dropout=0.5))
+    policy = Policy(spec, load_tokenizer(spec, ["a b c"]), critic=False).train()
+    for name, weight in policy.named_parameters():
+        if "lora_B" in name:  # which are zero in a new adapter
+            torch.nn.init.normal_(weight, std=0.5)
+    first, again = (logprobs_behind(policy, [([1, 2, 3], [4, 5])], 1.0, 100) for _ in range(2))
+    assert torch.equal(first[0], again[0])
+    with inference_mode(policy):
+        logits = policy.causal_lm(torch.tensor([[1, 2, 3, 4, 5]])).logits[0].float().log_softmax(-1)
+    torch.testing.assert_close(first[0], logits[[2, 3], [4, 5]], atol=1e-5, rtol=1e-5)
+    assert all(module.training for module in policy.modules())
+
+
+@pytest.mark.parametrize(("subcommand", "plays"), [("rollout", (showing, "play")), ("play", (games_of, "play_games"))])
+def test_episodes_are_played_in_the_precision_of_the_trainer(
+    subcommand: str, plays: tuple[ModuleType, str], empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found: list[bool] = []
+    monkeypatch.setattr(*plays, lambda *given: found.append(torch.is_autocast_enabled("cpu")))
+    run = (subcommand, "--config", "sokoban.yaml", "--trainer.accelerator", "cpu", "--output", "new.jsonl.gz")
+    for precision in ("32-true", "bf16-mixed"):
+        tsr(*run, "--trainer.precision", precision)
+    assert found == [False, True]
 
 
 @pytest.mark.exhaustive

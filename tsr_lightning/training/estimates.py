@@ -10,6 +10,7 @@ from tsr_lightning.batching.packing import Packed
 from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, TrainingSequence, sampled_logprobs
 from tsr_lightning.batching.tensors import Estimates, Outputs
+from tsr_lightning.engines.local_model import inference_mode
 from tsr_lightning.objectives.base import Needs
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.trajectory import Piece
@@ -66,14 +67,14 @@ def estimates(
     ]
 
 
-@torch.no_grad()
 def logprobs_behind(
     policy: Policy,
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     temperature: float,
     micro_batch_tokens: int,
 ) -> list[torch.Tensor]:
-    """The log-probabilities of responses behind prompts: [R] float32 of each pair. A pass computes a prompt once.
+    """The log-probabilities of responses behind prompts: [R] float32 of each pair, without an adapter's dropout, as an
+    engine samples them. A pass computes a prompt once.
 
     Args:
         policy: whose they are.
@@ -83,7 +84,9 @@ def logprobs_behind(
     """
     sequences = [_behind(prompt, response) for prompt, response in pairs]
     device = next(policy.parameters()).device
-    found = _outputs(partial(policy.outputs, entropies=False), sequences, temperature, micro_batch_tokens, device)
+    forward = partial(policy.outputs, entropies=False)
+    with inference_mode(policy):
+        found = _outputs(forward, sequences, temperature, micro_batch_tokens, device)
     return [outputs.logprobs for outputs in found]
 
 

@@ -170,7 +170,8 @@ class Trainer(pl.Trainer):
         with held_output(Path(output)):
             showing.check(datamodule, Path(output), episodes)
             epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
-            showing.play(datamodule, Path(output), episodes, epochs)
+            with compat.training_precision(self):
+                showing.play(datamodule, Path(output), episodes, epochs)
 
     def play(
         self,
@@ -192,7 +193,8 @@ class Trainer(pl.Trainer):
         checkpoint = None if ckpt_path is None else self._existing(ckpt_path)
         with held_output(Path(output)):  # since each game writes the whole file
             epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
-            games.play_games(datamodule, Path(output), instance, epochs)
+            with compat.training_precision(self):
+                games.play_games(datamodule, Path(output), instance, epochs)
 
     def resumed_from(self, ckpt_path: _PATH | None) -> _PATH | None:
         """The checkpoint that `last` names, None where the run's folders have none yet; any other path as it is.
