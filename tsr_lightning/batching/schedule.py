@@ -169,10 +169,19 @@ def _minibatches(sequences: Sequence[TrainingSequence], updates: Updates, key: K
         return []
     most = _sources([sequences[i] for unit in with_signal for i in unit]) // updates.min_trajectories
     parts = max(1, min(updates.minibatches, most, len(with_signal)))
+    while parts > 1 and not _have_sources(with_signal, parts, sequences, updates.min_trajectories):
+        parts -= 1
     return [
         [i for kind in (with_signal, without) for unit in _part(kind, part, parts) for i in unit]
         for part in range(parts)
     ]
+
+
+def _have_sources(units: Sequence[list[int]], parts: int, sequences: Sequence[TrainingSequence], least: int) -> bool:
+    """Whether every part has sequences of so many trajectories: one that was cut into several has several units."""
+    return all(
+        _sources([sequences[i] for unit in _part(units, part, parts) for i in unit]) >= least for part in range(parts)
+    )
 
 
 def _part(units: Sequence[list[int]], part: int, parts: int) -> Sequence[list[int]]:
