@@ -12,7 +12,7 @@ from tests.objectives.trees import candidate_of, random_tree, searched
 from tsr_lightning.batching.tensors import Credit
 from tsr_lightning.costs import Costs
 from tsr_lightning.objectives import GRPO, PPO, GraphCredit, Objective, TreeCredit
-from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, step_metrics, tree_metrics
+from tsr_lightning.training.metrics import rollout_metrics, signal_metrics, step_metrics, tree_metrics, update_metrics
 from tsr_lightning.trajectory import Ended, Group, Origin, Trajectory
 
 
@@ -65,6 +65,14 @@ def credit(advantages: list[float], weight: float = 1.0) -> Credit:
     given = torch.tensor(advantages)
     zeros, weights = torch.zeros_like(given), torch.full_like(given, weight)
     return Credit(given, zeros, weights, weights, zeros, zeros)
+
+
+def test_the_tokens_of_updates_are_those_of_all_ranks():
+    assert update_metrics(4, [{"computed": 5, "saved": 1}, {"computed": 7, "saved": 0}]) == {
+        "cost/updates": 4,
+        "computed": 12,
+        "saved": 1,
+    }
 
 
 def test_signal_needs_an_advantage_and_a_weight():

@@ -3,6 +3,7 @@
 In one case Lightning starts the second rank, as for a user; in the others both get their rank, as from `torchrun`.
 """
 
+import csv
 import os
 import signal
 import subprocess
@@ -31,6 +32,16 @@ MIXTURE = [
     {"env": "corridor:Corridor-v0", "weight": 2},
     {"env": "tsr/FrozenLake-v0", "env_kwargs": {"prompt_style": "bare", "max_turns": 4}},
 ]
+
+
+TOKENS = "cost/update_tokens_computed"
+LOGGER = {"class_path": "CSVLogger", "init_args": {"save_dir": ".", "name": "", "version": "log"}}
+
+
+def logged(folder: Path, tag: str) -> list[float]:
+    """A figure of every epoch."""
+    with (folder / "log" / "metrics.csv").open(newline="") as file:
+        return [float(row[tag]) for row in csv.DictReader(file) if row.get(tag)]
 
 
 def launched_by_lightning(folder: Path) -> None:
@@ -92,6 +103,7 @@ def test_two_ranks_equal_one_process(case: str, tmp_path: Path) -> None:
     objective, keep, trained_epochs, start = CASES[case]
     mixture, dynamic, sharded = "mixture" in case, "dynamic sampling" in case, "sharded" in case
     settings: dict[str, Any] = {"env": MIXTURE} if mixture else {}
+    settings["trainer"] = {"logger": LOGGER, "log_every_n_steps": 1}
     if dynamic:
         settings["dynamic_sampling"] = {"groups": 5, "max_sampled_tokens": 1000}
     if sharded:
@@ -117,6 +129,8 @@ def test_two_ranks_equal_one_process(case: str, tmp_path: Path) -> None:
     assert [len(groups) > 3 for groups in alone["groups"]] == [dynamic, dynamic]
     assert both[0]["micro_batches"] == both[1]["micro_batches"]
     assert max(both[0]["micro_batches"]) > 4  # several a step, or their sharing was not tested
+    for mine, theirs in zip(logged(two, TOKENS), logged(one, TOKENS), strict=True):
+        assert mine > 0.75 * theirs  # of both ranks, which share other prefixes
 
     first, second = (record["after"] for record in both)
     assert_equal_weights(first, alone["after"], TOLERANCE)

@@ -215,11 +215,11 @@ class Agent(LightningModule):
 
     def _end_updates(self) -> None:
         """Makes the weights whole, and logs the updates' seconds and memory once an epoch: a validation may come before
-        the epoch's end or not at all."""
+        the epoch's end or not at all. Called on every rank."""
         if self._update_memory is not None:
             self._update_memory.stop()
             figures = {
-                "cost/update_peak_mib": self._update_memory.highest_mib,
+                "cost/update_peak_mib": max(ProcessGroup.of(self.trainer).gather([self._update_memory.highest_mib])),
                 "cost/seconds_updates": time.perf_counter() - self._updates_began,
             }
             compat.log_figures(self.trainer, figures, self._epoch)

@@ -23,6 +23,7 @@ from tsr_lightning.training.metrics import (
     tree_metrics,
     truncated_without_value,
     update_metrics,
+    update_tokens,
 )
 from tsr_lightning.training.mismatch import (
     check_mismatch,
@@ -66,7 +67,8 @@ def select(trainer: Trainer, agent: Agent, collected: Collected, spec: RolloutSp
     if collected.policy_epochs is not None:
         figures["rollout/staleness"] = epoch - collected.policy_epochs
     figures |= _objective_figures(objective, groups, comparisons, epoch)
-    of_process = {"cost/rollout_peak_mib": collected.peak_mib, "cost/seconds_waiting": collected.waited}
+    peak = max(ProcessGroup.of(trainer).gather([collected.peak_mib]))
+    of_process = {"cost/rollout_peak_mib": peak, "cost/seconds_waiting": collected.waited}
     compat.log_figures(trainer, figures | of_process, epoch)
     for callback in compat.callbacks(trainer):
         if isinstance(callback, OnRolloutMetrics):
@@ -143,7 +145,7 @@ def updates_of(
         _say(epoch, f"{none} was left to train on")
         return []
     steps = schedule(sequences, updates, key, rank=ranks.rank, ranks=ranks.world_size, at_least=at_least)
-    compat.log_figures(trainer, update_metrics(steps), epoch)
+    compat.log_figures(trainer, update_metrics(len(steps), ranks.gather([update_tokens(steps)])), epoch)
     if not steps:
         _say(epoch, f"{none} has signal: nothing is imitated, and all compared returns are equal")
     return steps

@@ -48,14 +48,23 @@ def rollout_metrics(
     }
 
 
-def update_metrics(steps: Sequence[Sequence[Batch]]) -> dict[str, float]:
-    """Figures of an epoch's updates, on this rank."""
+def update_tokens(steps: Sequence[Sequence[Batch]]) -> dict[str, int]:
+    """Tokens of an epoch's updates, on this rank."""
     packs = [batch.packed for step in steps for batch in step]
     return {
-        "cost/updates": len(steps),
         "cost/update_tokens_computed": sum(len(pack) for pack in packs),
         "cost/update_tokens_saved": sum(pack.unshared_tokens - len(pack) for pack in packs),
     }
+
+
+def update_metrics(updates: int, tokens: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Figures of an epoch's updates, all ranks together.
+
+    Args:
+        updates: optimizer steps, in which every rank has a share.
+        tokens: of every rank, `update_tokens`.
+    """
+    return {"cost/updates": updates, **{name: sum(own[name] for own in tokens) for name in tokens[0]}}
 
 
 def signal_metrics(credits: Sequence[Sequence[Credit]]) -> dict[str, float]:

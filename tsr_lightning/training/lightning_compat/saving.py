@@ -126,7 +126,7 @@ def _at_end_of_epoch(trainer: Trainer) -> Iterator[None]:
     progress = trainer.fit_loop.epoch_progress
     counts = [(each, each.completed) for each in (progress.total, progress.current)]
     for each, _ in counts:
-        each.completed = each.processed - 1
+        each.completed = each.processed - 1  # type: ignore[attr-defined]  # declared as its base
     try:
         yield
     finally:
