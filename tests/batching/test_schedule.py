@@ -262,12 +262,13 @@ def test_minibatches_are_cut_by_what_has_signal() -> None:
 
 @pytest.mark.parametrize("key", range(5))
 def test_a_step_has_so_many_trajectories_where_some_are_cut_into_many_sequences(key: int) -> None:
-    """Of eight trajectories two have thirty sequences each, and six have one."""
-    pieces = [piece for piece in (0, 1) for _ in range(30)] + list(range(2, 8))
+    """Of sixteen trajectories two have thirty sequences each, and the others have one."""
+    pieces = [piece for piece in (0, 1) for _ in range(30)] + list(range(2, 16))
     sequences = [
         replace(sequence, piece=piece) for sequence, piece in zip(credited([(2, 2)] * len(pieces)), pieces, strict=True)
     ]
-    [steps] = scheduled(sequences, Updates(1, 4, 1000, min_trajectories=3), 1, key=key)
+    [steps] = scheduled(sequences, Updates(1, 4, 1000, min_trajectories=4), 1, key=key)
     indices = [[index for batch in step for index in trained(batch)] for step in steps]
     assert sorted(chain.from_iterable(indices)) == list(range(len(pieces)))
-    assert min(len({pieces[index] for index in step}) for step in indices) >= 3
+    assert min(len({pieces[index] for index in step}) for step in indices) >= 4
+    assert len(steps) > 1

@@ -86,7 +86,7 @@ def last_of_run(folder: Path, ending: Ending, path: Path | None = None, epochs: 
     return folder / "checkpoints" / "last.ckpt"
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers|.*LeafSpec")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -113,7 +113,7 @@ def test_an_epoch_after_which_a_callback_ends_the_run_is_saved(arguments: dict[s
     assert Position.in_checkpoint(checkpoints.load(again)).epochs == 6
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers|.*LeafSpec")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_an_epoch_that_an_error_ends_is_not_saved(tmp_path: Path):
     with pytest.raises(RuntimeError, match="broken"):
         last_of_run(tmp_path, Ending("broken"), every_n_epochs=2)
