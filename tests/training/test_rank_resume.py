@@ -6,6 +6,7 @@ was not interrupted: rollouts equal token by token, weights to float error.
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -81,8 +82,9 @@ def test_a_run_of_which_a_rank_was_killed_resumes_on_any_number(
     prepared(tmp_path, PPO, "all", 2, **settings(strategy, kill=(1, IN_SECOND_EPOCH)))
     killed(tmp_path, rank=1)
     assert not (tmp_path / "rank0.pkl").exists()
-    checkpoint = (tmp_path / CHECKPOINT).rename(tmp_path / "two.ckpt")  # the resumed runs write their own
+    checkpoint = (tmp_path / CHECKPOINT).rename(tmp_path / "two.ckpt")
     for ranks in resumed_on:
+        shutil.rmtree(tmp_path / "checkpoints")  # of another run, which a resumed one does not overwrite
         prepared(tmp_path, PPO, "all", ranks, **settings(strategy))
         given_their_rank(tmp_path, ranks, "--ckpt_path", checkpoint)
         assert [len(record["groups"]) for record in records_of(tmp_path, ranks)] == [1] * ranks
