@@ -105,8 +105,6 @@ TASKS = [
         [
             PairRow("rollouts", "raft", "GRPO, random play as the score", "RAFT"),
             PairRow("graph", "raft", "GRPO, credit on the graph of states", "RAFT"),
-            PairRow("rollouts", "raft-groups", "GRPO, random play as the score", "RAFT in groups of eight"),
-            PairRow("graph", "raft-groups", "GRPO, credit on the graph of states", "RAFT in groups of eight"),
         ],
     ),
     VerdictTask(
@@ -212,12 +210,6 @@ TASKS = [
         [
             PairRow(f"crowded-{_SHOPS_IMITATE}", f"crowded-{_SHOPS_RAFT}", "GRPO", "RAFT"),
             PairRow("crowded-graph-outcomes", f"crowded-{_SHOPS_RAFT}", "GRPO, credit on the graph of states", "RAFT"),
-            PairRow(
-                "crowded-graph-outcomes",
-                "crowded-raft-groups",
-                "GRPO, credit on the graph of states",
-                "RAFT in groups of eight",
-            ),
             PairRow("crowded-ppo-imitate", f"crowded-{_SHOPS_RAFT}", "PPO", "RAFT", alike=False),
             PairRow(f"crowded-{_SHOPS_IMITATE}", "crowded-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("crowded-ppo-imitate", "crowded-ppo", "PPO", "plain PPO", alike=False),
