@@ -206,6 +206,6 @@ TRIED: Sequence[Tried] = [
         "signals_shops_tuning",
         "",
         "WebShop, crowded",
-        ["raft", "imitate", "graph", "graph-outcomes", "weights-outcomes"],
+        ["raft", "learnable", "imitate", "graph", "graph-outcomes", "weights-outcomes"],
     ),
 ]
