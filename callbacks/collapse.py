@@ -262,8 +262,7 @@ class CollapseGuard(Callback):
             self._best = replace(self._best, success=-inf)
 
     def _forget_protocols(self, kept: Collection[str]) -> None:
-        """Forgets evaluations by protocols that the run no longer has. Where one of them told the best policy, the next
-        to be measured takes its place."""
+        """Forgets protocols that the run no longer has, and the best policy's success where one of them measured it."""
         self._histories = {name: each for name, each in self._histories.items() if _protocol_in(name) in (None, *kept)}
         if self._protocol is not None and self._protocol not in kept:
             self._protocol = None
@@ -390,15 +389,15 @@ def _ranks_policies(data: RolloutDataModule) -> bool:
 
 
 def _found(best: BestPolicy, resumed: Path) -> Path | None:
-    """The best policy's checkpoint, where it was written or, in a folder that was moved, beside the resumed one. None
-    where another stands there, as that of a run that went on beyond the resumed one."""
+    """The best policy's checkpoint: where it was written or, in a folder that was moved, beside the resumed one. None
+    if a later policy has replaced it there."""
     written = Path(best.path)
     places = (written, resumed.absolute().parent / written.name)
     return next((place for place in places if _holds(place, best.epochs)), None)
 
 
 def _holds(path: Path, epochs: int) -> bool:
-    """True if a file is the checkpoint of a policy that was trained for so many epochs."""
+    """True if a file is a checkpoint after `epochs` epochs."""
     try:
         checkpoint = checkpoints.load(path, mmap=True)
     except ConfigError:

@@ -262,7 +262,7 @@ def test_minibatches_are_cut_by_what_has_signal() -> None:
 
 @pytest.mark.parametrize("key", range(20))
 def test_a_step_has_so_many_trajectories_where_some_are_cut_into_many_sequences(key: int) -> None:
-    """Of eight trajectories two have thirty sequences each, and the others have one."""
+    """Two trajectories of thirty sequences each, and six of one."""
     pieces = [piece for piece in (0, 1) for _ in range(30)] + list(range(2, 8))
     sequences = [
         replace(sequence, piece=piece) for sequence, piece in zip(credited([(2, 2)] * len(pieces)), pieces, strict=True)

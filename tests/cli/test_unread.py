@@ -44,3 +44,8 @@ def test_another_broken_pipe_passes():
     with pytest.raises(BrokenPipeError), quiet_if_unread():
         os.write(write, b"x")
     os.close(write)
+
+
+def test_tsr_ray_ends_likewise():
+    code = "from tsr_lightning.cli.ray import command\ncommand.run = print\ncommand.main([])"
+    assert run_unread(sys.executable, "-c", code) == (UNREAD, "")

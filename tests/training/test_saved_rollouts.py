@@ -145,7 +145,7 @@ def test_arguments_are_compared_as_a_file_holds_them(tmp_path: Path) -> None:
 
 
 def saved_rollouts(folder: Path, epochs: Sequence[int], limit: int, resting: int | None = None) -> SavedRollouts:
-    """Those of some epochs, for a run of so many, of which one may roll out nothing."""
+    """The rollouts of `epochs`, read by a run of `limit` epochs, whose plan has none in epoch `resting`."""
     for epoch in epochs:
         episodes = map(to_episode, recorded(Sample(), 1))
         write(folder / f"rollout-{epoch:06d}.jsonl.gz", replace(header(), epoch=epoch), episodes)

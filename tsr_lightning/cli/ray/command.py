@@ -12,6 +12,7 @@ from tsr_lightning.cli.app import CheckingCLI, resolved_settings
 from tsr_lightning.cli.messages import one_sentence_errors
 from tsr_lightning.cli.ray.environment import with_environment
 from tsr_lightning.cli.ray.options import RayOptions, make_parser, parse
+from tsr_lightning.cli.unread import quiet_if_unread
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.signals import one_sentence_signals
 from tsr_lightning.training.setting_checks import check_staleness
@@ -29,6 +30,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """The console script. Bad input ends it with one sentence and status 2."""
     with (
         one_sentence_signals("tsr-ray", "newest_checkpoint.txt in its storage names what to go on from"),
+        quiet_if_unread(),
         one_sentence_errors("tsr-ray"),
     ):
         run(list(sys.argv[1:] if args is None else args))
