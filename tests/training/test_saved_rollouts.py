@@ -114,6 +114,21 @@ def test_rollouts_of_another_run_are_refused(fit: tuple[object, ...], tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_missing_rollout_is_told_before_the_evaluation_at_the_start(
+    fit: tuple[object, ...], empty_folder: Path
+) -> None:
+    one_epoch = (*fit, "--trainer.max_epochs", "1")
+    tsr(*one_epoch, "--trainer.run_folder", "first")
+    file = Path("first/episodes/rollout-000000.jsonl.gz")
+    saved, episodes = read(file)
+    write(file.with_name("rollout-000001.jsonl.gz"), replace(saved, epoch=1), episodes)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"data\.replay is 'first': it has no rollout of epoch 0"):
+        tsr(*fit, *EVALUATED, "--data.replay", "first", "--trainer.run_folder", "again")
+    assert not Path("again/episodes").exists()  # where the evaluation's would be
+
+
+@pytest.mark.slow
 def test_held_out_instances_are_not_trained_on(fit: tuple[object, ...], tmp_path: Path) -> None:
     """`tsr rollout` plays those that a run is evaluated on; they may be trained on where others are held out."""
     model = fit[fit.index("--model.policy.model") + 1]

@@ -319,6 +319,8 @@ class RolloutDataModule(LightningDataModule):
 
     def val_dataloader(self) -> list[EvalLoader]:
         """One loader per protocol; under several ranks each evaluates its share of the instances."""
+        if self._rollouts is not None and self._trainer.sanity_checking:
+            self._rollouts.check(compat.epochs_at_rollout(self._trainer))
         held_out, seed = self.instances.held_out, self.held_out.seed
         return [
             EvalLoader(self._trainer, protocol, held_out, seed, self.actor, self._notices, self.faults)

@@ -22,6 +22,8 @@ from tsr_lightning.training.hooks import is_recorded, report_wave
 class RolloutSource(Protocol):
     """Where the rollouts of a fit come from."""
 
+    def check(self, epoch: int) -> None: ...
+
     def take(self, epoch: int, actor: Actor) -> Collected | None: ...
 
     def discard_pending(self) -> None: ...
@@ -54,6 +56,9 @@ class Rollouts:
         self._retry = retry
         self._ahead = Ahead(self._collect_ahead)
         self._copy: Actor | None = None  # collects ahead
+
+    def check(self, epoch: int) -> None:
+        """Does nothing: any epoch can be rolled out."""
 
     def take(self, epoch: int, actor: Actor) -> Collected | None:
         """The rollout of an epoch; None where the plan rolls out nothing in it.

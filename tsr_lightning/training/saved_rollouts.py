@@ -73,13 +73,21 @@ class SavedRollouts:
     def _limit(self) -> int:
         return compat.epoch_limit(self._trainer) or 0
 
+    def check(self, epoch: int) -> None:
+        """Refuses a run that goes on with an epoch, once that is known, before it evaluates.
+
+        Raises:
+            ConfigError: this epoch or a later one of the run is not there.
+        """
+        self._require(range(epoch, max(self._limit, epoch + 1)))
+
     def take(self, epoch: int, actor: Actor) -> Collected | None:
         """As `Rollouts.take`.
 
         Raises:
             ConfigError: this epoch or a later one of the run is not there.
         """
-        self._require(range(epoch, max(self._limit, epoch + 1)))
+        self.check(epoch)
         started = time.perf_counter()
         self._agent.weights.gather()
         if not self._spec.plan.group_size(epoch):
