@@ -17,7 +17,7 @@ GREEDY = '[{"name": "greedy", "temperature": 0.0, "samples": 1, "search": null}]
         pytest.param("webshop", "webshop", 64, 0.14, 0.49, marks=pytest.mark.exhaustive),
         pytest.param("alfworld", "alfworld", 64, 0.16, 0.52, marks=pytest.mark.exhaustive),
         pytest.param("textworld", "textworld", 24, 0.33, 0.93, marks=pytest.mark.exhaustive),
-        ("textworld", "textworld_small", 24, 0.17, 0.80),
+        pytest.param("textworld", "textworld_small", 24, 0.17, 0.80, marks=pytest.mark.exhaustive),
         pytest.param("swe", "swe", 24, 0.0, 0.49, marks=pytest.mark.exhaustive),
     ],
 )

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -11,7 +12,7 @@ from tsr_lightning.policy.architecture import as_seed_oss
 from tsr_lightning.policy.chat import Chat
 from tsr_lightning.policy.export_check import check_export
 from tsr_lightning.policy.model import Policy
-from tsr_lightning.policy.spec import PolicySpec, Scratch
+from tsr_lightning.policy.spec import Scratch
 
 # tags, numbers, grids, white space, accents, an ideogram: where rules for splitting text differ
 _PROBE = "<think>Let's push 12 boxes</think><answer>Up || Down</answer>\n\n  ######\n#_P_O√ (3, 4) $10.00 É 你\t"
@@ -40,7 +41,8 @@ def export(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
 
 
 def _write(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Path, *, merged: bool) -> None:
-    model, tokenizer = policy.model, _as_trained(policy.spec, tokenizer)
+    chat = Chat.of(policy.spec, tokenizer)
+    model, tokenizer = policy.model, _as_trained(tokenizer, chat.template.text)
     has_adapter = not isinstance(model, PreTrainedModel)  # peft's models are none of transformers'
     if has_adapter and not merged:
         remedy = "the base is a new model, whose weights are in no file, so export it merged"
@@ -51,15 +53,14 @@ def _write(policy: Policy, tokenizer: PreTrainedTokenizerFast, folder: str | Pat
     whole = _merged(policy.causal_lm) if has_adapter else policy.causal_lm
     whole.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    _generation_config(policy.spec, tokenizer).save_pretrained(folder)
+    _generation_config(tokenizer, chat.end_ids).save_pretrained(folder)
     if not _reloads_unchanged(tokenizer, folder):
         _save_as_seed_oss(whole, folder)
 
 
-def _as_trained(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+def _as_trained(tokenizer: PreTrainedTokenizerFast, template: str) -> PreTrainedTokenizerFast:
     """The tokenizer with the chat template that prompts were written by: the default one where it has none, and without
     the date of another day."""
-    template = Chat.of(spec, tokenizer).template.text
     if isinstance(tokenizer.chat_template, dict) or template == tokenizer.chat_template:
         return tokenizer
     changed = copy.deepcopy(tokenizer)
@@ -67,11 +68,11 @@ def _as_trained(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> PreTrai
     return changed
 
 
-def _generation_config(spec: PolicySpec, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+def _generation_config(tokenizer: PreTrainedTokenizerFast, end_ids: Collection[int]) -> GenerationConfig:
     """Ends responses as in training, without the penalties and cut-offs of the base model's own configuration."""
     return GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=sorted(Chat.of(spec, tokenizer).end_ids),
+        eos_token_id=sorted(end_ids),
         pad_token_id=tokenizer.pad_token_id,
     )
 

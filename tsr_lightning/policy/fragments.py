@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from tsr_lightning.policy.plain import any_of, plain_encoder
+from tsr_lightning.policy.plain import Encoder, any_of
 
 
 class Fragment(NamedTuple):
@@ -21,12 +21,16 @@ class Fragment(NamedTuple):
     joins: bool = False  # it has no added token, so that the contents before and after it are tokenised together
 
 
-def fragment_cutter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str, bool, bool], Fragment]:
+def fragment_cutter(tokenizer: PreTrainedTokenizerFast, plain: Encoder) -> Callable[[str, bool, bool], Fragment]:
     """Cuts a text at its first and at its last added token.
 
     The function's arguments are the text, and whether a content of plain text is before it and after it.
+
+    Args:
+        tokenizer: of the policy.
+        plain: its `plain_encoder`.
     """
-    backend, plain = tokenizer.backend_tokenizer, plain_encoder(tokenizer)
+    backend = tokenizer.backend_tokenizer
     added = any_of(tokenizer.get_added_vocab())
 
     def encode(text: str) -> tuple[int, ...]:

@@ -9,8 +9,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+Encoder = Callable[[str], tuple[int, ...]]
 
-def plain_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], tuple[int, ...]]:
+
+def plain_encoder(tokenizer: PreTrainedTokenizerFast) -> Encoder:
     """Tokenises text without the added tokens of `tokenizer`.
 
     `split_special_tokens=True` does not split tokens that were added but are not special, such as `<tool_call>`. So
@@ -72,13 +74,17 @@ def spelled_control(tokenizer: PreTrainedTokenizerFast) -> re.Pattern[str]:
     return any_of(token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
 
 
-def own_text_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], tuple[int, ...]]:
+def own_text_encoder(tokenizer: PreTrainedTokenizerFast, plain: Encoder) -> Encoder:
     """Tokenises the policy's text as the tokenizer does, but for special tokens that it spells.
 
     A chat template's output is tokenised whole, so an assistant's `<think>` or `<tool_call>` is the token that the
     model generates, where its vocabulary has one. A special token that is only spelled there stays text.
+
+    Args:
+        tokenizer: of the policy.
+        plain: its `plain_encoder`, which takes long to make of a large vocabulary.
     """
-    plain, control, backend = plain_encoder(tokenizer), spelled_control(tokenizer), tokenizer.backend_tokenizer
+    control, backend = spelled_control(tokenizer), tokenizer.backend_tokenizer
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.discard(-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id)  # of text without a token
 

@@ -90,7 +90,7 @@ def matrix(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:
     rows = []
     for curve, own in zip(curves, values, strict=True):
         places = {instance: place for place, instance in enumerate(curve.instances)}
-        rows.append([own[places[instance]] for instance in common])
+        rows.append(own[[places[instance] for instance in common]])
     return np.asarray(rows, dtype=np.float64)
 
 

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,17 @@ class ArmResults:
             protocol: of evaluation.
             environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
         """
-        found = (curve(seed, result, protocol) for seed, result in self.results.items())
-        curves = [one for one in found if one is not None]
+        curves = self._curves.get(protocol, [])
         if not environment:
             return curves
         places = [place for place, name in self.environments.items() if name == environment]
         return [one.within(places) for one in curves]
+
+    @cached_property
+    def _curves(self) -> Mapping[str, list[Curve]]:
+        """Of each seed, by protocol; a report asks for them a thousand times."""
+        found = {name: [curve(seed, result, name) for seed, result in self.results.items()] for name in self.protocols}
+        return {name: [one for one in curves if one is not None] for name, curves in found.items()}
 
     @property
     def held_out(self) -> Instances:
