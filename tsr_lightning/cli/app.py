@@ -33,7 +33,7 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.fsdp2 import check_strategy
 from tsr_lightning.training.monitored import check_monitors
 from tsr_lightning.training.run_folder import task_name
-from tsr_lightning.training.setting_checks import check_precision, check_trainer
+from tsr_lightning.training.setting_checks import check_precision, check_processes, check_trainer
 from tsr_lightning.training.trainer import Trainer
 
 # The parsers of subcommands, and the arguments of their methods, by the class of the CLI, of the Trainer and the name.
@@ -113,6 +113,7 @@ class TSRCLI(LightningCLI):
         except (MisconfigurationException, ValueError, TypeError, ModuleNotFoundError) as error:
             sentence = config_error_sentence(error) or f"trainer cannot be made: {one_line(str(error))}"
             raise ConfigError(sentence) from error
+        check_processes(trainer, together=self.subcommand in ("fit", "validate"))
         check_strategy(trainer, self.model.spec)
         check_precision(trainer)
         if self.subcommand == "fit":

@@ -45,6 +45,7 @@ from tsr_lightning.training.setting_checks import (
     check_environments,
     check_fit,
     check_observations,
+    check_processes,
     check_ranks,
     check_staleness,
     check_temperature,
@@ -161,6 +162,7 @@ class RolloutDataModule(LightningDataModule):
         check_names(self.evaluations)
         for protocol in self.evaluations:
             protocol.check()
+        check_processes(self._trainer, together=True)
         check_ranks(self.engine, self._trainer.world_size)
         if stage != "fit":
             return

@@ -133,6 +133,30 @@ def check_trainer(trainer: Trainer) -> None:
         )
 
 
+def check_processes(trainer: Trainer, *, together: bool) -> None:
+    """Refuses processes of torchrun or srun that would not know of each other: Lightning takes no rank from them under
+    the default of one device, and each would do the same work.
+
+    Args:
+        trainer: of this process.
+        together: whether several processes can share the work, as of `fit` and `validate`.
+
+    Raises:
+        ConfigError: it names the key and what to give.
+    """
+    started = compat.processes_started(trainer)
+    if started == 1 or (together and compat.are_ranks_of_one_run(trainer, started)):
+        return
+    told = f"{started} processes were started, as by torchrun or srun"
+    if not together:
+        raise ConfigError(f"{told}, and each would play and write the same: start one process, without a launcher")
+    devices, nodes = trainer.num_devices, trainer.num_nodes
+    raise ConfigError(
+        f"trainer.devices is {devices} and trainer.num_nodes {nodes}, but {told}, which then do not train together: "
+        f"give --trainer.devices, the processes of a machine, and --trainer.num_nodes, whose product is {started}"
+    )
+
+
 _CONVERTING = {"bf16-true", "16-true", "transformer-engine", "transformer-engine-float16"}
 
 

@@ -16,6 +16,7 @@ from tsr_lightning.training.lightning_compat.saving import save_at_ends_of_epoch
 from tsr_lightning.training.lightning_compat.saving import use_run_folder as use_run_folder
 from tsr_lightning.training.lightning_compat.trainers import Position as Position
 from tsr_lightning.training.lightning_compat.trainers import Signals as Signals
+from tsr_lightning.training.lightning_compat.trainers import are_ranks_of_one_run as are_ranks_of_one_run
 from tsr_lightning.training.lightning_compat.trainers import attach as attach
 from tsr_lightning.training.lightning_compat.trainers import batch_limits as batch_limits
 from tsr_lightning.training.lightning_compat.trainers import begin_epoch_anew as begin_epoch_anew
@@ -30,6 +31,7 @@ from tsr_lightning.training.lightning_compat.trainers import log_figures as log_
 from tsr_lightning.training.lightning_compat.trainers import nothing_to_train as nothing_to_train
 from tsr_lightning.training.lightning_compat.trainers import position_at_validation as position_at_validation
 from tsr_lightning.training.lightning_compat.trainers import prepare_empty_epoch as prepare_empty_epoch
+from tsr_lightning.training.lightning_compat.trainers import processes_started as processes_started
 from tsr_lightning.training.lightning_compat.trainers import run_folder as run_folder
 from tsr_lightning.training.lightning_compat.trainers import schedules_accumulation as schedules_accumulation
 from tsr_lightning.training.lightning_compat.trainers import sharding_mesh as sharding_mesh

@@ -2,6 +2,7 @@
 steps and epochs, and how SIGTERM ends a run."""
 
 import logging
+import os
 import signal
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -152,6 +153,28 @@ _RANK_ZERO = logging.getLogger("lightning.pytorch.utilities.rank_zero")
 def _without_its_sentence(record: logging.LogRecord) -> bool:
     """Drops what Lightning says of Ctrl-C: the run's own sentence follows (`stopping.py`)."""
     return "Detected KeyboardInterrupt" not in record.getMessage()
+
+
+def processes_started(trainer: Trainer) -> int:
+    """The processes that torchrun, srun or another launcher has started, this one among them; 1 without a launcher,
+    where Lightning starts the others."""
+    environment = trainer._accelerator_connector.cluster_environment
+    if not environment.creates_processes_externally:
+        return 1
+    if isinstance(environment, SLURMEnvironment):  # a job may have tasks for later steps, and run this without srun
+        return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
+    return environment.world_size()
+
+
+def are_ranks_of_one_run(trainer: Trainer, started: int) -> bool:
+    """Whether processes that a launcher has started train together. Lightning looks at this where it trains on several
+    devices alone."""
+    environment = trainer._accelerator_connector.cluster_environment
+    try:
+        environment.validate_settings(trainer.num_devices, trainer.num_nodes)
+    except ValueError:
+        return False
+    return trainer.world_size == started
 
 
 class Signals(_SignalConnector):

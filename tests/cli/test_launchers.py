@@ -1,0 +1,66 @@
+"""Processes that torchrun or srun starts train together, or are refused before a model loads."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from commands import tsr
+
+from tsr_lightning.cli.app import CheckingCLI, run
+from tsr_lightning.errors import ConfigError
+
+TORCHRUN = {
+    **{"RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+    **{"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+}
+BATCH = {  # of a script of sbatch
+    **{"SLURM_JOB_ID": "4242", "SLURM_JOB_NAME": "tsr", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"},
+    **{"SLURM_NNODES": "1", "SLURM_NODELIST": "127.0.0.1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"},
+    "SLURM_LOCALID": "0",
+}
+SRUN = {**BATCH, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+CPU = ("--config", "sokoban.yaml", "--trainer.accelerator", "cpu")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
+    """Without the variables of what has started this process."""
+    for name in {*TORCHRUN, *SRUN}:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("launcher", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+class TestTwoProcesses:
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def variables(launcher: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, started: None) -> None:
+        for name, value in launcher.items():
+            monkeypatch.setenv(name, value)
+
+    @pytest.mark.parametrize("command", ["fit", "validate"])
+    @pytest.mark.parametrize("devices", [(), ("--trainer.devices", "2", "--trainer.num_nodes", "2")])
+    def test_that_would_not_train_together_are_refused(self, command: str, devices: tuple[str, ...]) -> None:
+        given = 2 if devices else 1
+        sentence = (
+            rf"trainer\.devices is {given} and trainer\.num_nodes {given}, but 2 processes were started, .*"
+            r"give --trainer\.devices, .*, and --trainer\.num_nodes, whose product is 2"
+        )
+        with pytest.raises(ConfigError, match=sentence):
+            tsr(command, *CPU, *devices)
+
+    def test_with_as_many_devices_are_two_ranks(self) -> None:
+        assert run(["fit", *CPU, "--trainer.devices", "2"], CheckingCLI).trainer.world_size == 2
+
+    @pytest.mark.parametrize("command", ["rollout", "play"])
+    def test_write_no_file_of_episodes(self, command: str) -> None:
+        with pytest.raises(ConfigError, match=r"2 processes were started, .* start one process, without a launcher"):
+            tsr(command, *CPU, "--output", "e.jsonl.gz")
+        assert not Path("e.jsonl.gz").exists()
+
+
+@pytest.mark.usefixtures("started")
+def test_a_batch_script_without_srun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in BATCH.items():
+        monkeypatch.setenv(name, value)
+    assert run(["fit", *CPU], CheckingCLI).trainer.world_size == 1
