@@ -10,6 +10,7 @@ from tsr_lightning.envs.reading import Answer
 from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.rng import Key
+from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message, Turn
 
 NEIGHBOURS = {0: (1, 3), 1: (0, 2, 4), 2: (1, 5), 3: (0, 4), 4: (1, 3, 5), 5: (2, 4)}  # cells of two rows of three
@@ -92,6 +93,8 @@ class Hanoi(Puzzle):
 
 class LastText:
     """A chat format of one token per character, of the last observation."""
+
+    call_format: CallFormatName = "hermes"  # of tools, which the puzzles have none of
 
     def prompt(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
         return tuple(map(ord, messages[-1].content))
