@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -31,7 +31,8 @@ class TrajectoryLog(Callback):
     Args:
         count: trajectories per rollout and per protocol.
         every_n_epochs: epochs between two writes: rollouts of every n-th epoch, the first among them, and the first
-            evaluation of every n epochs, the start among them, and the last. `tsr validate` writes its evaluation.
+            evaluation of every n epochs, the start among them, and the last before a fit ends, early or not.
+            `tsr validate` writes its evaluation.
     """
 
     def __init__(self, count: int = 2, every_n_epochs: int = 1) -> None:
@@ -40,11 +41,13 @@ class TrajectoryLog(Callback):
         require(every_n_epochs >= 1, "TrajectoryLog.every_n_epochs", every_n_epochs, "give 1 or more")
         self.count = count
         self.every_n_epochs = every_n_epochs
-        self._written: dict[str, int] = {}  # by protocol, in the running validation
+        self._seen: dict[str, int] = {}  # by protocol, in the running validation
+        self._unwritten: dict[str, list[_Entry]] = {}  # by protocol, of its last evaluation where that was not due
         self._loaded: Position | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._loaded = None
+        self._unwritten = {}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._loaded = Position.in_checkpoint(checkpoint)
@@ -53,11 +56,11 @@ class TrajectoryLog(Callback):
         epochs = epochs_at_rollout(trainer)
         if epochs % self.every_n_epochs == 0:
             for number, group in enumerate(groups[: self.count], start=1):
-                _write(trainer, f"rollout/trajectory_{number}", group, epochs)
+                _write(trainer, _Entry(f"rollout/trajectory_{number}", group, epochs))
         return groups
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._written = {}
+        self._seen = {}
 
     def on_validation_batch_end(
         self,
@@ -69,21 +72,33 @@ class TrajectoryLog(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         epochs = position_at_validation(trainer, self._loaded).epochs
-        if not isinstance(outputs, EvalResult) or not self._is_due(trainer, outputs.protocol, epochs):
+        if not isinstance(outputs, EvalResult):
             return
         name = outputs.protocol.name
-        first = self._written.get(name, 0)
+        if name not in self._seen:
+            self._unwritten[name] = []
+        first = self._seen.get(name, 0)
         groups = outputs.groups[: self.count - first]
-        for number, group in enumerate(groups, start=first + 1):
-            _write(trainer, f"val/{name}/trajectory_{number}", group, epochs)
-        self._written[name] = first + len(groups)
+        self._seen[name] = first + len(groups)
+        found = [
+            _Entry(f"val/{name}/trajectory_{place}", group, epochs) for place, group in enumerate(groups, first + 1)
+        ]
+        if self._is_due(trainer, outputs.protocol, epochs):
+            _write(trainer, *found)
+        else:
+            self._unwritten[name] += found
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Writes the last evaluations: a callback may end a run at any epoch."""
+        for found in self._unwritten.values():
+            _write(trainer, *found)
+        self._unwritten = {}
 
     def _is_due(self, trainer: Trainer, protocol: EvalProtocol, epochs: int) -> bool:
-        """True for a protocol's first evaluation of every n epochs of a fit, for its last, and for any outside of a
-        fit. It depends on the position alone, as the evaluations do, so that a resumed run writes what a whole one
-        does."""
+        """True for a protocol's first evaluation of every n epochs of a fit, and for any outside of a fit. It depends
+        on the position alone, as the evaluations do, so that a resumed run writes what a whole one does."""
         schedule = validation_schedule(trainer)
-        if not is_fitting(trainer) or (schedule is not None and epochs == schedule.last):
+        if not is_fitting(trainer):
             return True
         validations = range(0, epochs, trainer.check_val_every_n_epoch or 1)
         first = 0 if trainer.num_sanity_val_steps else 1
@@ -91,16 +106,25 @@ class TrajectoryLog(Callback):
         return not earlier or earlier[-1] // self.every_n_epochs < epochs // self.every_n_epochs
 
 
-def _write(trainer: Trainer, tag: str, group: Group, epochs: int) -> None:
-    if not trainer.is_global_zero or not group.trajectories:
-        return
-    shown = group.trajectories[0]
-    text, boards = to_markdown(shown), picture([message.content for message in _observed(shown)])
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):  # Lightning's other loggers share no method for text
-            logger.experiment.add_text(tag, text, epochs)
-            if boards is not None:
-                logger.experiment.add_image(f"{tag}/boards", boards, epochs, dataformats="HWC")
+class _Entry(NamedTuple):
+    """What TensorBoard shows of a group after so many epochs."""
+
+    tag: str
+    group: Group
+    epochs: int
+
+
+def _write(trainer: Trainer, *entries: _Entry) -> None:
+    for tag, group, epochs in entries if trainer.is_global_zero else ():
+        if not group.trajectories:
+            continue
+        shown = group.trajectories[0]
+        text, boards = to_markdown(shown), picture([message.content for message in _observed(shown)])
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):  # Lightning's other loggers share no method for text
+                logger.experiment.add_text(tag, text, epochs)
+                if boards is not None:
+                    logger.experiment.add_image(f"{tag}/boards", boards, epochs, dataformats="HWC")
 
 
 def _observed(trajectory: Trajectory) -> list[Message]:

@@ -18,6 +18,7 @@ from callback_support import (
     trajectory,
     turn,
 )
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from callbacks import InstanceFilter, TrajectoryLog
@@ -62,6 +63,16 @@ def test_it_writes_every_n_epochs(tmp_path):
     trainer(tmp_path, TrajectoryLog(count=1, every_n_epochs=2), max_epochs=5).fit(Agent(), data)
     assert [epochs for epochs, _ in texts(tmp_path, "rollout/trajectory_1")] == [0, 2, 4]
     assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 2, 4, 5]  # and the last
+
+
+def test_the_last_evaluation_of_a_run_that_a_callback_ends_is_written(tmp_path):
+    class Ends(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            trainer.should_stop = trainer.current_epoch == 2
+
+    data = Data([[fixed(eval_result(GREEDY, outcomes(1, 1)))]], groups)
+    trainer(tmp_path, TrajectoryLog(count=1, every_n_epochs=5), Ends(), max_epochs=20).fit(Agent(), data)
+    assert [epochs for epochs, _ in texts(tmp_path, "val/greedy/trajectory_1")] == [0, 3]
 
 
 def test_evaluations_between_the_multiples_are_written_too(tmp_path):
