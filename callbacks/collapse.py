@@ -1,25 +1,22 @@
 """Detects that a policy has collapsed; warns, stops or restores the best checkpoint."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
-from itertools import count
 from math import inf
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from callbacks.best_policy import BestCheckpoint
 from callbacks.entropy import EntropyWatch
 from callbacks.instance_filter import InstanceFilter
 from callbacks.levels import FigureWindow, Level, Pairs
-from callbacks.on_collapse import BestPolicy, OnCollapse, Warn
+from callbacks.on_collapse import OnCollapse, Warn
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.rollout.instances import Instance
-from tsr_lightning.training import checkpoints
 from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import ProcessGroup
@@ -100,8 +97,7 @@ class CollapseGuard(Callback):
         self._entropy = EntropyWatch(self.window, self.entropy_drop, self.entropy_rise)
         self._collapsed: list[str] = []  # figures that were collapsed at the last epoch's end
         self._restores = 0
-        self._best: BestPolicy | None = None
-        self._wrote_best = False  # in this process
+        self._best = BestCheckpoint()
         self._protocol: str | None = None  # whose success ranks policies
         self._counts: dict[str, dict[Instance, list[int]]] = {}  # by protocol and instance, in the running validation
         self._success: Level | None = None  # of that protocol, until the epoch's end
@@ -111,13 +107,12 @@ class CollapseGuard(Callback):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        best = self._best
         return {
             "histories": {name: history.state_dict() for name, history in self._histories.items()},
             "entropy": self._entropy.state_dict(),
             "collapsed": list(self._collapsed),
             "restores": self._restores,
-            "best": None if best is None else [best.path, best.epochs, best.held_out, best.success],
+            "best": self._best.state_dict(),
             "protocol": self._protocol,
             "envs": self._envs,
         }
@@ -128,7 +123,7 @@ class CollapseGuard(Callback):
         self._entropy.load_state_dict(state_dict["entropy"])
         self._collapsed = list(state_dict["collapsed"])
         self._restores = state_dict["restores"]
-        self._best = None if state_dict["best"] is None else BestPolicy(*state_dict["best"])
+        self._best.load_state_dict(state_dict["best"])
         self._protocol = state_dict["protocol"]
         self._envs = state_dict.get("envs")  # not of a checkpoint of an earlier version
 
@@ -168,19 +163,7 @@ class CollapseGuard(Callback):
         data = compat.datamodule(trainer)
         if isinstance(data, RolloutDataModule):
             self._forget_protocols({protocol.name for protocol in data.evaluations if protocol.search is None})
-        if self._best is None:
-            return
-        found = _found(self._best, Path(trainer.ckpt_path or "")) if trainer.is_global_zero else None
-        path = trainer.strategy.broadcast(found)
-        if path is None:
-            rank_zero_warn(
-                f"CollapseGuard: {self._best.path} is no checkpoint of the policy after {self._best.epochs} epochs, "
-                "which was the best; the next best one gets a file of its own"
-            )
-            self._best, self._wrote_best = None, False
-            return
-        self._best = replace(self._best, path=str(path))
-        self._wrote_best = path.parent == _folder(trainer)  # the same run goes on: the next best takes its place
+        self._best.find(trainer)
 
     def of_training(self) -> dict[str, float]:
         """As of `measurement.TellsTraining`: the entropy of the epoch's updates so far, on rank 0."""
@@ -258,16 +241,14 @@ class CollapseGuard(Callback):
     def _forget_rollouts(self) -> None:
         """Forgets rates of rollouts. The best policy by them is one of other levels, so the next takes its place."""
         self._histories = {name: each for name, each in self._histories.items() if name.startswith("val/")}
-        if self._best is not None and not self._best.held_out:
-            self._best = replace(self._best, success=-inf)
+        self._best.forget_success(held_out=False)
 
     def _forget_protocols(self, kept: Collection[str]) -> None:
         """Forgets protocols that the run no longer has, and the best policy's success where one of them measured it."""
         self._histories = {name: each for name, each in self._histories.items() if _protocol_in(name) in (None, *kept)}
         if self._protocol is not None and self._protocol not in kept:
             self._protocol = None
-            if self._best is not None and self._best.held_out:
-                self._best = replace(self._best, held_out=False, success=-inf)
+            self._best.forget_success(held_out=True)
 
     def _history(self, name: str) -> FigureWindow:
         """A rate's, kept where nobody is alarmed by it too: it tells whether a change of entropy does harm."""
@@ -303,14 +284,8 @@ class CollapseGuard(Callback):
 
     def _keep_if_best(self, trainer: Trainer, epochs: int, success: Level | None, *, held_out: bool) -> None:
         """Saves the policy as it is now, which is the measured one: no update came in between."""
-        if success is None or not self.on_collapse.needs_best:
-            return
-        if self._best is not None and (self._best.held_out, self._best.success) >= (held_out, success.low):
-            return
-        path = self._best.path if self._best is not None and self._wrote_best else _new_path(trainer)
-        self._best = BestPolicy(path, epochs, held_out, success.low)
-        self._wrote_best = True
-        trainer.save_checkpoint(path)
+        if success is not None and self.on_collapse.needs_best:
+            self._best.keep(trainer, epochs, success, held_out=held_out)
 
     # Reacting
 
@@ -326,7 +301,7 @@ class CollapseGuard(Callback):
         self._collapsed = list(alarms)
         if not is_new:
             return
-        reaction = self.on_collapse.act(trainer, pl_module, self._best, self._restores)
+        reaction = self.on_collapse.act(trainer, pl_module, self._best.policy, self._restores)
         if reaction.restored:
             self._restores += 1
             self._collapsed = []
@@ -386,32 +361,3 @@ def _ranks_policies(data: RolloutDataModule) -> bool:
     is_current = data.staleness == 0 and data.replay is None
     sampled = is_current and any(strategy.traits.origin is Origin.SAMPLED for strategy in data.plan.strategies)
     return sampled or any(protocol.search is None for protocol in data.evaluations)
-
-
-def _found(best: BestPolicy, resumed: Path) -> Path | None:
-    """The best policy's checkpoint: where it was written or, in a folder that was moved, beside the resumed one. None
-    if a later policy has replaced it there."""
-    written = Path(best.path)
-    places = (written, resumed.absolute().parent / written.name)
-    return next((place for place in places if _holds(place, best.epochs)), None)
-
-
-def _holds(path: Path, epochs: int) -> bool:
-    """True if a file is a checkpoint after `epochs` epochs."""
-    try:
-        checkpoint = checkpoints.load(path, mmap=True)
-    except ConfigError:
-        return False
-    return compat.Position.in_checkpoint(checkpoint).epochs == epochs
-
-
-def _folder(trainer: Trainer) -> Path:
-    return Path(trainer.log_dir or trainer.default_root_dir).absolute() / "checkpoints"
-
-
-def _new_path(trainer: Trainer) -> str:
-    """A path in the run's folder that no earlier run has written to; absolute, because a resume may run elsewhere."""
-    folder = _folder(trainer)
-    best = compat.BEST_POLICY
-    names = (f"{best}.ckpt" if number == 0 else f"{best}-v{number}.ckpt" for number in count())
-    return trainer.strategy.broadcast(str(next(folder / name for name in names if not (folder / name).exists())))

@@ -8,20 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 from lightning.pytorch import LightningModule, Trainer
 from torch.optim.lr_scheduler import LRScheduler
 
+from callbacks.best_policy import BestPolicy
 from tsr_lightning.errors import require
 from tsr_lightning.training import checkpoints
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.lightning_compat import datamodule
-
-
-@dataclass(frozen=True, slots=True)
-class BestPolicy:
-    """The checkpoint of the best policy so far."""
-
-    path: str
-    epochs: int  # that it had been trained for
-    held_out: bool  # measured by an evaluation, which outranks any rollout
-    success: float  # the lower end of its success rate's 95% interval
 
 
 class Reaction(NamedTuple):
