@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +30,7 @@ from transformers import AutoModelForCausalLM
 
 from tsr_lightning.batching.packing import Packed, pack
 from tsr_lightning.cli.app import parsed_run
-from tsr_lightning.cli.estimate import make_parser, setup_of
+from tsr_lightning.cli.estimate import Assumed, make_parser, setup_of
 from tsr_lightning.engines.base import Prompt
 from tsr_lightning.engines.transformers.engine import TransformersEngine
 from tsr_lightning.engines.transformers.spec import Transformers
@@ -93,7 +94,8 @@ def main(args: Sequence[str] | None = None) -> list[Measured]:
     parser.prog = "python -m benchmarks.estimate"
     parser.add_argument("--tiny", action="store_true", help="a small shape and few tokens, for a CPU")
     given, others = parser.parse_known_args(sys.argv[1:] if args is None else list(args))
-    setup, _ = setup_of(*parsed_run(others), given)
+    assumed = Assumed(given.response_tokens, given.turns, given.characters_per_token)
+    setup, _ = setup_of(*parsed_run(others), assumed)
     machine = machine_of((given.machine or ["a100"])[0])
     device = torch.device("cuda" if torch.cuda.is_available() and not given.tiny else "cpu")
     if given.tiny:
@@ -175,16 +177,14 @@ def rollout(
         Prompt(tuple(generator.integers(0, 256, length).tolist()), tuple(range(i, i + siblings)), tokens)
         for i in range(0, responses, siblings)
     ]
-    engine = TransformersEngine(
-        policy, frozenset(), length + tokens, setup.engine.kv_cache_mib, setup.engine.max_num_seqs
-    )
+    engine = TransformersEngine(policy, frozenset(), length + tokens, setup.engine.cache_mib, setup.engine.max_num_seqs)
     with Peak(device, held) as peak:
         engine.generate(prompts, 1.0)
     wave = Wave(len(prompts), len(prompts), responses, length, length)
     per_step = []
     for count in (tokens, 3 * tokens):
         longer = [replace(prompt, ids=(*prompt.ids[:-1], count), max_new_tokens=count) for prompt in prompts]
-        per_step.append(timed(lambda longer=longer: engine.generate(longer, 1.0), device))
+        per_step.append(timed(partial(engine.generate, longer, 1.0), device))
     seconds = (per_step[1] - per_step[0]) / (2 * tokens)
     estimated = decode_seconds(setup, wave, responses, 2 * tokens, 1, machine.card) / (2 * tokens - 1)
     return [

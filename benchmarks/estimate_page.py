@@ -29,7 +29,7 @@ def main() -> None:
     for flags in re.findall(r"<!-- made by tsr estimate (.+) -->", text):
         block = re.escape(BLOCK).replace(r"\{flags\}", re.escape(flags)).replace(r"\{page\}", r".*?")
         new = BLOCK.format(flags=flags, page=made(flags))
-        text = re.sub(block, lambda _, new=new: new, text, flags=re.DOTALL)
+        text = re.sub(block, new.replace("\\", r"\\"), text, flags=re.DOTALL)
     PAGE.write_text(text, encoding="utf-8")
 
 

@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/search_costs.md"), help="file of the tables")
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    texts = []
+    texts: list[str] = []
     for instance_set in SETS:
         player = Player.of(instance_set)
         strategies, columns = (GUIDED, OF_GUIDES) if args.guides else (STRATEGIES, OF_STRATEGIES)

@@ -70,8 +70,7 @@ def answers(game: Game) -> Iterator[str]:
         if command.startswith("go "):
             yield _room(game, state)
             continue
-        pattern, answer = next((pattern, answer) for pattern, answer in _ANSWERS if pattern.fullmatch(command))
-        text = pattern.fullmatch(command).expand(answer)
+        text = next(match.expand(answer) for pattern, answer in _ANSWERS if (match := pattern.fullmatch(command)))
         opened = action.variables[-1].name if action.name == "open/c" else ""
         held = [game.infos[fact.arguments[0].name].name for fact in state.facts if _is_in(fact, opened)]
         yield f"{text[:-1]}, revealing {' and '.join(map(_with_article, sorted(held)))}." if held else text

@@ -110,7 +110,8 @@ def token_ids(tokenizer: PreTrainedTokenizerFast, conversations: list[list[Messa
         shown, schemas = offered(list(conversation), call_format)
         messages = [asdict(message) for message in shown]
         tools = json.loads(schemas) if schemas else None
-        rows.append(tokenizer.apply_chat_template(messages, tools=tools, tokenize=True, return_dict=False))
+        ids: Any = tokenizer.apply_chat_template(messages, tools=tools, tokenize=True, return_dict=False)
+        rows.append(ids)
     return rows
 
 
@@ -219,7 +220,9 @@ def main() -> None:
     embeddings = model.get_input_embeddings().weight  # the output's too
     matrices = [weight for weight in model.parameters() if weight.ndim == 2 and weight is not embeddings]
     if arguments.muon is None:
-        optimizers = [torch.optim.AdamW(model.parameters(), arguments.learning_rate, weight_decay=0.0)]
+        optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(model.parameters(), arguments.learning_rate, weight_decay=0.0)
+        ]
     else:
         others = [weight for weight in model.parameters() if weight.ndim != 2 or weight is embeddings]
         optimizers = [
@@ -237,8 +240,8 @@ def main() -> None:
             rising, falling = (update + 1) / 50, (arguments.updates - update) / max(1, arguments.decay)
             optimizer.param_groups[0]["lr"] = rate * min(1.0, rising, falling)
         source = repeated if update < arguments.repetitions else drawn
-        rows, given = next(source)
-        batch = [torch.tensor(row) for row in rows]
+        drawn_rows, given = next(source)
+        batch = [torch.tensor(row) for row in drawn_rows]
         ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=pad)  # ends alone are padded
         logits = model(input_ids=ids, use_cache=False).logits[:, given - 1 : -1]
         targets = ids[:, given:]

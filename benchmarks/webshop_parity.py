@@ -124,7 +124,7 @@ class Original:
         self.ranking = Ranking()
         install_stubs(self.ranking)
         sys.path.insert(0, str(checkout))
-        sys.modules["web_agent_site.envs"].__path__ = [str(checkout / "web_agent_site" / "envs")]  # type: ignore[attr-defined]
+        sys.modules["web_agent_site.envs"].__path__ = [str(checkout / "web_agent_site" / "envs")]
         from web_agent_site.engine import engine, goal
         from web_agent_site.envs import web_agent_text_env
 

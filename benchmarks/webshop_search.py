@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median
@@ -177,7 +177,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _milliseconds(search: Callable[[str], Any], queries: Sequence[str]) -> list[float]:
-    return [1e3 * _timed(lambda query=query: search(query))[1] for query in queries]
+    return [1e3 * _timed(partial(search, query))[1] for query in queries]
 
 
 def _resident() -> float:

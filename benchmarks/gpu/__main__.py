@@ -32,10 +32,11 @@ from benchmarks.gpu.report import contest_table, decode_table
 from benchmarks.performance.comparisons import GENERATE, OURS, OURS_WHOLE, TRL, VLLM
 from benchmarks.performance.report import machine, settings_list
 from benchmarks.performance.workload import ModelShape, Workload
+from tsr_lightning.policy.spec import KernelsName
 
 QWEN = ModelShape(hidden=896, layers=24, heads=14, key_heads=2, intermediate=4864, vocabulary=151_936)  # 2.5, 0.5B
 SMALL = ModelShape(hidden=64, layers=2, heads=4, key_heads=2, intermediate=96, vocabulary=1200)
-KERNELS = ("flex", "torch")  # what is for GPUs, and what any device has
+KERNELS: tuple[KernelsName, ...] = ("flex", "torch")  # what is for GPUs, and what any device has
 PACKAGES = ("torch", "triton", "transformers", "lightning", "bitsandbytes")
 
 

@@ -17,6 +17,7 @@ from benchmarks.gpu.models import Reads
 from benchmarks.performance.ours import sit_down
 from benchmarks.performance.workload import DTYPES, Workload, peak_mib
 from tsr_lightning.engines.base import Engine, Prompt
+from tsr_lightning.policy.spec import DtypeName
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Steps:
     def branches(self) -> int:
         return self.prompts * self.siblings
 
-    def read_bytes(self, reads: Reads, dtype: str) -> int:
+    def read_bytes(self, reads: Reads, dtype: DtypeName) -> int:
         """Bytes of weights, keys, values and states that all steps read at least; the first token needs no step."""
         steps = self.response_tokens - 1
         prompts = steps * self.prompts * self.prompt_tokens

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.gradients.enumeration import Outcome
 from benchmarks.gradients.estimates import GroupOutcome, World
@@ -108,7 +109,7 @@ def _graph(backup: Backup, search: str, target: str, whole_key: bool) -> Case:
 
 MEAN, MAX = MeanBackup(), MaxBackup()
 RETURN, LENGTH = "the return", "the return, states of short episodes weighed more"
-FREE = {"entropy_coefficient": 0.0}
+FREE: Mapping[str, Any] = {"entropy_coefficient": 0.0}
 OFF_PATH = "the return, in the states that the search visits"
 PART = "the return, in the first state alone"
 GRAPHS = {

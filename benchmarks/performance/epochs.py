@@ -22,7 +22,7 @@ from benchmarks.performance.growth import BASE
 from benchmarks.performance.iteration import Stopwatch, agent_of, data_of, trainer_of
 from benchmarks.performance.report import machine
 from benchmarks.performance.workload import DTYPES, LADDER, Workload, make_model
-from tsr_lightning.policy.spec import LoRA
+from tsr_lightning.policy.spec import DtypeName, KernelsName, LoRA
 
 WAITS = ((0.0, 0), (0.01, 0), (0.01, 4), (0.05, 0), (0.05, 4))  # seconds of a step, and workers
 HEAD = (
@@ -38,9 +38,9 @@ class Setting:
     name: str
     staleness: int = 0
     reuse_logprobs: bool = False
-    dtype: str = "float32"
+    dtype: DtypeName = "float32"
     adapter: LoRA | None = None
-    kernels: str = "auto"
+    kernels: KernelsName = "auto"
 
 
 @dataclass(frozen=True)

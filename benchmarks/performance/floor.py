@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from benchmarks.performance.trie import Trie
 from benchmarks.performance.workload import DTYPES, ModelShape, Workload
 from tsr_lightning.modeling.kernels import Kernels, Operators
+from tsr_lightning.policy.spec import DtypeName
 
 PREFILL_ROWS = 4096
 _SECONDS = 0.3  # that each product is repeated for
@@ -45,7 +46,7 @@ def floor_seconds(trie: Trie, shape: ModelShape, rates: Rates) -> float:
 
 
 @torch.no_grad()
-def _rate(shape: ModelShape, rows: int, dtype: str) -> float:
+def _rate(shape: ModelShape, rows: int, dtype: DtypeName) -> float:
     """All the products of a layer, one after the other, by whoever is the fastest."""
     width = shape.hidden // shape.heads * shape.key_heads
     sizes = [(shape.hidden, shape.hidden)] * 2 + [(shape.hidden, width)] * 2

@@ -116,7 +116,10 @@ def measure(label: str, work: Workload, threads: int) -> Point:
 
 
 def _over(field: str, values: Sequence[int | None], base: Workload) -> tuple[tuple[str, Workload], ...]:
-    return tuple(("all" if value is None else str(value), replace(base, **{field: value})) for value in values)
+    def with_value(value: Any) -> Workload:
+        return replace(base, **{field: value})
+
+    return tuple(("all" if value is None else str(value), with_value(value)) for value in values)
 
 
 def table(axis: str, points: Sequence[Point]) -> str:

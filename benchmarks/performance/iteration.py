@@ -36,7 +36,7 @@ class LastFigures(DummyLogger):
         super().__init__()
         self.last: dict[str, float] = {}
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:  # type: ignore[override]
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.last |= metrics
 
 

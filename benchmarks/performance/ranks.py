@@ -25,7 +25,7 @@ from tsr_lightning.batching.packing import share_out
 from tsr_lightning.batching.schedule import micro_batches
 from tsr_lightning.batching.sequences import ToEstimate, training_sequences
 from tsr_lightning.batching.tensors import Estimates
-from tsr_lightning.cli.app import CheckingCLI, run
+from tsr_lightning.cli.app import TSRCLI, CheckingCLI, run
 from tsr_lightning.rollout.groups import epoch_tasks, run_groups, shares_by_kind
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.lightning_compat import attach
@@ -42,7 +42,7 @@ def processor_seconds(function: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def rolled_out(cli: CheckingCLI) -> list[list[Group]]:
+def rolled_out(cli: TSRCLI) -> list[list[Group]]:
     """The groups of each rank's share, and a line about each."""
     agent, data = cli.model, cli.datamodule
     driver = data.actor.driver()
@@ -64,7 +64,7 @@ def rolled_out(cli: CheckingCLI) -> list[list[Group]]:
     return by_rank
 
 
-def estimated(cli: CheckingCLI, asked: Sequence[ToEstimate], shares: Sequence[Sequence[int]], name: str) -> None:
+def estimated(cli: TSRCLI, asked: Sequence[ToEstimate], shares: Sequence[Sequence[int]], name: str) -> None:
     """Prints what estimating each share costs."""
     limit = cli.datamodule.updates.micro_batch_tokens
     for rank, share in enumerate(shares):

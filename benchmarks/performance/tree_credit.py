@@ -146,7 +146,7 @@ def update(groups: Sequence[Group], objective: Objective, policy: Policy, update
         sequences = list(chain.from_iterable(one.sequences for one in asked))
         found: dict[int, torch.Tensor] = {}
         with torch.no_grad():
-            for indices, batch in micro_batches(sequences, updates.micro_batch_tokens):
+            for indices, batch in micro_batches(sequences, updates.tokens_at_once):
                 logprobs = policy.outputs(batch.packed, 1.0).logprobs
                 found.update(zip(indices, logprobs.split([sequences[i].trained_tokens for i in indices]), strict=True))
         in_order = iter([found[i] for i in range(len(sequences))])

@@ -19,6 +19,7 @@ from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Sampling
 from tsr_lightning.engines.transformers.cache import STATE_CACHE_MIB
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
+from tsr_lightning.policy.spec import DtypeName, KernelsName
 from tsr_lightning.policy.vocabulary import make_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.search.driver import Driver, SearchTask
@@ -26,7 +27,7 @@ from tsr_lightning.search.simulator import TokenLimits
 from tsr_lightning.search.strategies import Beam, Sample, Strategy
 from tsr_lightning.trajectory import Trajectory, Turn, to_messages
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES: dict[DtypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MINIBATCHES = 2  # optimizer steps of a whole iteration, for all who update
 LEARNING_RATE = 1e-5
 CLIP_NORM = 1.0
@@ -74,7 +75,7 @@ class Workload:
     """One rollout."""
 
     shape: ModelShape = ModelShape()
-    dtype: str = "float32"  # or bfloat16
+    dtype: DtypeName = "float32"
     width: int = 2  # prefixes that beam search keeps per turn
     candidates: int = 4  # responses proposed per prefix; 1 is plain sampling
     turns: int = 5
@@ -88,7 +89,7 @@ class Workload:
     wait: float = 0.0  # seconds that a step of the environment waits
     env_workers: int = 0  # environments that step beside generation
     device: str = "cpu"  # or cuda
-    kernels: str = "auto"  # of our engine: model.policy.kernels
+    kernels: KernelsName = "auto"  # of our engine: model.policy.kernels
 
     @property
     def strategy(self) -> Strategy:

@@ -87,4 +87,4 @@ def texts() -> Iterator[str]:
     yield " ".join(["", *WORDS])
 
 
-gymnasium.register("Pages-v0", Pages)
+gymnasium.register("Pages-v0", f"{__name__}:Pages")

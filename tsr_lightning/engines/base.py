@@ -68,12 +68,15 @@ class Engine(Protocol):
         """Takes over the policy's weights as they are now; does nothing where the engine reads them in place, or where
         they have not changed (`engines.local_model.weights_version`). Called before every rollout, and before every
         batch of held-out instances."""
+        return
 
     def release(self) -> None:
         """Gives back memory that another phase can use; the engine stays usable."""
+        return
 
     def close(self) -> None:
         """Gives back everything; the engine is not used again."""
+        return
 
 
 @dataclass(frozen=True)

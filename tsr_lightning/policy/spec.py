@@ -8,6 +8,9 @@ from typing import Any, Literal
 from tsr_lightning.policy.exact_length import exact_length
 from tsr_lightning.policy.model_files import config_file, load_config
 
+DtypeName = Literal["float32", "bfloat16"]
+KernelsName = Literal["auto", "torch", "native", "flex"]  # the values of modeling.kernels.Kernels
+
 _UNLIMITED = 2**31 - 1  # for positions without a table, such as ALiBi's
 # keys of a saved configuration that describe how it was saved, not the model
 _SAVING_KEYS = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache"})
@@ -85,9 +88,9 @@ class PolicySpec:
     model: str | Scratch
     adapter: LoRA | None = None
     quantisation: NF4 | None = None
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: DtypeName = "float32"
     gradient_checkpointing: bool = False
-    kernels: Literal["auto", "torch", "native", "flex"] = "auto"
+    kernels: KernelsName = "auto"
     response_prefix: str = ""
     template_arguments: dict[str, Any] = field(default_factory=dict)
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from benchmarks.performance.line import Line
 from benchmarks.performance.rivals.generate import in_calls, load_plain
@@ -20,12 +21,12 @@ class ContinuousEngine(Engine):
     """Serves a wave in one call for every number of siblings and length of response in it.
 
     Args:
-        model: as transformers loads it.
+        model: as transformers loads it; PreTrainedModel declares no `generate_batch`.
         pad_id: what it fills steps with.
         pages: blocks of keys and values.
     """
 
-    def __init__(self, model: PreTrainedModel, pad_id: int, pages: int) -> None:
+    def __init__(self, model: Any, pad_id: int, pages: int) -> None:
         self.model, self.pad_id, self.costs = model, pad_id, Costs()
         self._served = (0, 0)  # responses to a prompt and their length, which a manager has for good
         self.paging = ContinuousBatchingConfig(page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCHED_TOKENS)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from benchmarks.performance.line import Line
@@ -18,6 +19,7 @@ from benchmarks.performance.rollouts import Seat, roll_out
 from benchmarks.performance.workload import DTYPES, Workload, tokenizer_of
 from tsr_lightning.costs import Costs
 from tsr_lightning.engines.base import Engine, Prompt, Response
+from tsr_lightning.policy.spec import DtypeName
 
 BATCHES = (16, 32, 64, 128, 256, 512)  # rows of one call, of which the fastest is taken
 
@@ -32,7 +34,7 @@ class GenerateEngine(Engine):
         rows: responses per call.
     """
 
-    model: PreTrainedModel
+    model: Any  # PreTrainedModel declares no `generate`
     pad_id: int
     rows: int = 64
 
@@ -104,10 +106,12 @@ def in_calls(
     return families
 
 
-def load_plain(folder: Path, dtype: str, device: str = "cpu") -> PreTrainedModel:
+def load_plain(folder: Path, dtype: DtypeName, device: str = "cpu") -> PreTrainedModel:
     """The model as transformers runs it, with its own attention."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
-    return model.to(device).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=DTYPES[dtype], attn_implementation="sdpa"
+    )
+    return nn.Module.to(model, device).eval()  # transformers' own `to` has no types
 
 
 def tuned(engine: GenerateEngine, work: Workload) -> dict[int, float]:

@@ -155,9 +155,9 @@ def write_gguf(folder: Path, file: Path, dtype: str) -> None:
         if name == "lm_head.weight":
             continue  # tied
         kind = TYPES[dtype] if weight.dim() > 1 else GGMLQuantizationType.F32
-        writer.add_tensor(
-            names.get_name(name, (".weight", ".bias")), quants.quantize(weight.numpy(), kind), raw_dtype=kind
-        )
+        theirs = names.get_name(name, (".weight", ".bias"))
+        assert theirs is not None, name
+        writer.add_tensor(theirs, quants.quantize(weight.numpy(), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
