@@ -58,6 +58,7 @@ _SEARCHED: Mapping[str, str] = {
     "weights": "a distribution over a beam's candidates as the target, by how often each was drawn",
     "weights-outcomes": "a distribution over a beam's candidates by how often each was drawn, outcomes alone as values",
     "process": "branches where a learned score promises most",
+    "process-outcomes": "the same, credited by what came of them alone",
     "expansion": "trees that branch where the policy is unsure",
     "rise": "trees that branch where it became less sure",
 }
@@ -199,13 +200,16 @@ TRIED: Sequence[Tried] = [
         "signals_tuning",
         "curriculum-",
         "Sokoban, 8 to 10 moves, after a curriculum",
-        ["raft", "imitate", "rollouts", "graph"],
+        ["raft", "learnable", "imitate", "rollouts", "graph", "target", "weights", "process", "rise"],
         "longest",
     ),
     _four_trials(
         "signals_shops_tuning",
         "",
         "WebShop, crowded",
-        ["raft", "learnable", "imitate", "graph", "graph-outcomes", "weights-outcomes"],
+        [
+            *("raft", "learnable", "graph-sample", "imitate", "graph", "graph-outcomes", "weights-outcomes"),
+            *("process", "process-outcomes", "rise"),
+        ],
     ),
 ]
