@@ -235,7 +235,7 @@ def main() -> None:
         _add(texts, instance_set.title, table(measure(player, strategies, args.instances), columns))
     for title, puzzle in SCORELESS.items() if args.guides else ():
         player = Player(puzzle, LastText(), Uniform(), 1000)
-        _add(texts, title, table(measure(player, GUIDED, args.instances // 16, searches=16), OF_GUIDES))
+        _add(texts, title, table(measure(player, GUIDED, max(1, args.instances // 16), searches=16), OF_GUIDES))
     args.out.write_text("\n".join(texts), encoding="utf-8")
 
 

@@ -66,7 +66,7 @@ def rolled_out(cli: TSRCLI) -> list[list[Group]]:
 
 def estimated(cli: TSRCLI, asked: Sequence[ToEstimate], shares: Sequence[Sequence[int]], name: str) -> None:
     """Prints what estimating each share costs."""
-    limit = cli.datamodule.updates.micro_batch_tokens
+    limit = cli.datamodule.updates.tokens_at_once
     for rank, share in enumerate(shares):
         own = [asked[i] for i in share]
         sequences = [sequence for one in own for sequence in one.sequences]
@@ -109,12 +109,12 @@ def main(flags: Sequence[str]) -> None:
     asked = [ToEstimate(piece, training_sequences(piece)) for piece in pieces]
     every_nth = [range(rank, len(asked), RANKS) for rank in range(RANKS)]
     by_tokens = share_out([[sequence.inputs for sequence in one.sequences] for one in asked], RANKS)
-    cli.model.estimates(asked[:RANKS], cli.datamodule.updates.micro_batch_tokens)
+    cli.model.estimates(asked[:RANKS], cli.datamodule.updates.tokens_at_once)
     estimated(cli, asked, [range(len(asked))], "one process")
     estimated(cli, asked, every_nth, "every n-th")
     estimated(cli, asked, by_tokens, "by tokens")
 
-    limit = cli.datamodule.updates.micro_batch_tokens
+    limit = cli.datamodule.updates.tokens_at_once
     pickled = [cli.model.estimates([asked[i] for i in share], limit) for share in by_tokens]
     lengths = [sum(len(one.flat()) for one in own) for own in pickled]
 

@@ -222,8 +222,8 @@ def growth_table(title: str, responses: Mapping[str, int], costs: Mapping[str, C
     )
     return head + "".join(
         f"| {name} | {responses[name]:,} | {cost.sequences:,} | {cost.unshared_tokens:,} | {cost.tokens:,} "
-        f"| {cost.seconds:.2f} | {responses[name] / fewest:.2f} | {cost.tokens / first.tokens:.2f} "
-        f"| {cost.seconds / first.seconds:.2f} |\n"
+        f"| {cost.seconds:.2f} | {_relative(responses[name], fewest)} | {_relative(cost.tokens, first.tokens)} "
+        f"| {_relative(cost.seconds, first.seconds)} |\n"
         for name, cost in costs.items()
     )
 
@@ -235,10 +235,14 @@ def option_table(costs: Mapping[str, Cost]) -> str:
         "|---|---|---|---|---|---|\n"
     )
     return head + "".join(
-        f"| {name} | {cost.sequences:,} | {cost.tokens:,} | {cost.seconds:.2f} | {cost.tokens / first.tokens:.2f} "
-        f"| {cost.seconds / first.seconds:.2f} |\n"
+        f"| {name} | {cost.sequences:,} | {cost.tokens:,} | {cost.seconds:.2f} "
+        f"| {_relative(cost.tokens, first.tokens)} | {_relative(cost.seconds, first.seconds)} |\n"
         for name, cost in costs.items()
     )
+
+
+def _relative(amount: float, first: float) -> str:
+    return f"{amount / first:.2f}" if first else "–"  # a search or two may compare nothing
 
 
 def compared(groups: Sequence[Group]) -> int:

@@ -5,7 +5,19 @@ from collections.abc import Sequence
 import torch
 from fakes import driver, tasks
 
-from benchmarks.performance.tree_credit import HARD, IMITATION, TREE, load, repeated, search, signal, update
+from benchmarks.performance.tree_credit import (
+    HARD,
+    IMITATION,
+    TREE,
+    Cost,
+    growth_table,
+    load,
+    option_table,
+    repeated,
+    search,
+    signal,
+    update,
+)
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import ToEstimate
 from tsr_lightning.batching.tensors import Estimates
@@ -44,3 +56,16 @@ def test_tree_credit_trains_on_five_times_the_turns_that_imitation_does() -> Non
     costs = [update(groups, objective, policy, updates) for objective in (TREE, IMITATION)]
     assert [cost.sequences for cost in costs] == [tree.distinct, imitated.turns]
     assert costs[0].tokens < costs[0].unshared_tokens / 3
+
+
+def test_tables_of_searches_that_compare_nothing() -> None:
+    costs = {"2": Cost(0.0, 0, 0, 0), "4": Cost(0.5, 3, 40, 20)}
+    assert growth_table("candidates", {"2": 0, "4": 6}, costs).splitlines()[2:] == [
+        "| 2 | 0 | 0 | 0 | 0 | 0.00 | – | – | – |",
+        "| 4 | 6 | 3 | 40 | 20 | 0.50 | – | – | – |",
+    ]
+    assert option_table(costs).splitlines()[2:] == [
+        "| 2 | 0 | 0 | 0.00 | – | – |",
+        "| 4 | 3 | 20 | 0.50 | – | – |",
+    ]
+    assert "| 1.00 | 1.00 | 1.00 |" in growth_table("candidates", {"4": 6}, {"4": costs["4"]})
