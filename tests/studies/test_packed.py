@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 from commands import ROOT
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tsr_lightning.cli.command import main
@@ -65,7 +65,14 @@ def as_text(record: StudyRecord) -> list[str]:
     ]
 
 
+def breaks_a_line(text: str) -> list[dict[str, Any]]:
+    protocols = {"sampled": {"settings": {"a": text}, "episodes": [1]}}
+    return [{"instances": [[0, 7]], "protocols": protocols, "evaluations": []}]
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@example(breaks_a_line("\x85"))
+@example(breaks_a_line("one\u2028two: \u2029\r\n # three"))
 @given(st.lists(results(), max_size=4))
 def test_what_is_read_equals_what_was_packed(tmp_path: Path, several: list[dict[str, Any]]):
     runs = [Run("plain", 1), Run("plain", 2), Run("beam", 1), Run("beam", 7)][: len(several)]

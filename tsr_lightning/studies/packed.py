@@ -7,6 +7,7 @@ was packed, number for number, and the same record has the same bytes.
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,9 @@ def _has(mapping: Mapping[str, Any], key: str, value: Any) -> bool:
     return key in mapping and (mapping[key] is value or json.dumps(mapping[key]) == json.dumps(value))
 
 
+_LINE_BREAKS = re.compile("[\x85\u2028\u2029]")  # YAML's, besides \n and \r, which PyYAML keeps in double quotes alone
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes lists and short mappings within a line, and nothing by reference."""
 
@@ -197,7 +201,12 @@ class _Dumper(yaml.SafeDumper):
     def short_mapping_in_line(self, data: dict[Any, Any]) -> yaml.Node:
         return self.represent_mapping("tag:yaml.org,2002:map", data, flow_style=len(json.dumps(data)) <= _SHORT)
 
+    def text(self, data: str) -> yaml.Node:
+        style = '"' if _LINE_BREAKS.search(data) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
+
+_Dumper.add_representer(str, _Dumper.text)
 _Dumper.add_representer(list, _Dumper.list_in_line)
 _Dumper.add_representer(dict, _Dumper.short_mapping_in_line)
 
