@@ -1,4 +1,4 @@
-"""Keeps the policy with the best success so far as a checkpoint of the run's folder. Knows nothing of a collapse."""
+"""Keeps the policy with the best success so far in a checkpoint, for `CollapseGuard` to restore."""
 
 from dataclasses import astuple, dataclass, replace
 from itertools import count
@@ -81,8 +81,8 @@ class BestCheckpoint:
 
 
 def _found(best: BestPolicy, resumed: Path) -> Path | None:
-    """The best policy's checkpoint: where it was written or, in a folder that was moved, beside the resumed one. None
-    if a later policy has replaced it there."""
+    """The best policy's checkpoint, which lies beside the resumed one if the folder was moved. None if a later policy
+    has replaced it."""
     written = Path(best.path)
     places = (written, resumed.absolute().parent / written.name)
     return next((place for place in places if _holds(place, best.epochs)), None)

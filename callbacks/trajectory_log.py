@@ -107,7 +107,7 @@ class TrajectoryLog(Callback):
 
 
 class _Entry(NamedTuple):
-    """What TensorBoard shows of a group after so many epochs."""
+    """A group for TensorBoard, and the epochs that its policy was trained for."""
 
     tag: str
     group: Group

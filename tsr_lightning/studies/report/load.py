@@ -48,7 +48,7 @@ class ArmResults:
             protocol: of evaluation.
             environment: the name of one of a mixture, whose instances alone are counted; empty: all instances.
         """
-        curves = self._curves.get(protocol, [])
+        curves = [*self._curves.get(protocol, [])]
         if not environment:
             return curves
         places = [place for place, name in self.environments.items() if name == environment]
@@ -56,7 +56,7 @@ class ArmResults:
 
     @cached_property
     def _curves(self) -> Mapping[str, list[Curve]]:
-        """Of each seed, by protocol; a report asks for them a thousand times."""
+        """The curve of each seed, by protocol: made once, since a report reads them a thousand times."""
         found = {name: [curve(seed, result, name) for seed, result in self.results.items()] for name in self.protocols}
         return {name: [one for one in curves if one is not None] for name, curves in found.items()}
 

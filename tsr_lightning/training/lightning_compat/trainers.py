@@ -167,8 +167,7 @@ def processes_started(trainer: Trainer) -> int:
 
 
 def are_ranks_of_one_run(trainer: Trainer, started: int) -> bool:
-    """Whether processes that a launcher has started train together. Lightning looks at this where it trains on several
-    devices alone."""
+    """Whether the processes of a launcher are ranks of one run. Under one device Lightning does not check this."""
     environment = trainer._accelerator_connector.cluster_environment
     try:
         environment.validate_settings(trainer.num_devices, trainer.num_nodes)
