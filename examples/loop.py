@@ -135,7 +135,9 @@ def train(recipe: Recipe) -> Policy:
         # the responses to a state. `estimate` gives old log-probabilities, the critic's values and the reference's
         # log-probabilities, now, because the first step changes the policy that they belong to.
         comparisons = [objective.comparisons(group) for group in collected.rollout.groups]
-        credited = credited_sequences(comparisons, objective, estimate, ProcessGroup(), updates, key_of_epoch)
+        credited = credited_sequences(
+            comparisons, objective, estimate, ProcessGroup(), updates, key_of_epoch, actor.following
+        )
 
         # Update: shuffled minibatches. Each is one optimizer step over packed micro-batches, whose losses add up.
         for minibatch in schedule(credited.sequences, updates, key_of_epoch):

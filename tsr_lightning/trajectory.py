@@ -220,6 +220,11 @@ class TreeTurn:
         return ()
 
     @property
+    def final_messages(self) -> tuple[Message, ...]:
+        """Empty: by chance, different ones may follow it."""
+        return ()
+
+    @property
     def trained_tokens(self) -> int:
         return len(self.turn.response)
 

@@ -1,5 +1,7 @@
 """Trajectories become training sequences: the trained ids are the sampled ids, and credit stays on its token."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -96,6 +98,26 @@ def test_the_context_determines_the_number_of_sequences(exchanges: Exchanges) ->
     expected = {Full(): 1, SingleTurn(): turns, LastK(1): max(1, turns - 1), LastK(2): max(1, turns - 2)}
     for context, count in expected.items():
         assert len(training_sequences(episode(CHATS["chatml", context], exchanges))) == count
+
+
+@pytest.mark.parametrize("template", ["chatml", "default"])
+@given(exchanges=EXCHANGES)
+def test_every_observation_follows_its_response_once(template: str, exchanges: Exchanges) -> None:
+    """Under any context: where a prompt does not show the turn before, its observation is appended to that turn."""
+    expected: list[int] = []
+    for context in CONTEXTS:  # Full() comes first
+        chat = CHATS[template, context]
+        trajectory = replace(episode(chat, exchanges), final_messages=to_messages("the end"))
+        sequences = training_sequences(trajectory, chat.following)
+        zeros = torch.zeros(trajectory.trained_tokens)
+        estimates, credit = Estimates(zeros, zeros, zeros, 0.0), Credit(*[zeros] * 6)
+        observed = []
+        for sequence in with_credit(sequences, estimates, credit, observations=True):
+            assert sequence.targets is not None
+            observed += sequence.ids[sequence.mask][sequence.targets.observation_weights > 0].tolist()
+        expected = expected or observed
+        assert observed == expected
+        assert chat.tokenizer.decode(observed).count("the end") >= 1
 
 
 def test_the_token_that_closes_an_unfinished_response_is_not_trained() -> None:

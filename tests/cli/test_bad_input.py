@@ -265,9 +265,9 @@ CASES = {
         ("--config", "objective/remax.yaml"),
         r"data\.plan is 'Uniform': it has no greedy trajectory in epoch 0, which is the baseline of GRPO; add one by",
     ),
-    "observations as targets where none follows a response": Case(
-        ("--model.objective.init_args.observations", '{"coefficient": 0.1}'),
-        r"data\.context is 'SingleTurn': prompts leave earlier turns out, so that hardly an observation follows a ",
+    "observations as targets beside credit on a graph": Case(
+        ("--config", "credit/graph.yaml", "--model.objective.init_args.observations", '{"coefficient": 0.1}'),
+        r"observations is .*: under GraphCredit a response is trained in its state, and no observation follows ",
     ),
     "learnable levels without plain samples": Case(
         ("--config", "search/beam.yaml", "--config", "credit/imitate.yaml", "--data.learnability", "{}"),

@@ -12,7 +12,7 @@ from presets import PRESETS
 
 from callbacks import Evaluation
 from tsr_lightning.batching.schedule import Updates
-from tsr_lightning.batching.sequences import TrainingSequence, training_sequences
+from tsr_lightning.batching.sequences import Following, TrainingSequence, training_sequences
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.objectives import DAPO, GRPO, PPO, RLOO, SFT, Credit, Objective, ReinforceRej, TreeCredit
 from tsr_lightning.policy.spec import PolicySpec, Scratch
@@ -106,10 +106,10 @@ def scaled(factor: float) -> Callable[[pytest.MonkeyPatch, type[Objective]], Non
 def shifted_mask(monkeypatch: pytest.MonkeyPatch, kind: type[Objective]) -> None:
     """Trains the token after each sampled one."""
 
-    def shifted(trajectory: Trajectory) -> list[TrainingSequence]:
+    def shifted(trajectory: Trajectory, following: Following | None) -> list[TrainingSequence]:
         return [
             replace(each, ids=torch.cat([each.ids, each.ids[-1:]]), mask=torch.cat([torch.tensor([False]), each.mask]))
-            for each in training_sequences(trajectory)
+            for each in training_sequences(trajectory, following)
         ]
 
     monkeypatch.setattr(credit_module, "training_sequences", shifted)

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -115,6 +116,35 @@ def test_each_prompt_begins_with_the_turn_before_under_full_context(name, system
         assert following[: len(before)] == before
         closing = following[len(before) : len(before) + 1]
         assert turn.finished or closing == chat.write("")[-1:]  # an unfinished response is closed in the next prompt
+
+
+def check_following(name: str, context: Context, system: str, given: Sequence[tuple[tuple[int, ...], bool, Any]]):
+    """What follows each response is what follows it where all turns are shown."""
+    chat, full = Chat(TOKENIZERS[name], context), Chat(TOKENIZERS[name], Full())
+    turns, shown = roll_out(chat, system, given), roll_out(full, system, given)
+    for turn in range(1, len(turns)):
+        before = shown[turn - 1].prompt + shown[turn - 1].response
+        assert before + chat.following(turns[:turn], turns[turn].messages) == shown[turn].prompt
+    assert not turns or chat.following(turns, ()) == ()
+
+
+@pytest.mark.parametrize("context", CONTEXTS, ids=str)
+@pytest.mark.parametrize("name", PREFIX_PRESERVING)
+@settings(max_examples=30)
+@given(system=SPELLED, given=TURNS)
+def test_what_follows_a_response_is_the_same_under_every_context(name, context, system, given):
+    check_following(name, context, system, given)
+
+
+@pytest.mark.parametrize("context", CONTEXTS, ids=str)
+@pytest.mark.parametrize("name", PREFIX_PRESERVING)
+def test_what_follows_a_response_has_messages_of_every_role(name: str, context: Context):
+    texts = ["<think>\nhm\n</think>\n\n<answer>Up</answer>", "<answer>Left</answer>", "no", ""]
+    for conversation in CONVERSATIONS.values():
+        ids = [Chat(TOKENIZERS[name]).write(text)[:-1] for text in texts]
+        for finished in (True, False):
+            given = [(own, finished, each) for own, each in zip(ids, conversation, strict=True)]
+            check_following(name, context, "Rules", given)
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=str)

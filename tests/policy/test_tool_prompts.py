@@ -60,6 +60,8 @@ def check_round_trip(chat: Chat, seed: int) -> None:
     for _ in range(5):
         given = as_template_takes_it(chat, shown, offers)
         prompt = chat.prompt(turns, messages)
+        if turns and chat.template.is_prefix_preserving:
+            assert prompt == turns[-1].prompt + turns[-1].response + chat.following(turns, messages)
         whole = tokenizer.apply_chat_template(**given, add_generation_prompt=True, tokenize=False)
         assert tokenizer.decode(prompt) == whole
         # our explanation of tools is plain text, in which <tool_call> is no token

@@ -25,6 +25,7 @@ from tsr_lightning.search.plan import Uniform
 from tsr_lightning.search.progress import Progress, unreported
 from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.strategies import Sample
+from tsr_lightning.trajectory import Turn, to_messages
 
 MODEL = Scratch(
     hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, max_position_embeddings=256
@@ -128,3 +129,16 @@ def test_a_rollout_needs_no_trainer(policy: Policy):
     assert {t.policy_epochs for group in groups for t in group.trajectories} == {5}
     again = collect(actor(policy), spec, 0, GRPO(), SingleProcess(), unreported, policy_epochs=5)
     assert again.rollout.groups == groups
+
+
+def test_what_follows_a_response_is_left_out_where_the_context_has_no_room(policy: Policy):
+    player = actor(policy)
+    prompt = player.chat.prompt((), to_messages("even 1"))
+    response = player.chat.write("b")
+    turn = Turn(prompt, response, (-1.0,) * len(response), True, to_messages("even 1"), "b", 0.0, True, True, "b")
+    answer = to_messages("odd 1")
+    ids = player.following([turn], answer)
+    assert player.chat.tokenizer.decode(ids).count("odd 1") == 1
+    room = len(prompt) + len(response) + len(ids)
+    assert actor(policy, context_tokens=room).following([turn], answer) == ids
+    assert actor(policy, context_tokens=room - 1).following([turn], answer) == ()

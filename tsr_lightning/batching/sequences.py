@@ -2,7 +2,8 @@
 
 Consecutive turns become one sequence while each prompt extends the previous prompt and response; the mask is true at
 the sampled ids alone. A turn whose context was cut starts a new sequence. Credit is assigned to whole trajectories
-before, so the split does not change it.
+before, so the split does not change it. Where observations are trained, each is in the sequence of the response that it
+answers: where the next prompt does not show that response, it is appended.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,10 @@ from torch import Tensor
 
 from tsr_lightning.batching.packing import model_inputs
 from tsr_lightning.batching.tensors import Credit, Estimates, Targets
-from tsr_lightning.trajectory import Piece
+from tsr_lightning.trajectory import Message, Piece, Turn
+
+# The ids that follow the last turn's response, given all turns up to it and the messages that answer it
+Following = Callable[[Sequence[Turn], Sequence[Message]], Sequence[int]]
 
 _ROUNDING = 1e-8  # advantages up to this are what rounding leaves of equal returns
 
@@ -57,18 +61,34 @@ class ToEstimate(NamedTuple):
     computed: bool = True  # False: its log-probabilities are taken from its turns, where the engine gave them
 
 
-def training_sequences(piece: Piece) -> list[TrainingSequence]:
+def training_sequences(piece: Piece, following: Following | None = None) -> list[TrainingSequence]:
     """Training sequences of a trajectory or a turn; their masks, one after the other, cover its sampled ids in
-    order."""
+    order.
+
+    Args:
+        piece: the trajectory or turn.
+        following: gives what each sequence ends with, beyond its last response; None: it ends with the response.
+    """
     parts: list[tuple[list[int], list[bool], list[float]]] = []
-    for turn in piece.turns:
+
+    def finish(turns: Sequence[Turn], messages: Sequence[Message]) -> None:
+        """Ends the last part with what follows the last of its turns."""
+        if following is not None:
+            added = following(turns, messages)
+            parts[-1][0].extend(added)
+            parts[-1][1].extend([False] * len(added))
+
+    for i, turn in enumerate(piece.turns):
         if not parts or turn.prompt[: len(parts[-1][0])] != tuple(parts[-1][0]):
+            if parts:
+                finish(piece.turns[:i], turn.messages)
             parts.append(([], [], []))
         ids, mask, turn_starts = parts[-1]
         added = turn.prompt[len(ids) :]
         ids += [*added, *turn.response]
         mask += [False] * len(added) + [True] * len(turn.response)
-        turn_starts += [float(i == 0) for i in range(len(turn.response))]
+        turn_starts += [float(place == 0) for place in range(len(turn.response))]
+    finish(piece.turns, piece.final_messages)
     return [
         TrainingSequence(torch.tensor(ids), torch.tensor(mask), torch.tensor(turn_starts))
         for ids, mask, turn_starts in parts

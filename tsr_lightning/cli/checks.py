@@ -37,7 +37,6 @@ from tsr_lightning.training.number_checks import check_held_out, check_numbers
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.training.setting_checks import (
     check_environments,
-    check_observations,
     check_template,
     check_void,
 )
@@ -109,7 +108,6 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     check_plan(agent.objective, data.plan, data.demonstrations)
     check_updates(agent.objective, data.updates)
     check_void(agent.objective, data.plan, data.updates)
-    check_observations(agent.objective, data.context)
     if data.learnability is not None:
         data.learnability.check(data.plan, data.replay)
     if data.dynamic_sampling is not None:

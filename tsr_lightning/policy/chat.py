@@ -135,17 +135,27 @@ class Chat:
             messages: the present ones, in any roles that the template takes.
         """
         skipped = len(turns) - self._context.visible_turns(len(turns))
-        shown: list[Message | Turn] = []
-        if skipped:
-            shown += [message for message in turns[0].messages if message.role in ("system", "tools")]
-        for turn in turns[skipped:]:
-            shown += [*turn.messages, turn]
-        shown, tools = offered([*shown, *messages], self.template.call_format)
+        shown, tools = offered([*_shown(turns, skipped), *messages], self.template.call_format)
         is_own = any(isinstance(each, Turn) or each.role == "assistant" for each in shown)
         if is_own and not self.template.is_prefix_preserving:
             return self._rendered(shown, tools, reuses=not skipped)
-        roles = tuple(_RESPONSE if isinstance(each, Turn) else each.role for each in shown)
-        return self._joined(self._layout(roles, tools), [self._content(each) for each in shown])
+        return self._joined(self._layout(_roles(shown), tools), [self._content(each) for each in shown])
+
+    def following(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
+        """What follows the last turn's response in a prompt that shows that turn, whatever the context shows: [F] ids,
+        up to the next response. For templates that preserve prefixes.
+
+        Args:
+            turns: all past turns, at least one.
+            messages: that answer the response; there may be none, and then nothing follows.
+        """
+        if not messages:
+            return ()
+        shown, tools = offered([*_shown(turns, len(turns) - 1), *messages], self.template.call_format)
+        after = len(shown) - sum(each.role != "tools" for each in messages)  # the place behind the response
+        contents = [self._content(each) for each in shown[after:]]
+        ids = self._joined(self._layout(_roles(shown), tools)[after:], contents)
+        return ids if turns[-1].finished else (self._end, *ids)
 
     def _content(self, shown: Message | Turn) -> str | tuple[int, ...]:
         """The plain text of a message, or the ids of the policy's text: of a response, as they were sampled."""
@@ -266,6 +276,20 @@ class Chat:
     def _encode_template(self, text: str) -> tuple[int, ...]:
         """The ids of the template's own text, in which control tokens count."""
         return tuple(self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _shown(turns: Sequence[Turn], skipped: int) -> list[Message | Turn]:
+    """The conversation without its first turns; of these, the system's messages and tools of the first one stay."""
+    shown: list[Message | Turn] = []
+    if skipped:
+        shown += [message for message in turns[0].messages if message.role in ("system", "tools")]
+    for turn in turns[skipped:]:
+        shown += [*turn.messages, turn]
+    return shown
+
+
+def _roles(shown: Sequence[Message | Turn]) -> tuple[str, ...]:
+    return tuple(_RESPONSE if isinstance(each, Turn) else each.role for each in shown)
 
 
 def _after(begun: str, text: str) -> str:

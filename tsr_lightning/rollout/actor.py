@@ -1,7 +1,7 @@
 """The actor: plays a policy in environments, for rollouts and evaluations."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from tsr_lightning.rollout.environments import Environments
 from tsr_lightning.search.driver import Driver
 from tsr_lightning.search.retry import Retrying
 from tsr_lightning.search.simulator import TokenLimits
+from tsr_lightning.trajectory import Message, Turn
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,18 @@ class Actor:
         """The most tokens of a prompt and its response."""
         own = self.policy.context_length
         return min(own, self.spec.context_tokens or own)
+
+    def following(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
+        """What follows the last turn's response, up to the next response: [F] ids, or none where the context has no
+        room for all of them.
+
+        Args:
+            turns: all past turns, at least one.
+            messages: that answer the response.
+        """
+        ids, last = self.chat.following(turns, messages), turns[-1]
+        has_room = len(last.prompt) + len(last.response) + len(ids) <= self.context_tokens
+        return ids if has_room else ()
 
     @property
     def device(self) -> torch.device:

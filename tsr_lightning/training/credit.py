@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tsr_lightning.batching.distinct import distinct_pieces, joined, split, summed
 from tsr_lightning.batching.schedule import Updates
 from tsr_lightning.batching.sequences import (
+    Following,
     TrainingSequence,
     quantities_of,
     training_sequences,
@@ -50,6 +51,7 @@ def credited_sequences(
     ranks: ProcessGroup,
     updates: Updates = Updates(),  # noqa: B008  (frozen)
     key: Key = Key(0),  # noqa: B008  (frozen)
+    following: Following | None = None,
 ) -> Credited:
     """The training sequences of groups, with credit; every rank estimates its share and returns all of them.
 
@@ -63,12 +65,17 @@ def credited_sequences(
         ranks: that share them.
         updates: the settings.
         key: of the epoch.
+        following: gives the ids that follow a response, for an objective that trains observations
+            (`Actor.following`); others need none.
     """
+    if objective.needs.observations and following is None:
+        raise ValueError("the objective trains observations: pass following, such as Actor.following")
     parts = list(chain.from_iterable(comparisons))
     if not parts:
         return Credited([], [[] for _ in comparisons], {}, [])
     pieces, places = distinct_pieces(comparisons)
-    sequences = [training_sequences(piece) for piece in pieces]
+    after = following if objective.needs.observations else None
+    sequences = [training_sequences(piece, after) for piece in pieces]
     estimator = PieceEstimator(pieces, sequences, estimate, ranks, objective.needs, updates, key)
 
     def credited(estimates: Sequence[Estimates]) -> tuple[list[list[Credit]], list[Credit]]:

@@ -44,7 +44,6 @@ from tsr_lightning.training.saved_rollouts import SavedRollouts
 from tsr_lightning.training.setting_checks import (
     check_environments,
     check_fit,
-    check_observations,
     check_processes,
     check_ranks,
     check_staleness,
@@ -172,7 +171,6 @@ class RolloutDataModule(LightningDataModule):
         check_numbers(self)
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
         check_environments(agent.objective, self.strategies, self.environments)
-        check_observations(agent.objective, self.context)
         if self.learnability is not None:
             self.learnability.check(self.plan, self.replay)
         if line := says_nothing_is_compared(agent.objective, self.plan):

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from tsr_lightning.batching.schedule import Batch, Updates, schedule
+from tsr_lightning.batching.sequences import Following
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.collect import Collected, RolloutSpec
@@ -103,6 +104,7 @@ def updates_of(
     staleness: int,
     replays: bool,
     at_least: int,
+    following: Following,
 ) -> list[list[Batch]]:
     """This rank's micro-batches of each optimizer step of an epoch; no step where there is nothing to learn.
 
@@ -118,6 +120,7 @@ def updates_of(
         staleness: epochs that the policy of a rollout may lag behind.
         replays: whether rollouts are those of an earlier run.
         at_least: micro-batches of a step.
+        following: gives the ids that follow a response.
 
     Raises:
         RunError: engine and trainer give the responses log-probabilities that differ by too much.
@@ -129,7 +132,9 @@ def updates_of(
         _say(epoch, "" if epoch else f"old log-probabilities are computed before the updates, since {obstacle}")
     estimate = partial(agent.estimates, micro_batch_tokens=updates.tokens_at_once)
     comparisons = rolled_out + demonstrated
-    sequences, credits, mismatch, pieces = credited_sequences(comparisons, objective, estimate, ranks, updates, key)
+    sequences, credits, mismatch, pieces = credited_sequences(
+        comparisons, objective, estimate, ranks, updates, key, following
+    )
     for callback in compat.callbacks(trainer):
         if isinstance(callback, OnCredit):
             callback.on_credit(trainer, pieces)

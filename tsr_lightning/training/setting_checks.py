@@ -11,7 +11,6 @@ from tsr_lightning.envs.checker.merging import check_merging
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.objectives.base import Objective
 from tsr_lightning.objectives.rehearsal import rehearse as rehearse_objective
-from tsr_lightning.policy.chat import Context
 from tsr_lightning.policy.template import ChatTemplate
 from tsr_lightning.rollout.collect import DynamicSampling
 from tsr_lightning.rollout.demonstrations import Demonstrations
@@ -23,8 +22,6 @@ from tsr_lightning.training import lightning_compat as compat
 from tsr_lightning.training.mismatch import check_updates
 from tsr_lightning.training.plan_check import check_plan
 from tsr_lightning.trajectory import Origin
-
-_MANY = 10**6  # turns, more than any episode has
 
 
 def check_fit(
@@ -83,21 +80,11 @@ def check_environments(objective: Objective, strategies: Iterable[Strategy], env
         check_merging(env, objective.comparing_part, needs.best_of_tree)
 
 
-def check_observations(objective: Objective, context: Context) -> None:
-    """Refuses a term on observations where prompts leave earlier turns out, so that few follow a response."""
-    remedy = (
-        "prompts leave earlier turns out, so that hardly an observation follows a response; use Full, or set "
-        "model.objective.init_args.observations to null"
-    )
-    shows_all = context.visible_turns(_MANY) == _MANY
-    require(shows_all or not objective.needs.observations, "data.context", type(context).__name__, remedy)
-
-
 def check_template(objective: Objective, template: ChatTemplate) -> None:
     """Refuses a term on observations under a template that changes earlier turns."""
     remedy = (
-        "the chat template of model.policy.model changes earlier turns, so that no prompt continues a response and its "
-        "observation; set it to null, or use another model"
+        "the chat template of model.policy.model changes earlier turns, so that no observation follows a response as "
+        "it was sampled; set it to null, or use another model"
     )
     continues = template.is_prefix_preserving or not objective.needs.observations
     require(continues, "model.objective.init_args.observations", "ObservationLoss", remedy)

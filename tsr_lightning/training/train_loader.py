@@ -111,6 +111,7 @@ class TrainLoader:
             staleness=spec.staleness,
             replays=spec.replays,
             at_least=spec.micro_batches,
+            following=self._actor.following,
         )
 
     def _rolled_out(self, epoch: int) -> tuple[int, Comparisons]:
