@@ -7,7 +7,7 @@ from itertools import count
 from tsr_lightning.envs.base import Branchable, PreparesInstances
 from tsr_lightning.envs.boundary import Call, final, name_of, retried
 from tsr_lightning.envs.playing import Opening, advance, begin, some_response
-from tsr_lightning.envs.waiting import told
+from tsr_lightning.envs.waiting import Waiting, told
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.tool_calls import CallFormatName
 from tsr_lightning.trajectory import Message
@@ -30,13 +30,14 @@ def sample_texts(env: Branchable, retries: int = 0) -> Iterator[str]:
     instructions = set[str]()
     if isinstance(env, PreparesInstances):
         retried(retries, partial(final, Call(env, "prepare"), partial(env.prepare, range(_EPISODES))))
-    for episode in range(_EPISODES):
-        with told(f"sample episode {episode} of {name_of(env)}"):
-            opening, texts = retried(retries, partial(_episode, env, episode))
-        if opening.instructions not in instructions:  # they may be the instance's own
-            instructions.add(opening.instructions)
-            yield opening.instructions
-        yield from texts
+    with Waiting() as waiting:
+        for episode in range(_EPISODES):
+            with waiting.on(f"sample episode {episode} of {name_of(env)}"):
+                opening, texts = retried(retries, partial(_episode, env, episode))
+            if opening.instructions not in instructions:  # they may be the instance's own
+                instructions.add(opening.instructions)
+                yield opening.instructions
+            yield from texts
 
 
 def sample_observations(

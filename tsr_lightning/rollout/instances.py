@@ -18,7 +18,7 @@ from tsr_lightning.envs.base import Branchable, PreparesInstances, fingerprint
 from tsr_lightning.envs.boundary import Call, bounded, name_of
 from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.retried import describe
-from tsr_lightning.envs.waiting import told
+from tsr_lightning.envs.waiting import Waiting
 from tsr_lightning.errors import ConfigError, RunError, require
 from tsr_lightning.rng import Key, Stream
 from tsr_lightning.rollout.learnability import Learnability, Revisits
@@ -251,18 +251,20 @@ class Instances:
         key = Key(self._spec.seed).fold_in(Stream.INSTANCE, "held out")
         places = product(range(len(self._envs)), range(self._spec.instances))
         self._announce((env, _seed(key, place, 0)) for env, place in places)
-        for env, place in product(range(len(self._envs)), range(self._spec.instances)):
-            problem = f"only {place} different initial states were found"
-            try:
-                with told(f"held-out instance {place} of {name_of(self._envs[env])}"):
-                    seed, initial, _ = self._draw(env, seeds.__contains__, problem, key, place)
-            except RetriesExhausted as error:
-                cause = error.__cause__ or error
-                raise RunError(
-                    f"reset of {name_of(self._envs[env])} failed for held-out instance {place}: {describe(cause)}; fix "
-                    "the environment, or raise data.faults.retries"
-                ) from error
-            seeds[initial] = seed
+        with Waiting() as waiting:
+            for env, place in product(range(len(self._envs)), range(self._spec.instances)):
+                name = name_of(self._envs[env])
+                problem = f"only {place} different initial states were found"
+                try:
+                    with waiting.on(f"held-out instance {place} of {name}"):
+                        seed, initial, _ = self._draw(env, seeds.__contains__, problem, key, place)
+                except RetriesExhausted as error:
+                    cause = error.__cause__ or error
+                    raise RunError(
+                        f"reset of {name} failed for held-out instance {place}: {describe(cause)}; fix the "
+                        "environment, or raise data.faults.retries"
+                    ) from error
+                seeds[initial] = seed
         return seeds
 
     def _initial(self, env: int, seed: int) -> State:

@@ -262,7 +262,12 @@ class RolloutDataModule(LightningDataModule):
 
     def texts(self) -> Iterator[str]:
         """Text of the tasks, for the vocabulary of a new model."""
-        return self.env_factory.texts()
+        yield from self._texts
+
+    @cached_property
+    def _texts(self) -> tuple[str, ...]:
+        """Played once, for the checks and for the model."""
+        return tuple(self.env_factory.texts())
 
     @property
     def actor(self) -> Actor:
