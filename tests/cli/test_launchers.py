@@ -58,6 +58,18 @@ class TestTwoProcesses:
             tsr(command, *CPU, "--output", "e.jsonl.gz")
         assert not Path("e.jsonl.gz").exists()
 
+    def test_write_no_file_in_python_either(self) -> None:
+        checked = run(["fit", *CPU, "--trainer.devices", "2"], CheckingCLI)
+        agent, data, trainer = checked.model, checked.datamodule, checked.trainer
+        for write in (
+            lambda: trainer.rollout(agent, data, "e.jsonl.gz"),
+            lambda: trainer.play(agent, data, "e.jsonl.gz"),
+            lambda: trainer.export(agent, data, "a.ckpt", "policy"),
+        ):
+            with pytest.raises(ConfigError, match=r"2 processes were started, .* start one process"):
+                write()
+        assert list(Path().iterdir()) == []
+
 
 @pytest.mark.usefixtures("started")
 def test_a_batch_script_without_srun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from tsr_lightning.training.run_folder import (
     task_name,
     unwritable,
 )
+from tsr_lightning.training.setting_checks import check_processes
 from tsr_lightning.training.stopping import VALIDATION, says_how_to_go_on, state_of_fit
 
 
@@ -138,6 +139,7 @@ class Trainer(pl.Trainer):
             merge: merge the adapter into the base weights, for plain transformers without peft.
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
+        check_processes(self, together=False)
         path = self._existing(ckpt_path)
         checkpoint = checkpoints.load(path, weights_only=weights_only is not False)
         exported = exporting.planned(checkpoint, str(path), model.spec, merge=merge)
@@ -166,6 +168,7 @@ class Trainer(pl.Trainer):
                 training begins with.
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
+        check_processes(self, together=False)
         checkpoint = None if ckpt_path is None else self._existing(ckpt_path)
         with held_output(Path(output)):
             showing.check(datamodule, Path(output), episodes)
@@ -190,6 +193,7 @@ class Trainer(pl.Trainer):
             ckpt_path: as of `rollout`, for the policy that suggests.
             weights_only: as of `fit`, whose `config.yaml` has it; null is true.
         """
+        check_processes(self, together=False)
         checkpoint = None if ckpt_path is None else self._existing(ckpt_path)
         with held_output(Path(output)):  # since each game writes the whole file
             epochs = showing.load(self, model, datamodule, checkpoint, weights_only)
