@@ -43,6 +43,9 @@ _STEPS = ("2.5e-4", "5e-4", "2.5e-4-4-updates", "5e-4-4-updates")  # of signals_
 
 _PLAIN: Mapping[str, str] = {
     "raft": "RAFT",
+    "observations": "RAFT, observations as targets beside",
+    "full-raft": "RAFT, prompts with all earlier turns",
+    "full-observations": "the same, observations as targets beside",
     "learnable": "GRPO, half of the levels drawn again by learnability",
     "graph-sample": "GRPO, credit on the graph of plain samples' states",
     "graph-ppo": "PPO, the same",
@@ -209,7 +212,7 @@ TRIED: Sequence[Tried] = [
         "WebShop, crowded",
         [
             *("raft", "learnable", "graph-sample", "imitate", "graph", "graph-outcomes", "weights-outcomes"),
-            *("process", "process-outcomes", "rise"),
+            *("process", "process-outcomes", "rise", "observations"),
         ],
     ),
 ]

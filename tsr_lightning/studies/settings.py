@@ -43,7 +43,7 @@ def _leaves(node: Any, above: str) -> list[tuple[str, Any]]:
 def differing_keys(several: Sequence[Mapping[str, Any]]) -> str:
     """Returns the keys that differ between any of them, in words; empty where nothing does."""
     keys = sorted({key for one in several for key in one})
-    return _listed([key for key in keys if any(_text(one, key) != _text(several[0], key) for one in several)])
+    return _listed([key for key in keys if len({_text(one, key) for one in several}) > 1])
 
 
 def differences(before: Settings, now: Settings) -> str:

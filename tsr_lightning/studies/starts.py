@@ -17,6 +17,7 @@ _DECIDES = (
     *("data.sampling.max_response_tokens", "data.context_tokens", "data.episode_tokens", "trainer.precision"),
     "data.engine.class_path",
 )
+_WITHIN = tuple(f"{name}." for name in _DECIDES)
 
 
 class SharedStarts:
@@ -71,10 +72,6 @@ def start_key(settings: Mapping[str, Any], seed: int) -> str:
         settings: of the run, by dotted key.
         seed: of the run.
     """
-    deciding = {
-        key: value
-        for key, value in settings.items()
-        if any(key == name or key.startswith(f"{name}.") for name in _DECIDES)
-    }
+    deciding = {key: value for key, value in settings.items() if key in _DECIDES or key.startswith(_WITHIN)}
     is_made_anew = any(key.startswith("model.policy.model.") for key in settings)
     return json.dumps([deciding, seed if is_made_anew else None], sort_keys=True)

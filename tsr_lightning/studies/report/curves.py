@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ BUDGETS: Mapping[str, str] = {
     "train_seconds": "seconds of training",
 }
 
+Instances = tuple[tuple[int, int], ...]  # each as the place of its environment in `data.env` and its seed
 
 _ROUNDING = 1e-12  # a mean of shares such as 1/3 may lie below the rate that it is
 
@@ -25,14 +27,14 @@ class Curve:
 
     Args:
         seed: of the run.
-        instances: [I] held-out instances, each as the place of its environment in `data.env` and its seed.
+        instances: [I] the held-out ones.
         costs: [E] by budget, at each evaluation, never falling; `train_seconds` has no evaluation in it.
         rates: [E, I] share of an instance's episodes that succeeded.
         episodes: [E, I] episodes of an instance.
     """
 
     seed: int
-    instances: tuple[tuple[int, int], ...]
+    instances: Instances
     costs: Mapping[str, Floats]
     rates: Floats
     episodes: Floats
@@ -87,16 +89,25 @@ def matrix(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:
         values: of each, [I] in the order of its own instances.
     """
     common = _common(curves)
-    rows = []
-    for curve, own in zip(curves, values, strict=True):
-        places = {instance: place for place, instance in enumerate(curve.instances)}
-        rows.append(own[[places[instance] for instance in common]])
+    rows = [own[_places(curve.instances, common)] for curve, own in zip(curves, values, strict=True)]
     return np.asarray(rows, dtype=np.float64)
 
 
-def _common(curves: Sequence[Curve]) -> list[tuple[int, int]]:
-    shared = set.intersection(*(set(curve.instances) for curve in curves))
-    return sorted(shared)
+def _common(curves: Sequence[Curve]) -> Instances:
+    """The instances that all runs have, sorted."""
+    return _shared(tuple(dict.fromkeys(curve.instances for curve in curves)))
+
+
+# A report compares the same few lists of instances thousands of times.
+@lru_cache
+def _shared(several: tuple[Instances, ...]) -> Instances:
+    return tuple(sorted(set.intersection(*map(set, several))))
+
+
+@lru_cache
+def _places(instances: Instances, common: Instances) -> list[int]:
+    places = {instance: place for place, instance in enumerate(instances)}
+    return [places[instance] for instance in common]
 
 
 def paired(first: Sequence[Curve], second: Sequence[Curve]) -> tuple[list[Curve], list[Curve]]:

@@ -14,11 +14,9 @@ from tsr_lightning.errors import ConfigError
 from tsr_lightning.studies.grid import Run
 from tsr_lightning.studies.packed import read_packed
 from tsr_lightning.studies.record import StudyRecord, read_folder
-from tsr_lightning.studies.report.curves import Curve
+from tsr_lightning.studies.report.curves import Curve, Instances
 from tsr_lightning.studies.result import is_result
 from tsr_lightning.studies.starts import measures_its_start, start_key
-
-Instances = tuple[tuple[int, int], ...]  # each the place of its environment in `data.env`, and its seed
 
 _SHARED = 0.9  # of the instances of two evaluations that play the same ones
 # In the settings, what makes the task of an environment
