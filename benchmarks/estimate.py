@@ -201,7 +201,7 @@ def save_random(shape: ModelShape, dtype: str, folder: Path) -> None:
 def micro_batch(setup: Setup) -> Packed:
     """Random sequences of the estimated pass's size, which share a prefix; their last part was sampled."""
     size = pass_size(setup)
-    count = max(1, size.tokens // max(256, setup.worst.episode.sequences(1)[0]))
+    count = max(1, size.tokens // max(256, setup.worst.episode.sequences(1)[0].length))
     length = (size.tokens - PREFIX) // count + PREFIX
     generator = np.random.default_rng(0)
     shared = generator.integers(0, 256, PREFIX)

@@ -59,12 +59,19 @@ def test_prompts_of_an_episode_by_hand():
     assert [single.prompt(turn) for turn in range(3)] == [15, 13, 14]
     assert [full.new(turn) for turn in range(3)] == [15, 4, 5]
     assert [single.new(turn) for turn in range(3)] == [15, 3, 4]
-    assert (full.sequences(3), last.sequences(3), single.sequences(3)) == ([28], [22, 21], [17, 15, 16])
+    assert full.sequences(3) == [(28, 6)]  # tokens, and the sampled of these
+    assert (last.sequences(3), single.sequences(3)) == ([(22, 4), (21, 2)], [(17, 2), (15, 2), (16, 2)])
+    # with observations behind each response; the last one, which nobody measured, counts 4
+    assert full.sequences(3, observes=True) == [(32, 6 + 3 + 4 + 4)]
+    assert last.sequences(3, observes=True) == [(26, 4 + 3 + 4), (25, 2 + 4)]
+    assert single.sequences(3, observes=True) == [(20, 2 + 3), (19, 2 + 4), (20, 2 + 4)]
     assert full.within(22, None).turns == 2  # the third prompt and its response have 28 tokens
     assert full.within(100, 5).turns == 2  # two responses of 2 tokens fit in 5
     trained = trained_tokens([PlanEntry(Sample(), 4)], 2, full)
     assert trained.packed == 2 * (15 + 4 * 13)
     assert (trained.unshared, trained.outputs, trained.longest) == (2 * 4 * 28, 2 * 4 * 6, 28)
+    observed = trained_tokens([PlanEntry(Sample(), 4)], 2, full, observes=True)
+    assert (observed.packed, observed.outputs, observed.longest) == (2 * (15 + 4 * 17), 2 * 4 * 17, 32)
 
 
 def rolled_out(policy: Policy, chat: Chat, end_ids: frozenset[int], entries: Sequence[PlanEntry]) -> Costs:

@@ -166,6 +166,7 @@ def setup_of(
         + int(needs.reference),
         scores_demonstrations=needs.demonstrated_logprobs or needs.values or needs.reference,
         trains_trees=needs.tree,
+        trains_observations=needs.observations,
         plan=data.plan,
         epochs=epochs,
         instances=data.instances_per_epoch,

@@ -72,7 +72,7 @@ def hours(setup: Setup, case: Case, machine: Machine) -> Hours:
         trained = setup.trained(entries, case)
         epoch = EpochSeconds(
             rollout_seconds(setup, case, setup.rollout(entries, case), searches, setup.instances, machine),
-            estimate_seconds(setup, setup.trained(setup.scored(entries), case), machine),
+            estimate_seconds(setup, setup.estimated(entries, case), machine),
             update_seconds(setup, trained, machine),
             update_collective_seconds(setup, trained, machine),
             gathering_seconds(setup, trained, machine),

@@ -56,6 +56,7 @@ class Setup:
     estimates: int  # forward passes over what is trained on, before its updates
     scores_demonstrations: bool  # whether these take demonstrations too
     trains_trees: bool
+    trains_observations: bool
     plan: Plan
     epochs: int
     instances: int
@@ -91,8 +92,13 @@ class Setup:
 
     def trained(self, entries: list[PlanEntry], case: Case) -> TrainedTokens:
         """Counts one pass over an epoch's training sequences."""
-        groups = self.kept(self.instances)
-        return trained_tokens(entries, groups, case.episode, trains_trees=self.trains_trees)
+        groups, observes = self.kept(self.instances), self.trains_observations
+        return trained_tokens(entries, groups, case.episode, trains_trees=self.trains_trees, observes=observes)
+
+    def estimated(self, entries: list[PlanEntry], case: Case) -> TrainedTokens:
+        """Counts one pass before the updates, which takes sampled tokens alone."""
+        scored, groups = self.scored(entries), self.kept(self.instances)
+        return trained_tokens(scored, groups, case.episode, trains_trees=self.trains_trees)
 
     def scored(self, entries: list[PlanEntry]) -> list[PlanEntry]:
         """Those of an epoch's entries that passes before the updates take."""

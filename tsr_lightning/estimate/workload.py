@@ -2,11 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tsr_lightning.estimate.prompt_lengths import EpisodeTokens
 from tsr_lightning.estimate.searches import search_size
 from tsr_lightning.policy.chat import Context
 from tsr_lightning.search.plan import PlanEntry
+
+
+class SequenceTokens(NamedTuple):
+    """Tokens of a training sequence."""
+
+    length: int
+    outputs: int  # whose logits the update computes
 
 
 @dataclass(frozen=True)
@@ -49,16 +57,26 @@ class Episode:
             round(self.tokens.messages[depth]) + 1 if self.extends(depth) else self.prompt(depth) - self.tokens.system
         )
 
-    def sequences(self, turns: int) -> list[int]:
-        """Tokens of its training sequences: consecutive turns are one while each prompt extends the last."""
-        lengths: list[int] = []
+    def sequences(self, turns: int, *, observes: bool = False) -> list[SequenceTokens]:
+        """Its training sequences: consecutive turns are one while each prompt extends the last.
+
+        Args:
+            turns: that are trained.
+            observes: observations are trained too, each behind the response that it answers. The one after the last
+                turn counts as long as the one before it.
+        """
+        found: list[SequenceTokens] = []
+        begins = 0  # tokens of the prompt that the sequence begins with
         for depth in range(turns):
-            whole = self.prompt(depth) + self.response
+            prompt = self.prompt(depth)
+            answered = round(self.tokens.messages[min(depth + 1, self.turns - 1)]) if observes else 0
+            length, sampled = prompt + self.response + answered, self.response
             if self.extends(depth):
-                lengths[-1] = whole
+                sampled += found.pop().outputs
             else:
-                lengths.append(whole)
-        return lengths
+                begins = prompt
+            found.append(SequenceTokens(length, length - begins if observes else sampled))
+        return found
 
     def within(self, context_tokens: int, episode_tokens: int | None) -> "Episode":
         """Returns the episode up to the turn whose prompt or response has no room."""
@@ -154,17 +172,22 @@ class TrainedTokens:
 
     packed: int  # tokens, where prefixes that the sequences of a group share count once
     unshared: int  # tokens of all sequences
-    outputs: int  # sampled tokens
+    outputs: int  # sampled tokens, and those of observations where they are trained
     scores: float  # products of a query and a key: half the square of each sequence
     longest: int  # of a sequence
     sequences: int = 0
 
 
 def trained_tokens(
-    entries: Sequence[PlanEntry], groups: int, episode: Episode, *, trains_trees: bool = False
+    entries: Sequence[PlanEntry],
+    groups: int,
+    episode: Episode,
+    *,
+    trains_trees: bool = False,
+    observes: bool = False,
 ) -> TrainedTokens:
     """Counts what is trained on of so many groups: one trajectory per member, or, under tree credit, every response of
-    the searches' trees.
+    the searches' trees; with observations, if they are trained.
 
     A group's sequences share the first prompt; those whose context was cut share the system message alone.
     """
@@ -182,9 +205,10 @@ def trained_tokens(
             packed += entry.count * (own + size.responses * episode.response)
             outputs += entry.count * size.responses * episode.response
         else:
-            lengths = episode.sequences(episode.turns)
+            own_sequences = episode.sequences(episode.turns, observes=observes)
+            lengths = [sequence.length for sequence in own_sequences]
             packed += entry.count * (sum(lengths) - first - sum(system for _ in lengths[1:]))
-            outputs += entry.count * episode.turns * episode.response
+            outputs += entry.count * sum(sequence.outputs for sequence in own_sequences)
         unshared += entry.count * sum(lengths)
         scores += entry.count * sum(length**2 / 2 for length in lengths)
         longest = max([longest, *lengths])
