@@ -212,7 +212,7 @@ TRIED: Sequence[Tried] = [
         "WebShop, crowded",
         [
             *("raft", "learnable", "graph-sample", "imitate", "graph", "graph-outcomes", "weights-outcomes"),
-            *("process", "process-outcomes", "rise", "observations"),
+            *("process", "process-outcomes", "rise"),
         ],
     ),
 ]

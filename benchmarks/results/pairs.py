@@ -93,6 +93,7 @@ TASKS = [
         "Sokoban, 4 to 10 moves",
         0.08,
         [
+            PairRow("hard-imitate", "hard-observations", "GRPO", "RAFT, observations as targets beside", alike=False),
             *_sokoban_pairs("hard", True, False),
             _paper("hard"),
         ],

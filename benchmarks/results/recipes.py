@@ -42,6 +42,7 @@ class Block:
 _SOKOBAN_RECIPES = {
     "raft": "RAFT: successes of plain samples",
     "raft-2.5e-4": "RAFT with half the step size",
+    "observations": "RAFT with half the step size, observations as targets beside",
     "imitate": "GRPO, successes of a beam 1 of 2",
     "imitate-distinct": "GRPO, the same with responses that differ (`without_replacement`)",
     "ppo-imitate": "PPO, successes of a beam 1 of 2",
@@ -62,7 +63,7 @@ _SOKOBAN_RECIPES = {
 
 
 _SOKOBAN_KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("raft", "raft-2.5e-4", "grpo", "ppo"), "plain"),
+    **dict.fromkeys(("raft", "raft-2.5e-4", "observations", "grpo", "ppo"), "plain"),
     "expert": "solver",
 }
 
@@ -121,7 +122,7 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
             _sokoban_block(
                 "rare", "Sokoban, 6 to 10 moves", unlike=("raft-2.5e-4", "rollouts-4-updates", "graph-5e-4")
             ),
-            _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph")),
+            _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph", "observations")),
             _sokoban_block("default", "Sokoban, 2 to 10 moves"),
         ],
     ),
