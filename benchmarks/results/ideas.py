@@ -203,7 +203,7 @@ TRIED: Sequence[Tried] = [
         "signals_tuning",
         "curriculum-",
         "Sokoban, 8 to 10 moves, after a curriculum",
-        ["raft", "learnable", "imitate", "rollouts", "graph", "target", "weights", "process", "rise"],
+        ["raft", "observations", "learnable", "imitate", "rollouts", "graph", "target", "weights", "process", "rise"],
         "longest",
     ),
     _four_trials(
