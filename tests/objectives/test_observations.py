@@ -68,7 +68,7 @@ def following(turns: Sequence[Turn], messages: Sequence[Message]) -> list[int]:
 
 
 def sequences(shows_all: bool) -> list[Whole]:
-    """What is to be trained: an episode, or each of its turns, with the observations behind."""
+    """The sequences to train: an episode or each of its turns, every observation behind its response."""
     wholes = []
     for prompt, responses, observations in EPISODES:
         ids, is_observation = list(prompt), [False] * len(prompt)
@@ -146,7 +146,7 @@ def test_observations_teach_where_all_fail_alike():
 
 
 class Hopeless(TwoTurns):
-    """No answer is worth anything, and the policy is told which one it gave."""
+    """No answer is rewarded, and the observation tells which one was given."""
 
     def play(self, state: Progress, actions: tuple[str, ...], noise: Draws) -> TurnResult[Progress]:
         result = super().play(state, actions, noise)

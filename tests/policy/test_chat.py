@@ -119,7 +119,7 @@ def test_each_prompt_begins_with_the_turn_before_under_full_context(name, system
 
 
 def check_following(name: str, context: Context, system: str, given: Sequence[tuple[tuple[int, ...], bool, Any]]):
-    """What follows each response is what follows it where all turns are shown."""
+    """Under this context the same ids follow a response as under Full."""
     chat, full = Chat(TOKENIZERS[name], context), Chat(TOKENIZERS[name], Full())
     turns, shown = roll_out(chat, system, given), roll_out(full, system, given)
     for turn in range(1, len(turns)):

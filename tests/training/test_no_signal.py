@@ -205,7 +205,7 @@ def test_a_step_past_the_target_kl_is_not_taken():
 
 
 def test_figures_are_logged_against_the_steps_that_were_taken(empty_folder: object):
-    """In both epochs the first step takes the KL past its target."""
+    """The first step of both epochs exceeds the target KL."""
     updates, logger = Updates(epochs=4, minibatches=1, target_kl=1e-6, mismatch_tolerance=None), Steps()
     trainer, _ = fitted(GRPO(), Outcomes((0.0, 1.0)), updates=updates, logger=logger)
     assert trainer.global_step == 2

@@ -142,8 +142,8 @@ class Chat:
         return self._joined(self._layout(_roles(shown), tools), [self._content(each) for each in shown])
 
     def following(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
-        """What follows the last turn's response in a prompt that shows that turn, whatever the context shows: [F] ids,
-        up to the next response. For templates that preserve prefixes.
+        """The ids [F] from the last turn's response to the next one, as a prompt under Full has them, under any
+        context. For templates that preserve prefixes.
 
         Args:
             turns: all past turns, at least one.

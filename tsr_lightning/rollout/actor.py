@@ -88,8 +88,8 @@ class Actor:
         return min(own, self.spec.context_tokens or own)
 
     def following(self, turns: Sequence[Turn], messages: Sequence[Message]) -> tuple[int, ...]:
-        """What follows the last turn's response, up to the next response: [F] ids, or none where the context has no
-        room for all of them.
+        """The ids [F] from the last turn's response to the next one (`Chat.following`); none if they exceed
+        `context_tokens`.
 
         Args:
             turns: all past turns, at least one.
