@@ -151,7 +151,8 @@ class Actor:
         """
         tokenizer = copy.deepcopy(self.tokenizer)  # its settings are no thread's own
         copied = Actor(self.policy.frozen_copy(), tokenizer, self.spec, self.environments.another(), retry)
-        _ = copied.engine, copied.environments.envs, copied.environments.workers  # built here, in no other thread
+        _ = copied.engine  # built here, in no other thread, as the environments are
+        copied.environments.make()
         return copied
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -168,7 +169,7 @@ class Actor:
             self._engine.release()
 
     def close(self) -> None:
-        """Closes the engine, and the environments' processes."""
+        """Closes the engine and the environments."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None

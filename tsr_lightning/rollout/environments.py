@@ -1,21 +1,24 @@
 """The environments of a run: how they are made, and the sets of them that one thread at a time uses."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import gymnasium
 
 from tsr_lightning.envs.base import Branchable
-from tsr_lightning.envs.boundary import CallFailed
+from tsr_lightning.envs.boundary import CallFailed, name_of
 from tsr_lightning.envs.playing import valid_response
 from tsr_lightning.envs.process import ProcessEnv
+from tsr_lightning.envs.retried import describe
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.rollout.answer_notice import AnswerForm
 from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
 from tsr_lightning.tool_calls import CallFormatName
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,40 @@ class EnvFactory:
         return form
 
 
+class EnvSet(Sequence[Branchable]):
+    """One environment of each entry of a mixture, made on first use, and again after they were closed.
+
+    Args:
+        factory: makes them.
+    """
+
+    def __init__(self, factory: EnvFactory) -> None:
+        self._factory = factory
+        self._made: Sequence[Branchable] = ()
+
+    def make(self) -> None:
+        """Makes those that are not there, which an index does too."""
+        self._made = self._made or self._factory.make_all()
+
+    def close(self) -> None:
+        for env in self._made:
+            _discard(env)
+        self._made = ()
+
+    def __len__(self) -> int:
+        return len(self._factory.mixture)
+
+    @overload
+    def __getitem__(self, index: int) -> Branchable: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Branchable]: ...
+
+    def __getitem__(self, index: int | slice) -> Branchable | Sequence[Branchable]:
+        self.make()
+        return self._made[index]
+
+
 class Environments:
     """One environment of each entry of a mixture, and as many again for each worker; made on first use.
 
@@ -79,39 +116,28 @@ class Environments:
 
     def __init__(self, factory: EnvFactory, workers: int = 0) -> None:
         self.factory = factory
-        self.worker_count = workers
-        self._made: list[Branchable] = []
-
-    @cached_property
-    def envs(self) -> list[Branchable]:
-        return self._make()
-
-    @cached_property
-    def workers(self) -> list[list[Branchable]]:
-        return [self._make() for _ in range(self.worker_count)]
+        self.envs = EnvSet(factory)
+        self.workers = [EnvSet(factory) for _ in range(workers)]
 
     def another(self) -> "Environments":
         """Environments of the same kind, for another thread."""
-        return Environments(self.factory, self.worker_count)
+        return Environments(self.factory, len(self.workers))
+
+    def make(self) -> None:
+        """Makes all, so that no other thread does."""
+        for envs in (self.envs, *self.workers):
+            envs.make()
 
     def close(self) -> None:
-        """Ends the processes; a further call of an environment starts a new one."""
-        close(self._made)
-
-    def _make(self) -> list[Branchable]:
-        envs = self.factory.make_all()
-        self._made += envs
-        return envs
+        """Closes all, with their processes; those that are used again are made anew."""
+        for envs in (self.envs, *self.workers):
+            envs.close()
 
 
 def _discard(env: Branchable) -> None:
-    """Closes an environment that is not used again."""
+    """Closes an environment that is not used again. One that cannot be closed is told, since what it played is good."""
     if isinstance(env, gymnasium.Env | ProcessEnv):
-        env.close()
-
-
-def close(envs: Sequence[Branchable]) -> None:
-    """Ends the processes of environments that have one."""
-    for env in envs:
-        if isinstance(env, ProcessEnv):
+        try:
             env.close()
+        except Exception as error:
+            log.warning("close of %s failed, and the run goes on: %s", name_of(env), describe(error))

@@ -1,7 +1,7 @@
 """Flattens the settings of a run, so that two can be compared key by key."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 Settings = dict[str, Any]  # dotted key -> a plain value
@@ -22,11 +22,12 @@ _ABSENT = "not set"
 def flat_settings(resolved: Mapping[str, Any]) -> Settings:
     """Returns the resolved configuration of a run by dotted key; an entry of a list by its position. An empty mapping
     or list is a value."""
-    return {
-        key: value
-        for key, value in _leaves(dict(resolved), "")
-        if not any(key == own or key.startswith(f"{own}.") for own in _NOT_COMPARED)
-    }
+    return {key: value for key, value in _leaves(dict(resolved), "") if not is_under(key, _NOT_COMPARED)}
+
+
+def is_under(key: str, names: Collection[str]) -> bool:
+    """True if a dotted key is one of the names, or lies under one."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 def _leaves(node: Any, above: str) -> list[tuple[str, Any]]:

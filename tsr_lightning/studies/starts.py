@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tsr_lightning.studies.grid import Run
+from tsr_lightning.studies.settings import is_under
 
 _DECIDES = (
     *("model.policy", "data.env", "data.env_kwargs", "data.held_out", "data.evaluations", "data.context"),
     *("data.sampling.max_response_tokens", "data.context_tokens", "data.episode_tokens", "trainer.precision"),
     "data.engine.class_path",
 )
-_WITHIN = tuple(f"{name}." for name in _DECIDES)
 
 
 class SharedStarts:
@@ -72,6 +72,6 @@ def start_key(settings: Mapping[str, Any], seed: int) -> str:
         settings: of the run, by dotted key.
         seed: of the run.
     """
-    deciding = {key: value for key, value in settings.items() if key in _DECIDES or key.startswith(_WITHIN)}
+    deciding = {key: value for key, value in settings.items() if is_under(key, _DECIDES)}
     is_made_anew = any(key.startswith("model.policy.model.") for key in settings)
     return json.dumps([deciding, seed if is_made_anew else None], sort_keys=True)

@@ -7,7 +7,7 @@ reloads nothing between epochs, so that a resumed run rolls out once, and an epo
 training.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -207,10 +207,9 @@ class RolloutDataModule(LightningDataModule):
     def teardown(self, stage: str) -> None:
         if stage == "fit":
             self._ahead = self._begun_ahead(compat.epochs_at_rollout(self._trainer))
+            rank_zero_info(self.instances.summary)
         self._close()
         self._give_back()
-        if stage == "fit":
-            rank_zero_info(self.instances.summary)
 
     def _give_back(self) -> None:
         """Gives the trainer its own settings again."""
@@ -219,7 +218,7 @@ class RolloutDataModule(LightningDataModule):
             self._of_trainer = None
 
     def _close(self) -> None:
-        """Closes the actors and ends the processes of environments; a further run makes new ones."""
+        """Closes the actors and the environments; a further run makes new ones."""
         if self._rollouts is not None:
             self._rollouts.close()
         if self._actor is not None:
@@ -245,7 +244,7 @@ class RolloutDataModule(LightningDataModule):
         return Environments(self.env_factory, self.env_workers)
 
     @property
-    def envs(self) -> list[Branchable]:
+    def envs(self) -> Sequence[Branchable]:
         return self.environments.envs
 
     @cached_property

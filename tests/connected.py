@@ -1,0 +1,40 @@
+"""A user's environment that holds something until it is closed."""
+
+from typing import Any
+
+import gymnasium
+
+from tests.corridor import Corridor
+
+OPEN: list["Connected"] = []
+MADE: list["Connected"] = []
+
+
+class Connected(Corridor):
+    """It holds a connection until it is closed, and counts as open with it.
+
+    Args:
+        is_lost: whether the connection is lost with the first step, so that it cannot be closed.
+    """
+
+    def __init__(self, is_lost: bool = False) -> None:
+        super().__init__()
+        self.is_lost = is_lost
+        OPEN.append(self)
+        MADE.append(self)
+
+    def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        assert self in OPEN
+        return super().reset(**arguments)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        assert self in OPEN
+        return super().step(action)
+
+    def close(self) -> None:
+        OPEN.remove(self)
+        if self.is_lost and self.turn:
+            raise RuntimeError("the connection was lost")
+
+
+gymnasium.register("Connected-v0", Connected)

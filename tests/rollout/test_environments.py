@@ -1,0 +1,54 @@
+"""Environments of a run are closed at its end, with what they hold, and are made anew where they are used again."""
+
+import logging
+
+import pytest
+from commands import QUICK, TINY, tsr
+
+from tests.connected import MADE, OPEN
+from tsr_lightning.rollout.environments import EnvFactory, Environments
+
+NAME = "tests.connected:Connected-v0"
+TASK = (
+    *("--config", "sokoban.yaml", "--model.policy.model", TINY, "--data.env", NAME, *QUICK),
+    *("--data.held_out.instances", 1, "--data.updates.minibatches", 1),
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_open():
+    OPEN.clear()
+    MADE.clear()
+
+
+def test_what_is_closed_is_made_anew_on_its_next_use():
+    environments = Environments(EnvFactory.of(NAME), workers=2)
+    assert (len(environments.envs), MADE) == (1, [])
+    first = environments.envs[0]
+    assert environments.envs[0] is first
+    environments.make()
+    assert len(OPEN) == 3
+    environments.close()
+    environments.close()
+    assert OPEN == []
+    assert [*environments.envs] == OPEN != [first]
+    assert [env for worker in environments.workers for env in worker] == OPEN[1:]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_run_leaves_none_open_and_a_trainer_that_fits_on_has_new_ones(empty_folder, staleness: int):
+    asynchronous = ("--data.staleness", staleness, "--data.env_workers", 2)
+    cli = tsr("fit", *TASK, *asynchronous, "--trainer.max_epochs", 1)
+    made = len(MADE)
+    assert (made > 3, OPEN) == (True, [])
+    cli.trainer.fit_loop.max_epochs = 2
+    cli.trainer.fit(cli.model, cli.datamodule)
+    assert cli.trainer.current_epoch == 2
+    assert (len(MADE) > made, OPEN) == (True, [])
+
+
+def test_one_that_cannot_be_closed_is_told_and_costs_nothing(empty_folder, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING, "tsr_lightning"):
+        trainer = tsr("fit", *TASK, "--data.env_kwargs.is_lost", "true", "--trainer.max_epochs", 1).trainer
+    assert (trainer.current_epoch, OPEN) == (1, [])
+    assert "close of Connected-v0 failed, and the run goes on: RuntimeError: the connection was lost" in caplog.text
