@@ -189,6 +189,17 @@ def test_loss_and_gradient_equal_the_equation(case: str, spread: float):
         assert clipped > 0.1  # or the clip was not tested
 
 
+@pytest.mark.parametrize("surrogate", [GeometricMean(), TurnClipped(), Clipped(), SoftGate(), ClippedWeight()], ids=str)
+def test_a_masked_token_is_not_trained_and_the_others_are_as_without_it(surrogate: Surrogate):
+    """On policy, where all of them are the policy gradient."""
+    logprobs = torch.tensor([-1.0, -2.0, -0.5, -3.0], requires_grad=True)
+    mask = torch.tensor([1.0, 0.0, 0.0, 1.0])
+    for advantage in (1.0, -2.0):
+        found = surrogate(logprobs, logprobs - logprobs.detach(), targets_of((advantage * mask).tolist(), [1, 0, 0, 0]))
+        [gradient] = torch.autograd.grad(found.losses.sum(), logprobs)
+        torch.testing.assert_close(gradient, -advantage * mask)
+
+
 def test_dual_clip_by_hand():
     # c = 3, advantage -1, ratios 0.5, 2 and 4: max(r, 1 - low) = 0.8, 2 and 4, of which 4 is limited to 3.
     log_ratios = torch.tensor([0.5, 2.0, 4.0]).log().requires_grad_()

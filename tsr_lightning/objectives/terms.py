@@ -103,20 +103,23 @@ def soft_gate(log_ratios: Tensor, advantages: Tensor, *, positive: float, negati
 
 def geometric_mean(log_ratios: Tensor, advantages: Tensor, turn_starts: Tensor, *, width: float) -> SurrogateLoss:
     """GMPO, https://arxiv.org/abs/2507.20673, with the turn as the sequence: -A times the geometric mean of the turn's
-    ratios, each clipped to [exp(-width), exp(width)] on the side that its advantage moves it to."""
+    ratios, each clipped to [exp(-width), exp(width)] on the side that its advantage moves it to. Tokens whose advantage
+    is 0, as masks make it, are not in the mean, through which the others would train them."""
     clipped_low = (advantages < 0) & (log_ratios < -width)
     clipped_high = (advantages > 0) & (log_ratios > width)
     clipped = torch.where(clipped_low | clipped_high, log_ratios.clamp(-width, width), log_ratios)
-    means = _turn_means(clipped, turn_starts)
+    teaches = (advantages != 0).to(clipped.dtype)
+    weights = torch.where(_turn_sums(teaches, turn_starts) > 0, teaches, torch.ones_like(teaches))
+    means = _turn_sums(clipped * weights, turn_starts) / _turn_sums(weights, turn_starts)
     return SurrogateLoss(-means.exp() * advantages, means.detach(), clipped_low, clipped_high)
 
 
-def _turn_means(values: Tensor, turn_starts: Tensor) -> Tensor:
-    """The mean [N] over the turn of each token."""
+def _turn_sums(values: Tensor, turn_starts: Tensor) -> Tensor:
+    """The sum [N] over the turn of each token."""
     starts = turn_starts.nonzero().squeeze(1)
     lengths = torch.diff(starts, append=starts.new_tensor([len(turn_starts)]))
     # Its checks, which `unsafe` leaves out, fail without tokens.
-    return torch.segment_reduce(values, "mean", lengths=lengths, unsafe=True).repeat_interleave(lengths)
+    return torch.segment_reduce(values, "sum", lengths=lengths, unsafe=True).repeat_interleave(lengths)
 
 
 def turn_log_ratios(logprobs: Tensor, log_ratios: Tensor, turn_starts: Tensor) -> Tensor:
@@ -130,7 +133,9 @@ def turn_log_ratios(logprobs: Tensor, log_ratios: Tensor, turn_starts: Tensor) -
         log_ratios: [N] log(pi / pi_old).
         turn_starts: [N] 1 at the first token of each turn, 0 at the others; the first token starts a turn.
     """
-    return _turn_means(log_ratios.detach(), turn_starts) + (logprobs - logprobs.detach())  # the difference is exactly 0
+    values = log_ratios.detach()
+    means = _turn_sums(values, turn_starts) / _turn_sums(torch.ones_like(values), turn_starts)
+    return means + (logprobs - logprobs.detach())  # the difference is exactly 0
 
 
 def clipped_weight(
