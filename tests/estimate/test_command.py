@@ -22,6 +22,7 @@ from tsr_lightning.estimate.markdown import page
 from tsr_lightning.estimate.remedies import remedies
 from tsr_lightning.estimate.setup import Setup
 from tsr_lightning.policy.model import Policy
+from tsr_lightning.search.strategies import Greedy
 
 PAPER = ("--config", "paper/sokoban.yaml")
 WHOLE = "--model.policy.adapter null --model.policy.quantisation null"
@@ -59,6 +60,17 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 
 def setup(*flags: str) -> Setup:
     return setup_of(*parsed_run([*PAPER, *flags]))[0]
+
+
+def test_greedy_play_costs_a_rollout_and_no_training(empty: Path):
+    begun = setup("--config", "objective/remax.yaml", "--config", "search/greedy_baseline.yaml")
+    [(both, _)] = begun.distinct_entries
+    sampled, greedy = both
+    assert isinstance(greedy.strategy, Greedy)
+    for case in begun.cases:
+        assert begun.trained(both, case) == begun.trained([sampled], case)
+        assert begun.estimated(both, case) == begun.estimated([sampled], case)
+        assert begun.rollout(both, case).generated > begun.rollout([sampled], case).generated
 
 
 def test_demonstrations_cost_no_pass_before_the_updates(empty: Path):

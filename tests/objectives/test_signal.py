@@ -162,6 +162,15 @@ def test_equal_returns_teach_where_their_discount_differs(objective: Objective):
     assert outcomes_teach([group_of(soon, late)], PPO()) == [False]
 
 
+def test_samples_that_all_differ_from_greedy_play_are_not_uniform():
+    greedy = replace(trajectory_of([(1, 1.0)]), origin=Origin.GREEDY)
+    lost, won = trajectory_of([(1, 0.0)]), trajectory_of([(1, 1.0)])
+    remax = GRPO(advantage=GreedyBaseline())
+    for samples, is_uniform in (([lost, lost], False), ([lost], False), ([won, won], True), ([won, lost], False)):
+        found = Compared.of(group_of(*samples, greedy), remax)
+        assert (found.is_uniform(), found.has_signal()) == (is_uniform, not is_uniform)
+
+
 def test_a_group_of_equal_returns_has_signal_where_states_credit_them():
     soon = replace(trajectory_of([(1, 1.0)]), state_keys=("a",))
     late = replace(trajectory_of([(1, 0.0), (1, 1.0)]), state_keys=("a", "b"))

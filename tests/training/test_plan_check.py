@@ -174,6 +174,9 @@ def test_greedy_play_and_its_baseline_go_together():
         check_plan(remax, Phases([both, Uniform(Sample(), 8)], [2]))
     with pytest.raises(ConfigError, match=r"greedy trajectories are a baseline, and PPO has another; leave them out"):
         check_plan(PPO(), both)
+    raft = RAFT(advantage=GreedyBaseline())
+    with pytest.raises(ConfigError, match=r"a baseline, and RAFT compares nothing with it in epoch 0; leave them out"):
+        check_plan(raft, both)
     with pytest.raises(ConfigError, match=r"under TreeCredit .* no greedy play of the instance; use LeaveOneOut"):
         GRPO(advantage=GreedyBaseline(), searched=TreeCredit())
 

@@ -92,8 +92,8 @@ class Setup:
 
     def trained(self, entries: list[PlanEntry], case: Case) -> TrainedTokens:
         """Counts one pass over an epoch's training sequences."""
-        groups, observes = self.kept(self.instances), self.trains_observations
-        return trained_tokens(entries, groups, case.episode, trains_trees=self.trains_trees, observes=observes)
+        kept, groups, observes = _without_baselines(entries), self.kept(self.instances), self.trains_observations
+        return trained_tokens(kept, groups, case.episode, trains_trees=self.trains_trees, observes=observes)
 
     def estimated(self, entries: list[PlanEntry], case: Case) -> TrainedTokens:
         """Counts one pass before the updates, which takes sampled tokens alone."""
@@ -104,7 +104,7 @@ class Setup:
         """Those of an epoch's entries that passes before the updates take."""
         return [
             entry
-            for entry in entries
+            for entry in _without_baselines(entries)
             if self.scores_demonstrations or entry.strategy.traits.origin is not Origin.DEMONSTRATED
         ]
 
@@ -121,3 +121,8 @@ class Setup:
             else:
                 found.append((entries, count))
         return found
+
+
+def _without_baselines(entries: list[PlanEntry]) -> list[PlanEntry]:
+    """Those without greedy play, which samples are compared with and nothing is trained on."""
+    return [entry for entry in entries if entry.strategy.traits.origin is not Origin.GREEDY]

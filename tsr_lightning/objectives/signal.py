@@ -64,7 +64,10 @@ class Compared(NamedTuple):
 
     def is_uniform(self, minimum_std: float = MINIMUM_STD) -> bool:
         """True if a filter by spread has no reason to keep a group: it has no signal, or none of it is imitated and
-        several returns are compared, which are all equal. Under a critic such a group has signal all the same."""
+        several returns are compared, which are all equal. Under a critic such a group has signal all the same. Where
+        the baseline is greedy play, equal returns that differ from that are not uniform."""
+        if self.objective.needs.greedy:
+            return not self.has_signal(minimum_std)
         several = any(len(compared_returns(part, self.objective)) > 1 for part in self.parts)
         return not self.has_signal(minimum_std) or (several and not self.is_imitated and self.std <= minimum_std)
 

@@ -99,6 +99,12 @@ def _check_greedy(objective: Objective, plan: Plan) -> None:
             "GreedyBaseline"
         )
         require(objective.needs.greedy or Origin.GREEDY not in origins, "data.plan", type(plan).__name__, remedy)
+        remedy = (
+            f"its greedy trajectories are a baseline, and {name} compares nothing with it in epoch {epoch}; leave them "
+            "out"
+        )
+        compares = any(map(objective.compares, origins - {Origin.GREEDY}))
+        require(compares or Origin.GREEDY not in origins, "data.plan", type(plan).__name__, remedy)
 
 
 def _check_backup(objective: Objective, strategy: Strategy) -> None:
