@@ -1,5 +1,6 @@
 """The tokens of observations as targets, against a plain forward pass of each trajectory."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import torch
 from lightning.pytorch import seed_everything
 from torch import Tensor
 from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
 from two_turns import Progress, TwoTurns
 
 from tsr_lightning.batching.schedule import Batch, Updates, schedule
@@ -18,11 +20,11 @@ from tsr_lightning.batching.tensors import Estimates
 from tsr_lightning.engines.base import Sampling
 from tsr_lightning.envs.turns import Draws, TurnResult
 from tsr_lightning.errors import ConfigError
-from tsr_lightning.objectives import GRPO, GSPO, PPO, ObservationLoss, PolicyGradient, TreeCredit
+from tsr_lightning.objectives import GRPO, GSPO, PPO, GreedyBaseline, ObservationLoss, PolicyGradient, TreeCredit
 from tsr_lightning.policy.chat import Context, Full, SingleTurn
 from tsr_lightning.policy.model import Policy
 from tsr_lightning.policy.spec import PolicySpec, Scratch
-from tsr_lightning.policy.vocabulary import make_tokenizer
+from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.instances import HeldOut
 from tsr_lightning.search.plan import Uniform
@@ -87,7 +89,10 @@ def steps(
     objective: PolicyGradient, rewards: Sequence[float], shows_all: bool = True, micro_batch_tokens: int = 1000
 ) -> list[list[Batch]]:
     group = Group(0, tuple(trajectory(place, reward, shows_all) for place, reward in enumerate(rewards)))
+    return scheduled(objective, group, micro_batch_tokens)
 
+
+def scheduled(objective: PolicyGradient, group: Group, micro_batch_tokens: int = 1000) -> list[list[Batch]]:
     def estimate(asked: Sequence[ToEstimate]) -> list[Estimates]:
         sizes = [one.piece.trained_tokens for one in asked]
         return [Estimates(torch.full((n,), -2.0), torch.zeros(n), torch.zeros(n), 0.0) for n in sizes]
@@ -197,6 +202,37 @@ def test_a_policy_learns_to_foresee_the_answers_of_an_environment_that_never_rew
     trainer.fit(agent, data)
     assert losses.values[0] > 4.0  # nothing is known of the text
     assert losses.values[-1] < 1.5
+
+
+def test_a_template_that_rewrites_turns_is_refused_from_python_too(tmp_path):
+    """Before anything is played."""
+    config = LlamaConfig(
+        vocab_size=len(TOKENIZER), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer = copy.deepcopy(TOKENIZER)
+    tokenizer.chat_template = CHATML.replace("message['content']", "message['content'].split('</think>')[-1]")
+    tokenizer.save_pretrained(tmp_path)
+    agent = Agent(PolicySpec(str(tmp_path)), GRPO(observations=ObservationLoss()), Optimizer())
+    data = RolloutDataModule("Hopeless-v0", plan=Uniform(Sample(), 2), held_out=HeldOut(4))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        num_sanity_val_steps=-1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    with pytest.raises(ConfigError, match=r"observations is 'ObservationLoss': the chat template .* changes earlier"):
+        trainer.fit(agent, data)
+    assert "success" not in str(trainer.callback_metrics)
+
+
+def test_greedy_play_that_samples_are_compared_with_is_no_target():
+    objective = GRPO(advantage=GreedyBaseline(), observations=ObservationLoss())
+    sampled, greedy = trajectory(0, 1.0, True), replace(trajectory(1, 0.0, True), origin=Origin.GREEDY)
+    [[batch]] = scheduled(objective, Group(0, (sampled, greedy)))
+    assert int((batch.targets.observation_weights > 0).sum()) == sum(map(len, EPISODES[0][2]))
 
 
 def test_what_cannot_be_trained_is_refused():

@@ -52,6 +52,10 @@ KEEPS_THINKING_FOR_TOOLS = (
     "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# an earlier turn stays as it was, and its text depends on how many there are before it
+COUNTS_ROUNDS = CHATML.replace(
+    "message['content']", "('[' ~ loop.index ~ '] ' if message['role'] == 'user' else '') + message['content']"
+)
 # the "<think>" that opens a response is written in the prompt
 OPENS_THINKING = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
 PREFIX_PRESERVING = {
@@ -60,6 +64,7 @@ PREFIX_PRESERVING = {
     "no_system": NO_SYSTEM,
     "default": None,
     "opens_thinking": OPENS_THINKING,
+    "counts_rounds": COUNTS_ROUNDS,
 }
 REWRITING = {
     "strips_thinking": STRIPS_THINKING,

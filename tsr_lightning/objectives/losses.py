@@ -72,7 +72,8 @@ class ObservationLoss:
     The loss gets -coefficient * mean(log pi) over all tokens that follow a response and that nobody sampled: the
     observations, with the chat template's tokens around them. Departs from the paper, which leaves out warnings. The
     observation after the last turn is among them, and where a prompt does not show the turn before, its observation
-    follows that turn's response as in a prompt that shows it. One that the model's context has no room for is left out.
+    follows that turn's response as in a prompt that shows it. One that `data.context_tokens` leaves no room for is left
+    out.
 
     Args:
         coefficient: the term's weight.

@@ -151,7 +151,7 @@ class Chat:
         """
         if not messages:
             return ()
-        shown, tools = offered([*_shown(turns, len(turns) - 1), *messages], self.template.call_format)
+        shown, tools = offered([*_shown(turns, 0), *messages], self.template.call_format)
         after = len(shown) - sum(each.role != "tools" for each in messages)  # the place behind the response
         contents = [self._content(each) for each in shown[after:]]
         ids = self._joined(self._layout(_roles(shown), tools)[after:], contents)

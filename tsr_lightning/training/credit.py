@@ -23,7 +23,7 @@ from tsr_lightning.rng import Key
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.mismatch import corrected
 from tsr_lightning.training.shared_estimates import EstimateFn, PieceEstimator
-from tsr_lightning.trajectory import Comparison, Group, Piece, TreePath, Turn
+from tsr_lightning.trajectory import Comparison, Group, Origin, Piece, TreePath, Turn
 
 
 class CreditedPiece(NamedTuple):
@@ -74,8 +74,11 @@ def credited_sequences(
     if not parts:
         return Credited([], [[] for _ in comparisons], {}, [])
     pieces, places = distinct_pieces(comparisons)
-    after = following if objective.needs.observations else None
-    sequences = [training_sequences(piece, after) for piece in pieces]
+    observes = [objective.needs.observations and piece.origin is not Origin.GREEDY for piece in pieces]
+    sequences = [
+        training_sequences(piece, following if observed else None)
+        for piece, observed in zip(pieces, observes, strict=True)
+    ]
     estimator = PieceEstimator(pieces, sequences, estimate, ranks, objective.needs, updates, key)
 
     def credited(estimates: Sequence[Estimates]) -> tuple[list[list[Credit]], list[Credit]]:
@@ -112,7 +115,7 @@ def credited_sequences(
             tree=tree,
             piece=i,
             teaches=i in teaching,
-            observations=objective.needs.observations,
+            observations=observes[i],
         )
     ]
     remaining = iter(credits)

@@ -48,6 +48,7 @@ from tsr_lightning.training.setting_checks import (
     check_ranks,
     check_staleness,
     check_temperature,
+    check_template,
     check_trainer,
     says_nothing_is_compared,
 )
@@ -172,7 +173,7 @@ class RolloutDataModule(LightningDataModule):
         check_fit(agent.objective, self.plan, self.demonstrations, self.updates, self.dynamic_sampling)
         check_environments(agent.objective, self.strategies, self.environments)
         if self.learnability is not None:
-            self.learnability.check(self.plan, self.replay)
+            self.learnability.check(self.plan, self.instances_per_epoch, self.replay)
         if line := says_nothing_is_compared(agent.objective, self.plan):
             rank_zero_info(line)
         check_staleness(self.staleness, self.updates, trainer.world_size, trainer.precision)
@@ -276,6 +277,8 @@ class RolloutDataModule(LightningDataModule):
                 self.engine, self.context, self.sampling, self.context_tokens, self.episode_tokens, self.concurrency
             )
             self._actor = Actor(self.agent.policy, self.agent.tokenizer, spec, self.environments, self.retry)
+            if self._rollouts is not None:
+                check_template(self.agent.objective, self._actor.chat.template)
         return self._actor
 
     @property
