@@ -1,7 +1,7 @@
 """pass@k against enumeration, intervals against published numbers, plain loops, scipy and their coverage."""
 
 from itertools import combinations, product
-from math import isfinite
+from math import isfinite, nan
 
 import numpy as np
 import pytest
@@ -215,6 +215,9 @@ class TestOneRun:
 
     def test_seeds_without_spread_are_one_seed(self):
         assert mean_difference(np.full((4, 9), 0.5)) == mean_difference(np.full((1, 9), 0.5))
+        thirds = np.array([[1 - 2 / 3, 1 / 3], [1 / 3, 1 / 3], [1 / 3, 1 / 3]])
+        assert np.ptp(thirds) > 0  # by rounding
+        assert mean_difference(thirds) == pytest.approx(mean_difference(np.full((1, 2), 1 / 3)))
 
 
 def test_the_ends_of_an_interval_are_possible():
@@ -282,6 +285,7 @@ def test_holm_holds_what_every_set_of_true_hypotheses_would_leave():
     assert holm([0.04, 0.04]) == [False, False]  # 0.04 > 0.05 / 2
     assert holm([0.001, 0.03, 0.026]) == [True, False, False]  # 0.026 > 0.05 / 2
     assert holm([]) == []
+    assert holm([nan, 0.06]) == holm([0.06, nan]) == [False, False]
 
 
 def test_effects_of_seeds_and_instances_add_up():

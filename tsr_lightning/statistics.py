@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 Outcomes = Mapping[Any, tuple[int, int]]  # an instance, by any name of it -> (its successes, its episodes)
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5% point
+_ROUNDING = 1e-12  # up to which differences of rates are equal
 
 
 class Estimate(NamedTuple):
@@ -160,7 +161,7 @@ def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
     p-value is held against level / n, the next one against level / (n - 1), until one is too large.
     """
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    failing = [rank for rank, place in enumerate(order) if p_values[place] > level / (len(order) - rank)]
+    failing = [rank for rank, place in enumerate(order) if not p_values[place] <= level / (len(order) - rank)]
     holding = set(order[: failing[0]] if failing else order)
     return [place in holding for place in range(len(p_values))]
 
@@ -196,7 +197,7 @@ def _agresti_min(changes: Sequence[float]) -> Estimate:
 
 
 def _is_one_run(values: Floats) -> bool:
-    return len(values) == 1 or bool(np.ptp(values) == 0)
+    return len(values) == 1 or bool(np.ptp(values) < _ROUNDING)
 
 
 def _within(estimate: Estimate, least: float, most: float) -> Estimate:

@@ -18,7 +18,7 @@ from tests.search.test_lost_searches import misbehaving
 from tsr_lightning.cli.command import main
 from tsr_lightning.costs import Costs
 from tsr_lightning.errors import ConfigError, RunError
-from tsr_lightning.objectives import GRPO, PPO, ImitateSuccesses, TreeCredit
+from tsr_lightning.objectives import GRPO, PPO, GraphCredit, ImitateSuccesses, TreeCredit
 from tsr_lightning.rng import Key
 from tsr_lightning.rollout.faults import Faults, describe_failures, drop_single_members
 from tsr_lightning.rollout.groups import epoch_tasks, run_groups
@@ -237,6 +237,12 @@ class TestWithoutLone:
         [grown] = driver(keep_tree=True).run(tasks(Vine(), 1))
         assert grown.origin is Origin.SAMPLED
         assert self.left(GRPO(searched=TreeCredit()), 2, grown) == [(grown,)]
+
+    def test_a_sample_is_compared_in_the_states_of_a_tree_where_they_are_merged(self) -> None:
+        [grown] = driver(keep_tree=True).run(tasks(Vine(), 1))
+        assert self.left(GRPO(searched=GraphCredit()), 3, self.SAMPLED, grown) == [(self.SAMPLED, grown)]
+        assert self.left(GRPO(searched=TreeCredit()), 3, self.SAMPLED, grown) == [(grown,)]
+        assert self.left(GRPO(searched=GraphCredit()), 3, self.SAMPLED) == []
 
 
 @pytest.mark.parametrize(

@@ -173,10 +173,15 @@ def test_a_share_is_as_many_as_its_decimals_say():
 def test_what_shows_no_success_rate_is_refused():
     for plan in (Uniform(Beam(), 4), Mixed([PlanEntry(Beam(), 3), PlanEntry(Sample(), 1)])):
         with pytest.raises(ConfigError, match=r"data\.learnability is 'Learnability': a success rate is that of plain"):
-            Learnability().check(plan)
-    Learnability().check(Uniform(Sample(), 2))
+            Learnability().check(plan, 16)
+    Learnability().check(Uniform(Sample(), 2), 2)
     with pytest.raises(ConfigError, match=r"data\.replay are those of an earlier run"):
-        Learnability().check(Uniform(Sample(), 2), "runs/old")
+        Learnability().check(Uniform(Sample(), 2), 16, "runs/old")
+    with pytest.raises(
+        ConfigError, match=r"data\.learnability\.share is 0\.2: of data\.instances 4 that is less than one"
+    ):
+        Learnability(share=0.2).check(Uniform(Sample(), 2), 4)
+    Learnability(share=0.2).check(Uniform(Sample(), 2), 5)
     for arguments in ({"share": 0.0}, {"share": 1.0}, {"pool": 0}):
         with pytest.raises(ConfigError, match=r"Learnability\.\w+ is"):
             Learnability(**arguments)

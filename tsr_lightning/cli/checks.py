@@ -109,7 +109,7 @@ def _check_plan(agent: Agent, data: RolloutDataModule) -> None:
     check_updates(agent.objective, data.updates)
     check_void(agent.objective, data.plan, data.updates)
     if data.learnability is not None:
-        data.learnability.check(data.plan, data.replay)
+        data.learnability.check(data.plan, data.instances_per_epoch, data.replay)
     if data.dynamic_sampling is not None:
         data.dynamic_sampling.check(data.plan)
 

@@ -80,7 +80,8 @@ def drop_single_members(groups: Sequence[Group], objective: Objective, size: int
 
     Args:
         groups: of a rollout.
-        objective: says what is compared. What has a tree is compared in its states.
+        objective: says what is compared. What has a tree is compared in its states; where states of all trajectories
+            are merged, samples are compared in those too.
         size: of a group that lost nothing.
     """
     return [kept for group in groups if (kept := _without_single_member(group, objective, size)).trajectories]
@@ -89,6 +90,7 @@ def drop_single_members(groups: Sequence[Group], objective: Objective, size: int
 def _without_single_member(group: Group, objective: Objective, size: int) -> Group:
     others = tuple(t for t in group.trajectories if t.tree or not objective.compares(t.origin))
     compared = len(group.trajectories) - len(others)
-    if len(group.trajectories) == size or compared >= objective.minimum_compared:
+    has_states = objective.needs.merges_states and any(t.tree for t in others)
+    if len(group.trajectories) == size or compared >= objective.minimum_compared or has_states:
         return group
     return replace(group, trajectories=others)

@@ -39,8 +39,15 @@ class Learnability:
         require(0 < self.share < 1, "Learnability.share", self.share, remedy)
         require(self.pool >= 1, "Learnability.pool", self.pool, "give 1 or more, such as twice data.instances")
 
-    def check(self, plan: Plan, replay: str | None = None) -> None:
-        """Refuses a plan whose rollouts show no success rates, and saved rollouts, which draw no instances."""
+    def check(self, plan: Plan, instances: int, replay: str | None = None) -> None:
+        """Refuses a plan whose rollouts show no success rates, saved rollouts, which draw no instances, and a share of
+        less than one instance.
+
+        Args:
+            plan: of the rollouts.
+            instances: of an epoch, or of a round of it.
+            replay: `data.replay`.
+        """
         remedy = "the rollouts of data.replay are those of an earlier run, and no instance is drawn; use null"
         require(replay is None, "data.learnability", type(self).__name__, remedy)
         epochs = range(plan.constant_from + 1)
@@ -50,6 +57,14 @@ class Learnability:
             "no rate; give 2 or more (--config search/sample.yaml), or use null"
         )
         require(most >= 2, "data.learnability", type(self).__name__, remedy)
+        remedy = (
+            f"of data.instances {instances} that is less than one, so none would be drawn again; give more of either"
+        )
+        require(self.count(instances) >= 1, "data.learnability.share", self.share, remedy)
+
+    def count(self, instances: int) -> int:
+        """How many of so many instances are drawn again."""
+        return int(self.share * instances + 1e-9)  # 0.29 * 100 is 28.999... in floating point
 
 
 class Rate(NamedTuple):
@@ -98,8 +113,7 @@ class Revisits:
         """Those of an epoch of so many instances: different ones, drawn from the pool as the earlier epochs left it."""
         pool = list(self._pools.before(epoch))
         order = self._key.fold_in(Stream.INSTANCE, epoch, "again").generator().permutation(len(pool)).tolist()
-        wanted = int(self._spec.share * count + 1e-9)  # 0.29 * 100 is 28.999... in floating point
-        return tuple(pool[i] for i in order[:wanted])
+        return tuple(pool[i] for i in order[: self._spec.count(count)])
 
     def state_dict(self, epochs: int) -> dict[str, Any]:
         """The pool as these epochs left it, as plain types."""
