@@ -1,5 +1,6 @@
 """A user's environment that holds something until it is closed."""
 
+import threading
 from typing import Any
 
 import gymnasium
@@ -20,6 +21,7 @@ class Connected(Corridor):
     def __init__(self, is_lost: bool = False) -> None:
         super().__init__()
         self.is_lost = is_lost
+        self.made_in = threading.current_thread()
         OPEN.append(self)
         MADE.append(self)
 

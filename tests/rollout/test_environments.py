@@ -1,6 +1,7 @@
 """Environments of a run are closed at its end, with what they hold, and are made anew where they are used again."""
 
 import logging
+import threading
 
 import pytest
 from commands import QUICK, TINY, tsr
@@ -45,6 +46,7 @@ def test_a_run_leaves_none_open_and_a_trainer_that_fits_on_has_new_ones(empty_fo
     cli.trainer.fit(cli.model, cli.datamodule)
     assert cli.trainer.current_epoch == 2
     assert (len(MADE) > made, OPEN) == (True, [])
+    assert {env.made_in for env in MADE} == {threading.main_thread()}  # and in none of workers or rollouts
 
 
 def test_one_that_cannot_be_closed_is_told_and_costs_nothing(empty_folder, caplog: pytest.LogCaptureFixture):

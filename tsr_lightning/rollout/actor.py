@@ -126,6 +126,7 @@ class Actor:
             record: as of `Driver`.
         """
         sampling = self.spec.sampling
+        self.environments.make()  # here, and not in the threads of workers
         return Driver(
             envs=self.environments.envs,
             chat_format=self.chat,

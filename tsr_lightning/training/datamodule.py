@@ -182,6 +182,7 @@ class RolloutDataModule(LightningDataModule):
         self._of_trainer = trainer.accumulate_grad_batches, trainer.limit_val_batches
         if not self.evaluations:
             trainer.limit_val_batches = 0  # Lightning warns of a list without loaders
+        self._instance_envs.make()  # here, and not in a thread that collects ahead
         self._rollouts = self._source(trainer, agent)
         if not compat.epochs_at_rollout(trainer):  # a checkpoint is loaded after this
             self._forget_earlier_run()
