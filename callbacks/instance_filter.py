@@ -22,12 +22,12 @@ class InstanceFilter(Callback):
     those alone; a KL penalty on the rewards is not known yet, and a format penalty apart from the return is not in
     them. A group is uniform, and ranks last, where these returns are all equal and no member is imitated
     (`objectives/signal.py`). Under a critic or a rollout's mean it teaches all the same, and leaving it out biases that
-    baseline; a lone trajectory, which has no spread, is not uniform there. Where the baseline is greedy play, a group
-    is uniform if no return differs from it. Ties are broken by the deviation of all returns, then by order. A group
-    that teaches by imitation alone is not ranked, and is kept: a member is imitated (a
-    searched success, under `ImitateSuccesses`), and the compared returns are all equal, or there are none. Without a
-    success a group in which nothing is compared is uniform, however its returns differ. Under tree credit a group ranks
-    by the state whose values vary most.
+    baseline; a lone trajectory, which has no spread, is not uniform there. Where the baseline is greedy play (ReMax),
+    the spread is the root mean square of the differences from that, and a group is uniform if none differs. Ties are
+    broken by the deviation of all returns, then by order. A group that teaches by imitation alone is not ranked, and is
+    kept: a member is imitated (a searched success, under `ImitateSuccesses`), and the compared returns are all equal,
+    or there are none. Without a success a group in which nothing is compared is uniform, however its returns differ.
+    Under tree credit a group ranks by the state whose values vary most.
 
     It ranks by returns, never by a search's scores. All ranks get the groups of all, and choose alike.
 

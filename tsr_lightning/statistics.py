@@ -12,7 +12,7 @@ Runs of several seeds without any spread count as one run: no interval is ever a
 """
 
 from collections.abc import Mapping, Sequence
-from math import comb, erfc, sqrt
+from math import comb, erfc, isnan, sqrt
 from statistics import fmean, pvariance
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Outcomes = Mapping[Any, tuple[int, int]]  # an instance, by any name of it -> (its successes, its episodes)
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5% point
-_ROUNDING = 1e-12  # up to which differences of rates are equal
+_ROUNDING = 1e-12  # differences of rates that are smaller are 0
 
 
 class Estimate(NamedTuple):
@@ -154,13 +154,13 @@ def mean_difference(differences: Floats) -> Estimate:
 
 
 def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Returns which of several comparisons hold beside all others, by Holm's procedure (1979,
+    """Returns which of several comparisons are significant together, by Holm's procedure (1979,
     https://www.jstor.org/stable/4615733).
 
     The chance that luck is among them is at most `level`, however the comparisons depend on one another. The smallest
     p-value is held against level / n, the next one against level / (n - 1), until one is too large.
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    order = sorted(range(len(p_values)), key=lambda place: (isnan(p_values[place]), p_values[place]))
     failing = [rank for rank, place in enumerate(order) if not p_values[place] <= level / (len(order) - rank)]
     holding = set(order[: failing[0]] if failing else order)
     return [place in holding for place in range(len(p_values))]

@@ -63,7 +63,9 @@ def setup(*flags: str) -> Setup:
 
 
 def test_greedy_play_costs_a_rollout_and_no_training(empty: Path):
-    begun = setup("--config", "objective/remax.yaml", "--config", "search/greedy_baseline.yaml")
+    """But where credit reads estimates: then they are made for all."""
+    flags = ("--config", "objective/remax.yaml", "--config", "search/greedy_baseline.yaml")
+    begun = setup(*flags)
     [(both, _)] = begun.distinct_entries
     sampled, greedy = both
     assert isinstance(greedy.strategy, Greedy)
@@ -71,6 +73,8 @@ def test_greedy_play_costs_a_rollout_and_no_training(empty: Path):
         assert begun.trained(both, case) == begun.trained([sampled], case)
         assert begun.estimated(both, case) == begun.estimated([sampled], case)
         assert begun.rollout(both, case).generated > begun.rollout([sampled], case).generated
+    read = setup(*flags, "--model.objective.init_args.top_entropy_quantile", "0.2")
+    assert read.estimated(both, read.worst).outputs == 2 * begun.estimated(both, begun.worst).outputs
 
 
 def test_demonstrations_cost_no_pass_before_the_updates(empty: Path):

@@ -166,9 +166,13 @@ def test_samples_that_all_differ_from_greedy_play_are_not_uniform():
     greedy = replace(trajectory_of([(1, 1.0)]), origin=Origin.GREEDY)
     lost, won = trajectory_of([(1, 0.0)]), trajectory_of([(1, 1.0)])
     remax = GRPO(advantage=GreedyBaseline())
-    for samples, is_uniform in (([lost, lost], False), ([lost], False), ([won, won], True), ([won, lost], False)):
+    cases = [([lost, lost], 1.0), ([lost], 1.0), ([won, won], 0.0), ([won, lost, lost, won], 0.5**0.5)]
+    for samples, spread in cases:
         found = Compared.of(group_of(*samples, greedy), remax)
-        assert (found.is_uniform(), found.has_signal()) == (is_uniform, not is_uniform)
+        assert (found.is_uniform(), found.has_signal()) == (spread == 0, spread > 0)
+        assert found.std == pytest.approx(spread)
+    near = Compared.of(group_of(trajectory_of([(1, 0.9)]), trajectory_of([(1, 0.9)]), greedy), remax)
+    assert (near.is_uniform(), near.is_uniform(0.2), near.has_signal(0.2)) == (False, True, False)
 
 
 def test_a_group_of_equal_returns_has_signal_where_states_credit_them():

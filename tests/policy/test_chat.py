@@ -56,6 +56,10 @@ KEEPS_THINKING_FOR_TOOLS = (
 COUNTS_ROUNDS = CHATML.replace(
     "message['content']", "('[' ~ loop.index ~ '] ' if message['role'] == 'user' else '') + message['content']"
 )
+USER_FIRST = (
+    "{% set shown = messages | rejectattr('role', 'eq', 'system') | list %}"
+    "{% if shown and shown[0]['role'] != 'user' %}{{ raise_exception('a user begins') }}{% endif %}"
+)
 # the "<think>" that opens a response is written in the prompt
 OPENS_THINKING = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
 PREFIX_PRESERVING = {
@@ -150,6 +154,14 @@ def test_what_follows_a_response_has_messages_of_every_role(name: str, context: 
         for finished in (True, False):
             given = [(own, finished, each) for own, each in zip(ids, conversation, strict=True)]
             check_following(name, context, "Rules", given)
+
+
+def test_what_follows_a_response_is_rendered_with_all_before_it():
+    """A template that demands a user's message first has one, though the last turn begins with a tool's."""
+    TOKENIZERS["user_first"] = with_template(USER_FIRST + CHATML)
+    ids = Chat(TOKENIZERS["user_first"]).write("Up")[:-1]
+    for name in ("a tool's message alone", "tools' messages to the end"):
+        check_following("user_first", Full(), "Rules", [(ids, True, each) for each in CONVERSATIONS[name]])
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=str)

@@ -175,8 +175,10 @@ def test_greedy_play_and_its_baseline_go_together():
     with pytest.raises(ConfigError, match=r"greedy trajectories are a baseline, and PPO has another; leave them out"):
         check_plan(PPO(), both)
     raft = RAFT(advantage=GreedyBaseline())
-    with pytest.raises(ConfigError, match=r"a baseline, and RAFT compares nothing with it in epoch 0; leave them out"):
+    with pytest.raises(ConfigError, match=r"a baseline, and RAFT compares nothing with it in epoch 0; use another"):
         check_plan(raft, both)
+    with pytest.raises(ConfigError, match=r"a baseline, and RAFT compares nothing with it"):
+        check_plan(RAFT(), both)
     with pytest.raises(ConfigError, match=r"under TreeCredit .* no greedy play of the instance; use LeaveOneOut"):
         GRPO(advantage=GreedyBaseline(), searched=TreeCredit())
 

@@ -165,6 +165,7 @@ def setup_of(
         estimates=int((needs.logprobs or needs.values) and data.updates.reuse_logprobs is not True)
         + int(needs.reference),
         scores_demonstrations=needs.demonstrated_logprobs or needs.values or needs.reference,
+        scores_baselines=needs.estimates_in_credit,
         trains_trees=needs.tree,
         trains_observations=needs.observations,
         plan=data.plan,

@@ -55,6 +55,7 @@ class Setup:
     keeps_reference: bool  # whether log-probabilities of the reference are computed
     estimates: int  # forward passes over what is trained on, before its updates
     scores_demonstrations: bool  # whether these take demonstrations too
+    scores_baselines: bool  # and greedy play
     trains_trees: bool
     trains_observations: bool
     plan: Plan
@@ -104,7 +105,7 @@ class Setup:
         """Those of an epoch's entries that passes before the updates take."""
         return [
             entry
-            for entry in _without_baselines(entries)
+            for entry in (entries if self.scores_baselines else _without_baselines(entries))
             if self.scores_demonstrations or entry.strategy.traits.origin is not Origin.DEMONSTRATED
         ]
 

@@ -2,7 +2,8 @@
 filter, dynamic sampling and updates."""
 
 from collections.abc import Sequence
-from statistics import pstdev
+from math import sqrt
+from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from tsr_lightning.objectives.base import Objective
@@ -44,7 +45,8 @@ class Compared(NamedTuple):
     @property
     def std(self) -> float:
         """The population standard deviation of the compared returns: 0 where there are fewer than two. Under tree
-        credit the largest of its states'."""
+        credit the largest of its states'. Where the baseline is greedy play, the root mean square of the differences
+        from that."""
         return max((_std(part, self.objective) for part in self.parts), default=0.0)
 
     def has_signal(self, minimum_std: float = MINIMUM_STD) -> bool:
@@ -64,10 +66,8 @@ class Compared(NamedTuple):
 
     def is_uniform(self, minimum_std: float = MINIMUM_STD) -> bool:
         """True if a filter by spread has no reason to keep a group: it has no signal, or none of it is imitated and
-        several returns are compared, which are all equal. Under a critic such a group has signal all the same. Where
-        the baseline is greedy play, equal returns that differ from that are not uniform."""
-        if self.objective.needs.greedy:
-            return not self.has_signal(minimum_std)
+        several returns are compared, which are all equal, and equal to that of greedy play where it is the baseline.
+        Under a critic such a group has signal all the same."""
         several = any(len(compared_returns(part, self.objective)) > 1 for part in self.parts)
         return not self.has_signal(minimum_std) or (several and not self.is_imitated and self.std <= minimum_std)
 
@@ -79,6 +79,9 @@ def has_signal(group: Group, objective: Objective, minimum_std: float = MINIMUM_
 
 def _std(group: Group | Comparison, objective: Objective) -> float:
     returns = compared_returns(group, objective)
+    if objective.needs.greedy:
+        greedy = [objective.return_of(member) for member in group.members if member.origin is Origin.GREEDY]
+        return max((_root_mean_square([value - baseline for value in returns]) for baseline in greedy), default=0.0)
     return pstdev(returns) if returns else 0.0
 
 
@@ -88,7 +91,7 @@ def _has_compared_signal(group: Group | Comparison, objective: Objective, minimu
         return False
     outcomes = _compared_outcomes(group, objective)
     if objective.needs.greedy:
-        return _differ_from_greedy(group, outcomes, objective)
+        return _differ_from_greedy(group, outcomes, objective, minimum_std)
     has_outer_baseline = objective.minimum_compared == 1
     return has_outer_baseline or _std(group, objective) > minimum_std or _differ(outcomes)
 
@@ -126,10 +129,16 @@ def _teaches_itself(member: Member, objective: Objective) -> bool:
     return objective.imitates(member) or any(objective.penalises(turn) for turn in member.turns)
 
 
-def _differ_from_greedy(group: Group | Comparison, returns: Sequence[float], objective: Objective) -> bool:
+def _differ_from_greedy(
+    group: Group | Comparison, returns: Sequence[float], objective: Objective, minimum: float = MINIMUM_STD
+) -> bool:
     greedy = [objective.outcome_of(member) for member in group.members if member.origin is Origin.GREEDY]
-    return any(_differ([baseline, value]) for baseline in greedy for value in returns)
+    return any(abs(value - baseline) > minimum for baseline in greedy for value in returns)
 
 
 def _differ(returns: Sequence[float]) -> bool:
     return len(returns) > 1 and pstdev(returns) > MINIMUM_STD
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return sqrt(fmean(value**2 for value in values)) if values else 0.0

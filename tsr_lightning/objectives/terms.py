@@ -108,9 +108,10 @@ def geometric_mean(log_ratios: Tensor, advantages: Tensor, turn_starts: Tensor, 
     clipped_low = (advantages < 0) & (log_ratios < -width)
     clipped_high = (advantages > 0) & (log_ratios > width)
     clipped = torch.where(clipped_low | clipped_high, log_ratios.clamp(-width, width), log_ratios)
-    teaches = (advantages != 0).to(clipped.dtype)
-    weights = torch.where(_turn_sums(teaches, turn_starts) > 0, teaches, torch.ones_like(teaches))
-    means = _turn_sums(clipped * weights, turn_starts) / _turn_sums(weights, turn_starts)
+    teaches = advantages != 0
+    counted = teaches | (_turn_sums(teaches.to(clipped.dtype), turn_starts) == 0)  # of a turn that teaches nothing all
+    sums = _turn_sums(clipped.where(counted, 0.0), turn_starts)
+    means = sums / _turn_sums(counted.to(clipped.dtype), turn_starts)
     return SurrogateLoss(-means.exp() * advantages, means.detach(), clipped_low, clipped_high)
 
 

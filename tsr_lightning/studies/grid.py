@@ -10,6 +10,7 @@ from typing import Any
 
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.studies.grid_file import check_keys, mapping, positive, read_yaml, seeds_of, texts, yes_or_no
+from tsr_lightning.studies.settings import is_under
 
 _KEYS = (
     *("name", "configs", "overrides", "arms", "axes", "seeds", "jobs", "threads"),
@@ -207,7 +208,7 @@ def _overrides(given: Any, key: str) -> dict[str, Any]:
                 f"{key}.{name} is {value}, which a run's command cannot hold: write it as a text in quotes"
             )
         for own, instead in _OWN.items():
-            if name == own or name.startswith(f"{own}."):
+            if is_under(name, [own]):
                 raise ConfigError(f"{key} has {name}, which a study sets by itself: use {instead}")
         if name in ("config", "c", "print_config", "help"):
             raise ConfigError(f"{key} has {name}, which is no setting: use configs")

@@ -95,16 +95,16 @@ def _check_greedy(objective: Objective, plan: Plan) -> None:
         has_baseline = Origin.GREEDY in origins or not any(map(objective.compares, origins))
         require(has_baseline or not objective.needs.greedy, "data.plan", type(plan).__name__, remedy)
         remedy = (
+            f"its greedy trajectories are a baseline, and {name} compares nothing with it in epoch {epoch}; use "
+            "another strategy alone, such as Sample"
+        )
+        compares = any(map(objective.compares, origins - {Origin.GREEDY}))
+        require(compares or Origin.GREEDY not in origins, "data.plan", type(plan).__name__, remedy)
+        remedy = (
             f"its greedy trajectories are a baseline, and {name} has another; leave them out, or use the advantage "
             "GreedyBaseline"
         )
         require(objective.needs.greedy or Origin.GREEDY not in origins, "data.plan", type(plan).__name__, remedy)
-        remedy = (
-            f"its greedy trajectories are a baseline, and {name} compares nothing with it in epoch {epoch}; leave them "
-            "out"
-        )
-        compares = any(map(objective.compares, origins - {Origin.GREEDY}))
-        require(compares or Origin.GREEDY not in origins, "data.plan", type(plan).__name__, remedy)
 
 
 def _check_backup(objective: Objective, strategy: Strategy) -> None:
