@@ -117,7 +117,8 @@ def train(recipe: Recipe) -> Policy:
 
     # The actor: plays the policy in environments of its own. A step that fails for the moment is tried again.
     actor = Actor(policy, tokenizer, recipe.actor, Environments(recipe.env), Retrying(recipe.env.retries))
-    instances = Instances(recipe.env.make_all(), key, recipe.held_out)
+    others = Environments(recipe.env)  # whose initial states tell the instances apart
+    instances = Instances(others.envs, key, recipe.held_out)
     rollout_spec = RolloutSpec(recipe.plan, instances, recipe.instances_per_epoch, key)
     evaluate = partial(evaluate_actor, actor, instances.held_out, recipe.evaluation, seed=recipe.held_out.seed)
     print(f"epoch {0:3}  {evaluate()}")
@@ -154,6 +155,7 @@ def train(recipe: Recipe) -> Policy:
             print(f"epoch {epoch + 1:3}  {evaluate()}")
 
     actor.close()
+    others.close()
     return policy
 
 

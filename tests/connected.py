@@ -9,6 +9,7 @@ from tests.corridor import Corridor
 
 OPEN: list["Connected"] = []
 MADE: list["Connected"] = []
+STEPS: list[str] = []
 
 
 class Connected(Corridor):
@@ -16,11 +17,12 @@ class Connected(Corridor):
 
     Args:
         is_lost: whether the connection is lost with the first step, so that it cannot be closed.
+        fails_after: so many steps of all of them; null for never.
     """
 
-    def __init__(self, is_lost: bool = False) -> None:
+    def __init__(self, is_lost: bool = False, fails_after: int | None = None) -> None:
         super().__init__()
-        self.is_lost = is_lost
+        self.is_lost, self.fails_after = is_lost, fails_after
         self.made_in = threading.current_thread()
         OPEN.append(self)
         MADE.append(self)
@@ -31,6 +33,9 @@ class Connected(Corridor):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         assert self in OPEN
+        STEPS.append(action)
+        if self.fails_after is not None and len(STEPS) > self.fails_after:
+            raise RuntimeError("the server is gone")
         return super().step(action)
 
     def close(self) -> None:

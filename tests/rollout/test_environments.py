@@ -6,7 +6,8 @@ import threading
 import pytest
 from commands import QUICK, TINY, tsr
 
-from tests.connected import MADE, OPEN
+from tests.connected import MADE, OPEN, STEPS
+from tsr_lightning.errors import RunError
 from tsr_lightning.rollout.environments import EnvFactory, Environments
 
 NAME = "tests.connected:Connected-v0"
@@ -20,6 +21,7 @@ TASK = (
 def nothing_open():
     OPEN.clear()
     MADE.clear()
+    STEPS.clear()
 
 
 def test_what_is_closed_is_made_anew_on_its_next_use():
@@ -49,7 +51,13 @@ def test_a_run_leaves_none_open_and_a_trainer_that_fits_on_has_new_ones(empty_fo
     assert {env.made_in for env in MADE} == {threading.main_thread()}  # and in none of workers or rollouts
 
 
-def test_one_that_cannot_be_closed_is_told_and_costs_nothing(empty_folder, caplog: pytest.LogCaptureFixture):
+def test_a_run_that_ends_in_an_error_leaves_none_open(empty_folder):
+    with pytest.raises(RunError, match="the server is gone"):  # after 195 steps of checks and evaluation
+        tsr("fit", *TASK, "--data.env_kwargs.fails_after", 200, "--trainer.max_epochs", 1)
+    assert (len(MADE), OPEN) == (4, [])
+
+
+def test_one_that_cannot_be_closed_is_logged_and_costs_nothing(empty_folder, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "tsr_lightning"):
         trainer = tsr("fit", *TASK, "--data.env_kwargs.is_lost", "true", "--trainer.max_epochs", 1).trainer
     assert (trainer.current_epoch, OPEN) == (1, [])

@@ -53,8 +53,10 @@ class EnvFactory:
         """Text of the tasks, for the vocabulary of a new model."""
         for entry in self.mixture:
             env = self.make(entry)
-            yield from sample_texts(env, self.retries)
-            _discard(env)
+            try:
+                yield from sample_texts(env, self.retries)
+            finally:
+                _discard(env)
 
     def answer_form(self, index: int, call_format: CallFormatName) -> AnswerForm:
         """The form in which the environment with an index of the mixture wants to be answered by a policy that calls
@@ -67,9 +69,10 @@ class EnvFactory:
         except CallFailed:  # what it depends on fails, and no run ends for an example
             return AnswerForm(*named, says_form=True, example=None)
         says_form = not isinstance(env, TextEnv) or env.prompt_style.says_form  # one in its own process does not tell
-        form = AnswerForm(*named, says_form, valid_response(env, call_format))
-        _discard(env)
-        return form
+        try:
+            return AnswerForm(*named, says_form, valid_response(env, call_format))
+        finally:
+            _discard(env)
 
 
 class EnvSet(Sequence[Branchable]):
@@ -84,7 +87,7 @@ class EnvSet(Sequence[Branchable]):
         self._made: Sequence[Branchable] = ()
 
     def make(self) -> None:
-        """Makes those that are not there, which an index does too."""
+        """Makes the environments unless they exist; indexing calls it."""
         self._made = self._made or self._factory.make_all()
 
     def close(self) -> None:
@@ -135,7 +138,7 @@ class Environments:
 
 
 def _discard(env: Branchable) -> None:
-    """Closes an environment that is not used again. One that cannot be closed is told, since what it played is good."""
+    """Closes an environment that is not used again. A failure is logged as a warning: its episodes are complete."""
     if isinstance(env, gymnasium.Env | ProcessEnv):
         try:
             env.close()

@@ -155,7 +155,8 @@ class RolloutDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         for entry in self.mixture:
             rank_zero_info(f"environment: {entry}")  # after all overlays
-        self._close()  # a run that ended in an error was not torn down
+        if self._actor is not None or self._rollouts is not None:
+            self._close()  # a run that ended in an error was not torn down
         self._give_back()
         self._notices = ResponseNotices()
         self.faults.check_processes(self.env_processes)
@@ -204,6 +205,8 @@ class RolloutDataModule(LightningDataModule):
     def on_exception(self, exception: BaseException) -> None:
         if self._rollouts is not None:
             self._rollouts.stop()
+        self.environments.close()
+        self._instance_envs.close()
         self._give_back()
 
     def teardown(self, stage: str) -> None:
