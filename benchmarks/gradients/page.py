@@ -97,8 +97,9 @@ visits s. Comparing n responses drawn in s, leave-one-out, gives g(s) in expecta
    equal states were merged. OPO's baseline shrinks long episodes more, since it weighs returns by length. Dividing by
    the deviation weighs states, and outcomes within one, anew.
 
-Graph credit pools what was found after all paths through an equal state, so its noise at equal turns is among the
-lowest of this page. Three things bias it. A state in which a single response was drawn is compared with nothing, so
+Graph credit pools what was found after all paths through an equal state. At equal turns that makes its noise the
+lowest of the unbiased rows under a critic, and lower than that of tree credit on vines; RLOO on plain samples has
+less where moves slip. Three things bias it. A state in which a single response was drawn is compared with nothing, so
 states weigh by how often samples meet there and not by d(s). Within a vine, responses that were played out meet in
 states by themselves. Where the budget is not in the state key, values of different budgets are pooled. Under a critic
 the first cannot happen, since no state is left out: with the budget in the key, graph credit of plain samples is then

@@ -13,7 +13,8 @@ NOTES = (
     "with Satterthwaite's degrees of freedom; differences are paired by seed and instance. With one seed, or "
     "without any spread, they are those of one run, over instances alone (Wilson's of a rate, Agresti and Min's of a "
     "difference), and say nothing of another seed. Each is of one comparison, and covers less than 95% where seeds "
-    "differ much or success is rare (88% at two seeds, 93% at three, 85% at five with rare success).",
+    "differ much or success is rare (88% at two seeds, 93% at three, 85% at five with rare success, 77 to 87% where "
+    "one of a few seeds is an outlier).",
     "Costs are those of training: tokens and environment steps of rollouts, and seconds without evaluation. At a "
     "budget, success is interpolated between the evaluations before and after it: at the least that any run of the "
     "set spent, and against the baseline at the least that any run of the two spent. Differences at equal seconds are "
