@@ -13,7 +13,7 @@ from tsr_lightning.studies.report.load import StudyResults
 
 _TOKENS = "tokens_generated"
 _EQUAL_TOKENS = 1  # the place of their column among the cells of a verdict
-_HEADER = ("task", "before", "best without search", "with search", "difference", "seeds", "holds beside all others")
+_HEADER = ("task", "before", "best without search", "with search", "difference", "seeds", "significant (Holm)")
 _RAFT, _BEAM = "imitating its own successes (RAFT)", "imitating the successes of a beam search"
 WORDS = {  # what a task and its searched recipe are called, the rarest success first
     "SmolLM2, far lakes": ("a pretrained model (SmolLM2) on FrozenLake, five moves and more", _BEAM),
@@ -86,7 +86,8 @@ def headline_table(studies: Mapping[str, StudyResults], found: Sequence[Verdict]
 
 def _row(study: StudyResults, one: Verdict, words: tuple[str, str]) -> list[str]:
     task, searched = words
-    plain = _RAFT if one.row.minus.startswith("RAFT") else one.row.minus
+    observes = "observations" in one.row.minus
+    plain = _RAFT if one.row.minus.startswith("RAFT") and not observes else one.row.minus
     rates = AtEqualTokens.of(study, one.task, one.row, "sampled").rates
     without, with_search = (f"{recipe}: {rate:.0%}" for recipe, rate in zip((plain, searched), rates, strict=True))
     gain = f"{points_with_interval(one.cells[_EQUAL_TOKENS][0])} points"

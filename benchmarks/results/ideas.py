@@ -211,7 +211,8 @@ TRIED: Sequence[Tried] = [
         "",
         "WebShop, crowded",
         [
-            *("raft", "learnable", "graph-sample", "imitate", "graph", "graph-outcomes", "weights-outcomes"),
+            *("raft", "observations", "learnable", "graph-sample", "imitate", "graph", "graph-outcomes"),
+            "weights-outcomes",
             *("process", "process-outcomes", "rise"),
         ],
     ),

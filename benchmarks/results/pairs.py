@@ -62,6 +62,15 @@ _BETTER_RAFT = "raft-2.5e-4"  # later trials found a better step size from 6 mov
 _SHOPS_RAFT, _SHOPS_IMITATE = "raft-2.5e-4-4-updates", "imitate-5e-4-4-updates"  # likewise in crowded shops
 _LAYER, _TRIALS = "RAFT at the layer's step size", "RAFT at the step size of its trials"
 
+_IDEAS = {  # each with the best of its four trials, on levels from 4 moves
+    "expansion-4-updates": "GRPO, trees that branch where the policy is unsure",
+    "rise": "GRPO, trees that branch where it became less sure",
+    "weights": "Dr. GRPO, a distribution over candidates as the target",
+    "graph-sample": "GRPO, credit on the graph of plain samples' states",
+    "graph-ppo": "PPO, the same",
+    "learnable": "plain GRPO, learnable levels",
+}
+
 TASKS = [
     VerdictTask(
         "sokoban_search",
@@ -96,6 +105,7 @@ TASKS = [
             PairRow("hard-imitate", "hard-observations", "GRPO", "RAFT, observations as targets beside", alike=False),
             *_sokoban_pairs("hard", True, False),
             _paper("hard"),
+            *(PairRow(f"hard-{arm}", "hard-raft", under, "RAFT", alike=False) for arm, under in _IDEAS.items()),
         ],
         headline="hard-imitate",
     ),

@@ -40,9 +40,9 @@ class Block:
 
 
 _SOKOBAN_RECIPES = {
-    "raft": "RAFT: successes of plain samples",
-    "raft-2.5e-4": "RAFT with half the step size",
-    "observations": "RAFT with half the step size, observations as targets beside",
+    "raft": "RAFT: successes of plain samples, four updates",
+    "raft-2.5e-4": "RAFT with half the step size, four updates",
+    "observations": "RAFT with half the step size, four updates, observations as targets beside",
     "imitate": "GRPO, successes of a beam 1 of 2",
     "imitate-distinct": "GRPO, the same with responses that differ (`without_replacement`)",
     "ppo-imitate": "PPO, successes of a beam 1 of 2",
@@ -52,18 +52,28 @@ _SOKOBAN_RECIPES = {
     "rollouts-4-updates": "GRPO, successes of a beam 1 of 4 that random play guides, half the step size, four updates",
     "tree": "GRPO, tree credit, beam 1 of 4",
     "graph": "GRPO, credit on the graph of a beam's states, 1 of 4",
-    "graph-5e-4": "the same with twice the step size",
+    "graph-5e-4": "GRPO, credit on the graph of a beam's states, 1 of 4, twice the step size",
     "best-of-4": "successes of best of 4",
     "imitate-of-4": "successes of a beam 1 of 4, four updates",
-    "search-first": "beam 1 of 2 for 15 epochs, then plain samples",
-    "expert": "supervised by the solver, 320 x 1",
+    "search-first": "beam 1 of 2 for 15 epochs, then plain samples, four updates",
+    "expert": "supervised by the solver, 320 x 1, four updates",
     "paper": "the paper's: GRPO on groups of eight beams 1 of 4, as if they were samples",
     "paper-4-updates": "the paper's with four updates an epoch, the best of its four trials",
+    "learnable": "GRPO on plain samples, half of the levels drawn again by learnability",
+    "graph-sample": "GRPO, credit on the graph of plain samples' states",
+    "graph-ppo": "PPO, the same",
+    "weights": "a distribution over a beam's candidates as the target, by how often each was drawn",
+    "target-4-updates": "the same by their log-probabilities, four updates",
+    "expansion-4-updates": "GRPO, trees that branch where the policy is unsure, four updates",
+    "rise": "GRPO, trees that branch where it became less sure",
+    "process": "GRPO, trees that branch where a learned score promises most",
 }
 
 
 _SOKOBAN_KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("raft", "raft-2.5e-4", "observations", "grpo", "ppo"), "plain"),
+    **dict.fromkeys(
+        ("raft", "raft-2.5e-4", "observations", "grpo", "ppo", "learnable", "graph-sample", "graph-ppo"), "plain"
+    ),
     "expert": "solver",
 }
 
@@ -74,6 +84,19 @@ def _sokoban_block(levels: str, name: str, environment: str = "", unlike: Collec
         for recipe, words in _SOKOBAN_RECIPES.items()
     ]
     return Block(name, recipes, environment)
+
+
+# What ran last, beside other work
+_LATER = (
+    "learnable",
+    "graph-sample",
+    "graph-ppo",
+    "weights",
+    "target-4-updates",
+    "expansion-4-updates",
+    "rise",
+    "process",
+)
 
 
 # Of the curriculum's study, what ran on other days
@@ -122,14 +145,14 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
             _sokoban_block(
                 "rare", "Sokoban, 6 to 10 moves", unlike=("raft-2.5e-4", "rollouts-4-updates", "graph-5e-4")
             ),
-            _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph", "observations")),
+            _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph", "observations", *_LATER)),
             _sokoban_block("default", "Sokoban, 2 to 10 moves"),
         ],
     ),
     "curriculum": (
         "sokoban_curriculum",
         [
-            _sokoban_block("longest", "8 to 10 moves from the start", "longest", _OTHER_DAYS),
+            _sokoban_block("longest", "8 to 10 moves from the start", "longest", (*_OTHER_DAYS, "raft-2.5e-4")),
             _sokoban_block(
                 "curriculum",
                 "2 to 10 moves for 20 epochs, then 8 to 10",
@@ -159,7 +182,7 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                     Recipe("ppo-8-updates", "PPO on plain samples, 72 x 8, eight updates", "plain"),
                     Recipe("ppo-4-updates", "PPO on plain samples, 72 x 8, four updates", "plain"),
                     Recipe("ppo", "PPO on plain samples, 72 x 8, two updates of half the size", "plain", alike=False),
-                    Recipe("raft", "RAFT: successes of plain samples, 576 x 1", "plain", alike=False),
+                    Recipe("raft", "RAFT: successes of plain samples, 576 x 1, four updates", "plain", alike=False),
                     Recipe(
                         "imitate",
                         "GRPO, successes of a beam 1 of 2 played again (`resample`), 140 x 1",
@@ -171,7 +194,7 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                         alike=False,
                     ),
                     Recipe("paper-2.5e-4", "the same with half the step size, as its own trials chose", alike=False),
-                    Recipe("expert", "supervised by the solver, 184 x 1", "solver", alike=False),
+                    Recipe("expert", "supervised by the solver, 184 x 1, four updates", "solver", alike=False),
                 ],
             )
         ],
@@ -195,7 +218,7 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                     Recipe("crowded-ppo-imitate", "PPO, the same", alike=False),
                     Recipe("crowded-ppo", "PPO on plain samples, 20 x 8", "plain", alike=False),
                     Recipe("crowded-grpo", "GRPO on plain samples, 20 x 8", "plain", alike=False),
-                    Recipe("crowded-expert", "supervised by the solver, 160 x 1", "solver", alike=False),
+                    Recipe("crowded-expert", "supervised by the solver, 160 x 1, four updates", "solver", alike=False),
                 ],
             )
         ],

@@ -28,7 +28,7 @@ class Verdict:
         starts: success at the start, by protocol.
         seeds: that both have.
         cells: their difference by period; empty where conditions differ.
-        surely: by period, True if the difference holds beside all others (Holm, 5%); never of one seed.
+        surely: by period, True if the difference is significant among all (Holm, 5%); never of one seed.
     """
 
     task: VerdictTask
@@ -115,7 +115,7 @@ def verdict_cell(estimates: Cell, aim: float, surely: bool) -> str:
     Args:
         estimates: of each protocol.
         aim: success rate that each has to reach to be bold.
-        surely: True if the comparison holds beside all others.
+        surely: True if the comparison is significant among all.
     """
     text = " / ".join(map(points_with_interval, estimates))
     return f"**{text}**" if surely and all(one.value >= aim for one in estimates) else text
