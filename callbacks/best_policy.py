@@ -81,8 +81,7 @@ class BestCheckpoint:
 
 
 def _found(best: BestPolicy, resumed: Path) -> Path | None:
-    """The best policy's checkpoint: at its path or, if the folder was moved, beside the resumed one. None if a later
-    policy has replaced it."""
+    """The best policy's checkpoint, in its folder or that of the resumed one; None if a later policy replaced it."""
     written = Path(best.path)
     places = (written, resumed.absolute().parent / written.name)
     return next((place for place in places if _holds(place, best.epochs)), None)

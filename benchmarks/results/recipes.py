@@ -86,7 +86,7 @@ def _sokoban_block(levels: str, name: str, environment: str = "", unlike: Collec
     return Block(name, recipes, environment)
 
 
-# What ran last, beside other work
+# Runs that shared the machine with other work
 _LATER = (
     "learnable",
     "graph-sample",

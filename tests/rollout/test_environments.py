@@ -1,4 +1,4 @@
-"""Environments of a run are closed at its end, with what they hold, and are made anew where they are used again."""
+"""A run closes its environments at its end; a further run makes new ones."""
 
 import logging
 import threading
@@ -51,10 +51,12 @@ def test_a_run_leaves_none_open_and_a_trainer_that_fits_on_has_new_ones(empty_fo
     assert {env.made_in for env in MADE} == {threading.main_thread()}  # and in none of workers or rollouts
 
 
-def test_a_run_that_ends_in_an_error_leaves_none_open(empty_folder):
+@pytest.mark.parametrize(("staleness", "made"), [(0, 4), (1, 5)])
+def test_a_run_that_ends_in_an_error_leaves_none_open(empty_folder, staleness: int, made: int):
+    ahead = ("--data.staleness", staleness, "--trainer.max_epochs", 1)
     with pytest.raises(RunError, match="the server is gone"):  # after 195 steps of checks and evaluation
-        tsr("fit", *TASK, "--data.env_kwargs.fails_after", 200, "--trainer.max_epochs", 1)
-    assert (len(MADE), OPEN) == (4, [])
+        tsr("fit", *TASK, *ahead, "--data.env_kwargs.fails_after", 200)
+    assert (len(MADE), OPEN) == (made, [])
 
 
 def test_one_that_cannot_be_closed_is_logged_and_costs_nothing(empty_folder, caplog: pytest.LogCaptureFixture):

@@ -55,7 +55,7 @@ class Setup:
     keeps_reference: bool  # whether log-probabilities of the reference are computed
     estimates: int  # forward passes over what is trained on, before its updates
     scores_demonstrations: bool  # whether these take demonstrations too
-    scores_baselines: bool  # and greedy play
+    scores_baselines: bool  # whether these take greedy baselines too
     trains_trees: bool
     trains_observations: bool
     plan: Plan
@@ -125,5 +125,5 @@ class Setup:
 
 
 def _without_baselines(entries: list[PlanEntry]) -> list[PlanEntry]:
-    """Those without greedy play, which samples are compared with and nothing is trained on."""
+    """The entries without greedy baselines, which are not trained on."""
     return [entry for entry in entries if entry.strategy.traits.origin is not Origin.GREEDY]

@@ -132,7 +132,7 @@ class Environments:
             envs.make()
 
     def close(self) -> None:
-        """Closes all, with their processes; those that are used again are made anew."""
+        """Closes all environments and ends their processes; a further use makes new ones."""
         for envs in (self.envs, *self.workers):
             envs.close()
 

@@ -63,7 +63,7 @@ class Learnability:
         require(self.count(instances) >= 1, "data.learnability.share", self.share, remedy)
 
     def count(self, instances: int) -> int:
-        """How many of so many instances are drawn again."""
+        """The number of an epoch's instances that are drawn again."""
         return int(self.share * instances + 1e-9)  # 0.29 * 100 is 28.999... in floating point
 
 

@@ -82,8 +82,10 @@ class Rollouts:
         self._ahead.discard_pending()
 
     def stop(self) -> None:
-        """Ends the thread that collects ahead."""
+        """Ends the thread that collects ahead, and closes its environments."""
         self._ahead.stop()
+        if self._copy is not None:
+            self._copy.environments.close()
 
     def close(self) -> None:
         """Ends the thread that collects ahead, and closes its actor."""

@@ -106,7 +106,7 @@ class CheckpointFolders(Callback):
 
 
 def _has_saved(callback: ModelCheckpoint, trainer: Trainer) -> bool:
-    """Whether a ModelCheckpoint has saved the last epoch. An epoch without updates has the step of the one before."""
+    """Whether a ModelCheckpoint has saved the last epoch. An epoch without updates does not change the step."""
     every = callback._every_n_epochs
     is_due = every < 1 or epochs_at_rollout(trainer) % every == 0
     return is_due and callback._last_global_step_saved == trainer.global_step
