@@ -7,8 +7,12 @@ import pytest
 from commands import QUICK, TINY, tsr
 
 from tests.connected import MADE, OPEN, STEPS
-from tsr_lightning.errors import RunError
+from tsr_lightning.cli.app import parsed_run, resolved_settings
+from tsr_lightning.cli.estimate import estimate
+from tsr_lightning.cli.replay import replay
+from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rollout.environments import EnvFactory, Environments
+from tsr_lightning.rollout.mixture import MixtureEntry
 
 NAME = "tests.connected:Connected-v0"
 TASK = (
@@ -57,6 +61,31 @@ def test_a_run_that_ends_in_an_error_leaves_none_open(empty_folder, staleness: i
     with pytest.raises(RunError, match="the server is gone"):  # after 195 steps of checks and evaluation
         tsr("fit", *TASK, *ahead, "--data.env_kwargs.fails_after", 200)
     assert (len(MADE), OPEN) == (made, [])
+
+
+def test_none_stays_open_where_another_cannot_be_made():
+    broken = MixtureEntry(NAME, {"fails_after": 1, "unknown": 1})
+    with pytest.raises(ConfigError, match="unknown"):
+        EnvFactory([MixtureEntry(NAME), broken]).make_all()
+    assert (len(MADE), OPEN) == (1, [])
+
+
+def test_a_run_that_is_refused_leaves_none_open(empty_folder):
+    with pytest.raises(ConfigError, match="context_tokens"):
+        tsr("fit", *TASK, "--data.context_tokens", 20)
+    assert (len(MADE) > 1, OPEN) == (True, [])
+
+
+def test_commands_that_train_nothing_leave_none_open(empty_folder, capsys: pytest.CaptureFixture[str]):
+    resolved_settings([str(arg) for arg in TASK])
+    assert (len(MADE) > 1, OPEN) == (True, [])
+    assert estimate([str(arg) for arg in TASK], parsed_run) == 0
+    assert OPEN == []
+    tsr("rollout", *TASK, "--output", "played.jsonl", "--episodes", 2)
+    assert OPEN == []
+    made = len(MADE)
+    assert replay(["played.jsonl"]) == 0
+    assert (len(MADE) > made, OPEN) == (True, [])
 
 
 def test_one_that_cannot_be_closed_is_logged_and_costs_nothing(empty_folder, caplog: pytest.LogCaptureFixture):

@@ -104,6 +104,19 @@ class TSRCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Makes the Trainer after the checks, so that bad input is refused before a model or a device is touched."""
+        try:
+            return self._checked_trainer(**kwargs)
+        except BaseException:
+            self.datamodule.close()  # an environment may hold a container, or a place on a server
+            raise
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        finally:
+            self.datamodule.close()  # also what was opened for checks, where Lightning never began
+
+    def _checked_trainer(self, **kwargs: Any) -> Trainer:
         ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
         check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None, str(self.subcommand))
         if self.subcommand == "fit":
@@ -138,7 +151,7 @@ class CheckingCLI(TSRCLI):
     """Parses, builds and checks as `tsr` does, and runs nothing: no model is loaded and no file written."""
 
     def _run_subcommand(self, subcommand: str) -> None:
-        pass
+        self.datamodule.close()
 
 
 class ParsingCLI(TSRCLI):

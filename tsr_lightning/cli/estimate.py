@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,9 @@ def estimate(args: Sequence[str], parse: Parse) -> int:
         raise ConfigError("tsr estimate needs a configuration: give --config FILE, such as --config paper/sokoban.yaml")
     machines = [_machine(name) for name in given.machine or DEFAULT]
     assumed = Assumed(given.response_tokens, given.turns, given.characters_per_token)
-    setup, notes = setup_of(*parse(others), assumed)
+    agent, data, trainer = parse(others)
+    with closing(data):
+        setup, notes = setup_of(agent, data, trainer, assumed)
     if None in (setup.engine.kv_cache_mib, setup.updates.micro_batch_tokens):
         smallest = min(machines, key=lambda machine: machine.card.memory_gib)
         setup = sized(setup, smallest.card, smallest.count)

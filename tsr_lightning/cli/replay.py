@@ -1,13 +1,15 @@
 """`tsr replay`: saved episodes, played again."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from tsr_lightning.cli.subcommands import PLAIN, PlainParser
-from tsr_lightning.episodes.files import read_header, read_lines
+from tsr_lightning.episodes.files import Line, read_header, read_lines
 from tsr_lightning.episodes.folder import files_at
-from tsr_lightning.episodes.schema import Header
+from tsr_lightning.episodes.schema import Episode, Header
 from tsr_lightning.errors import require
 
 
@@ -34,23 +36,27 @@ def replay(args: Sequence[str]) -> int:
     count = turns = 0
     for file, header in zip(files, headers, strict=True):
         _check_model(header, given.model)
-        task = SavedTask.of(header, given.model)
-        for line in read_lines(file):
-            episode = line.episode
-            difference = "" if episode is None else first_difference(task, episode)
-            if episode is not None and difference:
-                print(
-                    f"{file}, line {line.number}, instance {episode.instance}, member {episode.member}: {difference}. "
-                    "Either the line was altered, or the environment, its arguments or the tokenizer are others now"
-                )
-                return 1
-            if line.problem:
-                print(line.problem)
-                return 1
-            count, turns = count + 1, turns + (0 if episode is None else len(episode.nodes))
+        with closing(SavedTask.of(header, given.model)) as task:
+            for line in read_lines(file):
+                if problem := _problem(line, file, partial(first_difference, task)):
+                    print(problem)
+                    return 1
+                count, turns = count + 1, turns + (0 if line.episode is None else len(line.episode.nodes))
     episodes = "1 episode" if count == 1 else f"{count:,} episodes"
     print(f"{episodes} with {turns:,} responses came out as they were saved: observations, rewards, token ids")
     return 0
+
+
+def _problem(line: Line, file: Path, first_difference: Callable[[Episode], str]) -> str:
+    """A sentence about what came out otherwise or cannot be read; empty where nothing."""
+    episode = line.episode
+    difference = "" if episode is None else first_difference(episode)
+    if episode is None or not difference:
+        return line.problem
+    return (
+        f"{file}, line {line.number}, instance {episode.instance}, member {episode.member}: {difference}. "
+        "Either the line was altered, or the environment, its arguments or the tokenizer are others now"
+    )
 
 
 def _check_model(header: Header, given: str | None) -> None:

@@ -47,7 +47,16 @@ class EnvFactory:
         return entry.make_process(self.step_timeout) if self.in_processes else entry.make()
 
     def make_all(self) -> list[Branchable]:
-        return [self.make(entry) for entry in self.mixture]
+        """One environment of each entry; none stays open where one cannot be made."""
+        made: list[Branchable] = []
+        try:
+            for entry in self.mixture:
+                made.append(self.make(entry))
+        except BaseException:
+            for env in made:
+                _discard(env)
+            raise
+        return made
 
     def texts(self) -> Iterator[str]:
         """Text of the tasks, for the vocabulary of a new model."""

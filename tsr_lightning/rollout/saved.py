@@ -11,7 +11,7 @@ from tsr_lightning.policy.chat import Chat, Context
 from tsr_lightning.policy.spec import PolicySpec, Scratch
 from tsr_lightning.policy.vocabulary import load_tokenizer
 from tsr_lightning.rollout.actor import Actor
-from tsr_lightning.rollout.environments import EnvFactory
+from tsr_lightning.rollout.environments import EnvFactory, EnvSet
 from tsr_lightning.rollout.mixture import MixtureEntry
 from tsr_lightning.search.simulator import TokenLimits, TurnSimulator
 
@@ -58,6 +58,11 @@ class SavedTask:
     """What the episodes of a file were played in: environments and the chat format, without a model."""
 
     simulator: TurnSimulator
+    envs: EnvSet
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self.envs.close()
 
     @classmethod
     def of(cls, header: Header, model: str | None = None) -> "SavedTask":
@@ -71,14 +76,15 @@ class SavedTask:
             ConfigError: an environment cannot be made so, or a model is not there.
         """
         factory = EnvFactory([MixtureEntry(each["env"], each["env_kwargs"]) for each in header.envs])
-        envs = factory.make_all()
+        envs = EnvSet(factory)
         given = model or _model(header.policy["model"])
         prefix, arguments = header.policy["response_prefix"], header.policy["template_arguments"]
         spec = PolicySpec(given, response_prefix=prefix, template_arguments=arguments)
         chat = Chat.of(spec, load_tokenizer(spec, factory.texts()), _context(header.context))
         limits, response = header.limits, header.limits["response"] or 1
         tokens = TokenLimits(limits["context"] or 1, limits["episode"], limits["model"])
-        return cls(TurnSimulator(envs, chat, Sampling(header.temperature, response), tokens))
+        envs.make()
+        return cls(TurnSimulator(envs, chat, Sampling(header.temperature, response), tokens), envs)
 
 
 def _model(saved: str | dict[str, Any]) -> str | Scratch:

@@ -156,7 +156,7 @@ class RolloutDataModule(LightningDataModule):
         for entry in self.mixture:
             rank_zero_info(f"environment: {entry}")  # after all overlays
         if self._actor is not None or self._rollouts is not None:
-            self._close()  # a run that ended in an error was not torn down
+            self.close()  # a run that ended in an error was not torn down
         self._give_back()
         self._notices = ResponseNotices()
         self.faults.check_processes(self.env_processes)
@@ -205,15 +205,14 @@ class RolloutDataModule(LightningDataModule):
     def on_exception(self, exception: BaseException) -> None:
         if self._rollouts is not None:
             self._rollouts.stop()
-        self.environments.close()
-        self._instance_envs.close()
+        self._close_environments()
         self._give_back()
 
     def teardown(self, stage: str) -> None:
         if stage == "fit":
             self._ahead = self._begun_ahead(compat.epochs_at_rollout(self._trainer))
             rank_zero_info(self.instances.summary)
-        self._close()
+        self.close()
         self._give_back()
 
     def _give_back(self) -> None:
@@ -222,13 +221,16 @@ class RolloutDataModule(LightningDataModule):
             self._trainer.accumulate_grad_batches, self._trainer.limit_val_batches = self._of_trainer
             self._of_trainer = None
 
-    def _close(self) -> None:
-        """Closes the actors and the environments; a further run makes new ones."""
+    def close(self) -> None:
+        """Closes the actors and the environments; a further use makes new ones."""
         if self._rollouts is not None:
             self._rollouts.close()
         if self._actor is not None:
             self._actor.close()
         self._rollouts = self._actor = None
+        self._close_environments()
+
+    def _close_environments(self) -> None:
         self.environments.close()
         self._instance_envs.close()
 
