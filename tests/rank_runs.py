@@ -134,6 +134,15 @@ MODEL = {
 }
 
 
+def mixed(*entries: tuple[str, dict[str, Any], int]) -> dict[str, Any]:
+    """A plan of strategies by their names, arguments and numbers of trajectories."""
+    members = [
+        {"strategy": {"class_path": f"{STRATEGIES}.{name}", "init_args": arguments}, "count": count}
+        for name, arguments, count in entries
+    ]
+    return {"class_path": "tsr_lightning.search.plan.Mixed", "init_args": {"members": members}}
+
+
 def config(
     folder: Path,
     objective: dict[str, Any],
@@ -149,11 +158,6 @@ def config(
 ) -> dict[str, Any]:
     """Three instances, so that one rank of two has more than the other, of a task in which the returns of an untrained
     policy differ."""
-    entries = [("Sample", {}, 3), ("Beam", {"width": 2, "candidates": 2}, 1)]
-    members = [
-        {"strategy": {"class_path": f"{STRATEGIES}.{name}", "init_args": arguments}, "count": count}
-        for name, arguments, count in entries
-    ]
     recorder = {"class_path": "recording.Recorder", "init_args": {"folder": str(folder), "keep": keep}}
     return {
         "seed_everything": 5,
@@ -180,7 +184,7 @@ def config(
         },
         "data": {
             "env": "corridor:Corridor-v0",
-            "plan": {"class_path": "tsr_lightning.search.plan.Mixed", "init_args": {"members": members}},
+            "plan": mixed(("Sample", {}, 3), ("Beam", {"width": 2, "candidates": 2}, 1)),
             "instances": 3,
             "held_out": {"instances": 1},  # fewer than ranks
             "sampling": {"max_response_tokens": 8},
@@ -237,7 +241,11 @@ def assert_same_draws(mine: list[Group], theirs: list[Group]) -> None:
 
 def without_logprobs(group: Group) -> Any:
     members = [
-        replace(trajectory, turns=tuple(replace(turn, behaviour_logprobs=()) for turn in trajectory.turns))
+        replace(
+            trajectory,
+            turns=tuple(replace(turn, behaviour_logprobs=()) for turn in trajectory.turns),
+            tree=tuple(replace(each, turn=replace(each.turn, behaviour_logprobs=())) for each in trajectory.tree),
+        )
         for trajectory in group.trajectories
     ]
     return group.env, group.instance, [astuple(trajectory) for trajectory in members]
