@@ -195,7 +195,10 @@ TRIED: Sequence[Tried] = [
         [*_PLAIN, *(recipe for recipe in _SEARCHED if recipe != "ppo-rollouts")],
     ),
     _four_trials(
-        "signals_tuning", "rare-", "Sokoban, 6 to 10 moves", ["raft", "rollouts", "ppo-rollouts", "graph", "weights"]
+        "signals_tuning",
+        "rare-",
+        "Sokoban, 6 to 10 moves",
+        ["raft", "observations", "rollouts", "ppo-rollouts", "graph", "weights"],
     ),
     _four_trials("signals_tuning", "longest-", "Sokoban, 8 to 10 moves"),
     _four_trials("signals_lakes_tuning", "", "FrozenLake, slippery"),

@@ -16,7 +16,7 @@ from benchmarks.results.quickstart_llm import phases_table
 from benchmarks.results.recipes import ENDS
 from benchmarks.results.reports import INDEX, arm_by_arm
 from benchmarks.results.tried import tried_table
-from benchmarks.results.verdict import verdict_table, verdicts
+from benchmarks.results.verdict import verdict_counts, verdict_table, verdicts
 from tsr_lightning.studies.packed import read_packed
 from tsr_lightning.studies.report.build import Built
 from tsr_lightning.studies.report.load import StudyResults, load_study
@@ -58,6 +58,7 @@ def tables(studies: Mapping[str, StudyResults], built: Mapping[str, Built]) -> d
     return {
         "headline": headline_table(studies, found),
         "verdict": verdict_table(found),
+        "counts": verdict_counts(found),
         **{name: ends_table(studies[study], blocks) for name, (study, blocks) in ENDS.items()},
         "pupil": pupil_table(studies, [(study, block) for study, blocks in ENDS.values() for block in blocks]),
         "tried": tried_table(studies, TRIED),

@@ -66,6 +66,8 @@ _IDEAS = {  # each with the best of its four trials, on levels from 4 moves
     "expansion-4-updates": "GRPO, trees that branch where the policy is unsure",
     "rise": "GRPO, trees that branch where it became less sure",
     "weights": "Dr. GRPO, a distribution over candidates as the target",
+    "target-4-updates": "Dr. GRPO, the same by log-probabilities",
+    "process": "GRPO, branches where a learned score promises most",
     "graph-sample": "GRPO, credit on the graph of plain samples' states",
     "graph-ppo": "PPO, the same",
     "learnable": "plain GRPO, learnable levels",

@@ -84,6 +84,21 @@ def verdict_table(found: Sequence[Verdict]) -> str:
     return table(_HEADER, rows)
 
 
+def verdict_counts(found: Sequence[Verdict]) -> str:
+    """Says how many cells there are and what holds of how many."""
+    judged = [(one, cell, surely) for one in found for cell, surely in zip(one.judged, one.surely, strict=True) if cell]
+    behind = sum(surely and all(each.value < 0 for each in cell) for _, cell, surely in judged)
+    aimed = [(cell, surely) for one, cell, surely in judged if all(each.value >= one.task.aim for each in cell)]
+    clear = sum(all(each.low > 0 for each in cell) for cell, _ in aimed)
+    bold = sum(surely for _, surely in aimed)
+    lines = (
+        f"cells: {len(judged)}",
+        f"significant: {sum(surely for *_, surely in judged)}, of which {behind} say that the search is behind",
+        f"at the aim in both figures, with intervals that exclude zero: {clear}, of which {bold} significant, and bold",
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def _p_value(estimates: Cell) -> float:
     """Returns the larger p-value, since both protocols have to hold."""
     return max(one.p_value for one in estimates)

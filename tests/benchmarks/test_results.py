@@ -13,10 +13,10 @@ from benchmarks.results.figures import points, points_with_interval, rate, rates
 from benchmarks.results.finished import finished
 from benchmarks.results.headline import AtEqualTokens, headline_row
 from benchmarks.results.page import PAGE, ROOT, load_pages, load_studies, tables, with_tables
-from benchmarks.results.pairs import TASKS, PairRow
+from benchmarks.results.pairs import TASKS, PairRow, VerdictTask
 from benchmarks.results.recipes import ENDS
 from benchmarks.results.reports import INDEX, index_page
-from benchmarks.results.verdict import verdict_cell, verdicts
+from benchmarks.results.verdict import Verdict, verdict_cell, verdict_counts, verdicts
 from tsr_lightning.statistics import Estimate
 from tsr_lightning.studies.report.build import build_report
 
@@ -105,6 +105,21 @@ def instances_of(study, arm, environment):
     envs = [env for env, seeds in head["instances"][made["instances"]] for _ in seeds]
     names = {place: made.get(f"settings.data.env.{place}.name") for place in (0, 1)}
     return [place for place, env in enumerate(envs) if not environment or names[env] == environment]
+
+
+def test_the_counts_are_of_cells_on_several_seeds():
+    row = PairRow("beam", "raft", "GRPO", "RAFT")
+    task = VerdictTask("study", "Sokoban", 0.08, [row])
+    ahead, behind, unclear, short = (
+        [Estimate(value, value - half, value + half) for _ in range(2)]
+        for value, half in ((0.2, 0.1), (-0.2, 0.1), (0.2, 0.3), (0.07, 0.01))
+    )
+    found = [
+        Verdict(task, row, (0.0, 0.0), 5, [ahead, behind, []], [True, True, False]),
+        Verdict(task, row, (0.0, 0.0), 3, [ahead, unclear, short], [False, False, True]),
+        Verdict(task, row, (0.0, 0.0), 1, [ahead, ahead, ahead], [False, False, False]),
+    ]
+    assert [int(number) for number in re.findall(r"\d+", verdict_counts(found))] == [5, 3, 1, 2, 1]
 
 
 def test_every_pair_of_the_verdict_is_also_on_the_page_of_its_study():
