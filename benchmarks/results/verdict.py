@@ -93,8 +93,8 @@ def verdict_counts(found: Sequence[Verdict]) -> str:
     bold = sum(surely for _, surely in aimed)
     lines = (
         f"cells: {len(judged)}",
-        f"significant: {sum(surely for *_, surely in judged)}, of which {behind} say that the search is behind",
-        f"at the aim in both figures, with intervals that exclude zero: {clear}, of which {bold} significant, and bold",
+        f"significant: {sum(surely for *_, surely in judged)}, {behind} of them behind",
+        f"at the aim in both figures, with intervals that exclude zero: {clear}, {bold} of them significant, and bold",
     )
     return "\n".join(f"- {line}" for line in lines)
 

@@ -2,14 +2,20 @@
 
 import logging
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import QUICK, TINY, tsr
 
-from tests.connected import MADE, OPEN, STEPS
+from tests.connected import MADE, OPEN, STEPS, Connected
 from tsr_lightning.cli.app import parsed_run, resolved_settings
 from tsr_lightning.cli.estimate import estimate
+from tsr_lightning.cli.ray.command import checked_settings
+from tsr_lightning.cli.ray.options import RayOptions
 from tsr_lightning.cli.replay import replay
+from tsr_lightning.envs.checker import check_branchable
+from tsr_lightning.envs.playing import check_first_reset
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.rollout.environments import EnvFactory, Environments
 from tsr_lightning.rollout.mixture import MixtureEntry
@@ -70,10 +76,32 @@ def test_none_stays_open_where_another_cannot_be_made():
     assert (len(MADE), OPEN) == (1, [])
 
 
+def test_one_that_cannot_be_reset_is_closed():
+    class Unready(Connected):
+        def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
+            raise ValueError("the server is not ready")
+
+    with pytest.raises(RunError, match="not ready"):
+        check_first_reset(NAME, Unready)
+    assert (len(MADE), OPEN) == (1, [])
+
+
 def test_a_run_that_is_refused_leaves_none_open(empty_folder):
     with pytest.raises(ConfigError, match="context_tokens"):
         tsr("fit", *TASK, "--data.context_tokens", 20)
     assert (len(MADE) > 1, OPEN) == (True, [])
+    made = len(MADE)
+    with pytest.raises(ConfigError, match=r"data\.staleness"):  # of several ranks, which are checked with a Trainer
+        checked_settings([*map(str, TASK), "--data.staleness", "1"], RayOptions(num_workers=2))
+    assert (len(MADE) > made, OPEN) == (True, [])
+
+
+def test_a_check_of_the_contract_closes_what_it_made_and_no_other():
+    given = Connected()
+    check_branchable(NAME, seeds=range(1))
+    check_branchable(Connected, seeds=range(1))
+    check_branchable(given, seeds=range(1))
+    assert (len(MADE) > 3, OPEN) == (True, [given])
 
 
 def test_commands_that_train_nothing_leave_none_open(empty_folder, capsys: pytest.CaptureFixture[str]):
@@ -85,6 +113,11 @@ def test_commands_that_train_nothing_leave_none_open(empty_folder, capsys: pytes
     assert OPEN == []
     made = len(MADE)
     assert replay(["played.jsonl"]) == 0
+    assert (len(MADE) > made, OPEN) == (True, [])
+    made = len(MADE)
+    tsr("fit", *TASK, "--trainer.max_epochs", 1, "--trainer.run_folder", "run")
+    [checkpoint] = Path("run").rglob("*.ckpt")
+    tsr("export", *TASK, "--ckpt_path", checkpoint, "--output", "exported")
     assert (len(MADE) > made, OPEN) == (True, [])
 
 

@@ -178,7 +178,7 @@ def _minibatches(sequences: Sequence[TrainingSequence], updates: Updates, key: K
 
 
 def _have_sources(units: Sequence[list[int]], parts: int, sequences: Sequence[TrainingSequence], least: int) -> bool:
-    """Whether every minibatch has at least `least` trajectories. A trajectory may have several units."""
+    """True if every minibatch has at least `least` trajectories, however many units each has."""
     return all(
         _sources([sequences[i] for unit in _part(units, part, parts) for i in unit]) >= least for part in range(parts)
     )

@@ -103,9 +103,9 @@ class TSRCLI(LightningCLI):
         """Does nothing: Lightning would load the checkpoint for hyperparameters, which ours do not hold."""
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Makes the Trainer after the checks, so that bad input is refused before a model or a device is touched."""
+        """Makes the Trainer, or closes what the checks opened."""
         try:
-            return self._checked_trainer(**kwargs)
+            return self.checked_trainer(**kwargs)
         except BaseException:
             self.datamodule.close()  # an environment may hold a container, or a place on a server
             raise
@@ -116,7 +116,8 @@ class TSRCLI(LightningCLI):
         finally:
             self.datamodule.close()  # also what was opened for checks, where Lightning never began
 
-    def _checked_trainer(self, **kwargs: Any) -> Trainer:
+    def checked_trainer(self, **kwargs: Any) -> Trainer:
+        """Makes the Trainer after the checks, so that bad input is refused before a model or a device is touched."""
         ckpt_path = self.config_init[self.subcommand].get("ckpt_path")
         check_run(self.model, self.datamodule, str(ckpt_path) if ckpt_path else None, str(self.subcommand))
         if self.subcommand == "fit":

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium
-
 from tsr_lightning.envs.base import Branchable, HasLegalActions, HasOracle
 from tsr_lightning.envs.boundary import Call, CallFailed, final, retried
+from tsr_lightning.envs.closing import close, discard
 from tsr_lightning.envs.make import find_spec
 from tsr_lightning.envs.outcome import first_observation, flag, offered, one_text, texts
-from tsr_lightning.envs.process import ProcessEnv
 from tsr_lightning.envs.waiting import told
 from tsr_lightning.rng import Key
 from tsr_lightning.tool_calls import CallFormatName
@@ -43,8 +41,12 @@ def check_first_reset(id: str, make: Callable[[], Branchable], retries: int = 0)
     with told(f"{id} to be made"):
         env = retried(retries, partial(final, Call(id, "__init__"), make))
     with told(f"reset(seed=0) of {id}"):
-        retried(retries, partial(final, Call(env, "reset", 0), partial(_open, env, 0)))
-        final(Call(env, "close", 0), partial(_close, env))
+        try:
+            retried(retries, partial(final, Call(env, "reset", 0), partial(_open, env, 0)))
+        except BaseException:
+            discard(env)
+            raise
+        final(Call(env, "close", 0), partial(close, env))
 
 
 def begin(env: Branchable, seed: int, key: Key, call_format: CallFormatName | None = None) -> Opening:
@@ -125,8 +127,3 @@ def _legal_actions(env: HasLegalActions, seed: int) -> list[str]:
 def _open(env: Branchable, seed: int, call_format: CallFormatName | None = None) -> Opening:
     observation = first_observation(env, seed, call_format)
     return Opening(one_text("instructions", env.instructions), (*offered(env), *texts(observation)))
-
-
-def _close(env: Branchable) -> None:
-    if isinstance(env, gymnasium.Env | ProcessEnv):
-        env.close()

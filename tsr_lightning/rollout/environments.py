@@ -1,24 +1,18 @@
 """The environments of a run: how they are made, and the sets of them that one thread at a time uses."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-import gymnasium
-
 from tsr_lightning.envs.base import Branchable
-from tsr_lightning.envs.boundary import CallFailed, name_of
+from tsr_lightning.envs.boundary import CallFailed
+from tsr_lightning.envs.closing import discard
 from tsr_lightning.envs.playing import valid_response
-from tsr_lightning.envs.process import ProcessEnv
-from tsr_lightning.envs.retried import describe
 from tsr_lightning.envs.sample_texts import sample_texts
 from tsr_lightning.envs.text_env import TextEnv
 from tsr_lightning.rollout.answer_notice import AnswerForm
 from tsr_lightning.rollout.mixture import MixtureEntry, mixture_of
 from tsr_lightning.tool_calls import CallFormatName
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class EnvFactory:
                 made.append(self.make(entry))
         except BaseException:
             for env in made:
-                _discard(env)
+                discard(env)
             raise
         return made
 
@@ -65,7 +59,7 @@ class EnvFactory:
             try:
                 yield from sample_texts(env, self.retries)
             finally:
-                _discard(env)
+                discard(env)
 
     def answer_form(self, index: int, call_format: CallFormatName) -> AnswerForm:
         """The form in which the environment with an index of the mixture wants to be answered by a policy that calls
@@ -81,7 +75,7 @@ class EnvFactory:
         try:
             return AnswerForm(*named, says_form, valid_response(env, call_format))
         finally:
-            _discard(env)
+            discard(env)
 
 
 class EnvSet(Sequence[Branchable]):
@@ -101,7 +95,7 @@ class EnvSet(Sequence[Branchable]):
 
     def close(self) -> None:
         for env in self._made:
-            _discard(env)
+            discard(env)
         self._made = ()
 
     def __len__(self) -> int:
@@ -144,12 +138,3 @@ class Environments:
         """Closes all environments and ends their processes; a further use makes new ones."""
         for envs in (self.envs, *self.workers):
             envs.close()
-
-
-def _discard(env: Branchable) -> None:
-    """Closes an environment that is not used again. A failure is logged as a warning: its episodes are complete."""
-    if isinstance(env, gymnasium.Env | ProcessEnv):
-        try:
-            env.close()
-        except Exception as error:
-            log.warning("close of %s failed, and the run goes on: %s", name_of(env), describe(error))

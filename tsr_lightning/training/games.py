@@ -55,7 +55,7 @@ def play_games(data: RolloutDataModule, output: Path, instance: int | None, epoc
             if not screen.goes_on:
                 return
     finally:
-        data.teardown("play")
+        data.close()
 
 
 def _earlier(output: Path, header: Header) -> list[Episode]:

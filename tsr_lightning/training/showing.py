@@ -64,7 +64,7 @@ def play(data: RolloutDataModule, output: Path, count: int, epochs: int) -> None
         played = play_episodes(actor, instances, strategies, count, data.key)
         write(output, header_of(actor, ROLLOUT, epochs), map(to_episode, played))
     finally:
-        data.teardown("rollout")
+        data.close()
     rate = sum(each.succeeded for each in played) / max(1, len(played))
     lost = f", {count - len(played)} lost to failures of the environment" if len(played) < count else ""
     rank_zero_info(

@@ -71,11 +71,11 @@ def checked_settings(flags: Sequence[str], options: RayOptions) -> dict[str, Any
     class RanksCLI(CheckingCLI):
         """Makes the Trainer of as many ranks on CPUs, since this machine may have no device of its workers."""
 
-        def instantiate_trainer(self, **kwargs: Any) -> Any:
+        def checked_trainer(self, **kwargs: Any) -> Trainer:
             check_trainer(self.config["fit"]["trainer"], options)
             ranks = {"accelerator": "cpu", "devices": options.num_workers, "strategy": "ddp"}
             plugins = with_environment(self.config_init["fit"]["trainer"], LightningEnvironment())
-            trainer = super().instantiate_trainer(**ranks, plugins=plugins, **kwargs)
+            trainer = super().checked_trainer(**ranks, plugins=plugins, **kwargs)
             data = self.datamodule
             check_staleness(data.staleness, data.updates, options.num_workers, str(trainer.precision))
             return trainer

@@ -18,6 +18,7 @@ environment returns.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,14 +76,14 @@ def check_branchable(
             futures.
         responses: what to play where the environment has no `legal_actions`.
     """
-    factory = resolve(env, kwargs or {})
-    recorder = Recorder(factory.env, factory, turns, tuple(responses))
-    try:
-        return _check(recorder, tuple(seeds), keys, noisy)
-    except BranchabilityError:
-        raise
-    except Exception as error:
-        raise BranchabilityError(f"contract: a call raised {describe(error)} ({factory.name})") from error
+    with closing(resolve(env, kwargs or {})) as factory:
+        recorder = Recorder(factory.env, factory, turns, tuple(responses))
+        try:
+            return _check(recorder, tuple(seeds), keys, noisy)
+        except BranchabilityError:
+            raise
+        except Exception as error:
+            raise BranchabilityError(f"contract: a call raised {describe(error)} ({factory.name})") from error
 
 
 def _check(recorder: Recorder, seeds: tuple[int, ...], keys: int, noisy: bool | None) -> BranchabilityReport:

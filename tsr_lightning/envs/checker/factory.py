@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ from gymnasium.envs.registration import EnvCreator, EnvSpec
 
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.boundary import Call, final
+from tsr_lightning.envs.closing import discard
 from tsr_lightning.envs.make import find_spec, is_branchable, make_env, missing_methods, unrestorable, wrapped
 
 
@@ -25,6 +26,19 @@ class EnvFactory:
     make: Callable[[], Branchable] | None  # another one alike
     spec: EnvSpec | None
     importable: tuple[str, dict[str, Any]] | None = None  # id and arguments, where the id names its module
+    opened: list[Branchable] = field(default_factory=list)  # what was made here, and not given
+
+    def another(self) -> Branchable | None:
+        """Another environment alike; None if none can be made."""
+        if self.make is None:
+            return None
+        self.opened.append(self.make())
+        return self.opened[-1]
+
+    def close(self) -> None:
+        """Closes all environments that were made here."""
+        while self.opened:
+            discard(self.opened.pop())
 
 
 def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict[str, Any]) -> EnvFactory:
@@ -34,7 +48,8 @@ def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict
         spec = dataclasses.replace(registered, kwargs={**registered.kwargs, **kwargs})
         importable = (env, kwargs) if ":" in env else None
         make = partial(make_env, env, **kwargs)
-        return EnvFactory(env, final(Call(env, "__init__"), make), make, spec, importable)
+        first = final(Call(env, "__init__"), make)
+        return EnvFactory(env, first, make, spec, importable, [first])
     if isinstance(env, gymnasium.Env):
         own = env.spec
         _check_spec(str(env.unwrapped), own)
@@ -45,7 +60,8 @@ def resolve(env: str | gymnasium.Env[str, str] | Callable[[], Any], kwargs: dict
     of_made = made.spec if isinstance(made, gymnasium.Env) else None
     _check_spec(name, of_made)
     spec = of_made or EnvSpec(id="checked/Env-v0", entry_point=cast(EnvCreator, env))  # for another process
-    return EnvFactory(name, _unwrapped(made), lambda: _unwrapped(env()), spec)
+    first = _unwrapped(made)
+    return EnvFactory(name, first, lambda: _unwrapped(env()), spec, opened=[first])
 
 
 def _unwrapped(env: Any) -> Branchable:

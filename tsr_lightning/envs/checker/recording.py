@@ -62,8 +62,8 @@ class Recorder:
 
     def twin(self) -> "Recorder | None":
         """A recorder of another environment made alike; None if none can be made."""
-        make = self.factory.make
-        return None if make is None else Recorder(make(), self.factory, self.turns, self.responses)
+        env = self.factory.another()
+        return None if env is None else Recorder(env, self.factory, self.turns, self.responses)
 
     def legal(self) -> tuple[str, ...]:
         if not isinstance(self.env, HasLegalActions):

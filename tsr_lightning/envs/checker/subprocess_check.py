@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import partial
 from tempfile import TemporaryFile
 from types import FunctionType
 from typing import Any
@@ -125,8 +127,10 @@ def _trace_stdin() -> None:
         case [str(id), dict(kwargs)]:
             factory = resolve(id, kwargs)
         case _:
-            factory = resolve(gymnasium.make(EnvSpec.from_json(request["made"]), disable_env_checker=True), {})
-    print(json.dumps([_trace(factory, seed, responses) for seed, responses in request["scripts"]]))
+            spec = EnvSpec.from_json(request["made"])
+            factory = resolve(partial(gymnasium.make, spec, disable_env_checker=True), {})
+    with closing(factory):
+        print(json.dumps([_trace(factory, seed, responses) for seed, responses in request["scripts"]]))
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -106,8 +106,8 @@ class CheckpointFolders(Callback):
 
 
 def _has_saved(callback: ModelCheckpoint, trainer: Trainer) -> bool:
-    """Whether a ModelCheckpoint has saved the last epoch. An epoch without updates does not change the step."""
-    every = callback._every_n_epochs
+    """True if a ModelCheckpoint saved the last epoch."""
+    every = callback._every_n_epochs  # since the step alone does not tell: an epoch may have no update
     is_due = every < 1 or epochs_at_rollout(trainer) % every == 0
     return is_due and callback._last_global_step_saved == trainer.global_step
 
