@@ -11,8 +11,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from callbacks.best_policy import BestCheckpoint
 from callbacks.entropy import EntropyWatch
 from callbacks.instance_filter import InstanceFilter
-from callbacks.levels import FigureWindow, Level, Pairs
+from callbacks.levels import Level, Pairs
 from callbacks.on_collapse import OnCollapse, Warn
+from callbacks.rates import EVALUATION, ROLLOUT, RateWatch
 from tsr_lightning.batching.schedule import Batch
 from tsr_lightning.errors import ConfigError, require
 from tsr_lightning.rollout.evaluate import EvalResult
@@ -22,7 +23,6 @@ from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.trajectory import Group, Origin, Trajectory
 
-ROLLOUT = "rollout/sampled"
 _AT_THE_END = "; the final figures are those of the collapsed policy, and tsr validate measures the restored one"
 ENTROPY, WEIGHT = "train/entropy", "train/policy_weight"  # sums over an update
 
@@ -93,7 +93,7 @@ class CollapseGuard(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._histories: dict[str, FigureWindow] = {}  # of rates, by figure
+        self._rates = RateWatch(self.window, self.success_drop, self.valid_drop)
         self._entropy = EntropyWatch(self.window, self.entropy_drop, self.entropy_rise)
         self._collapsed: list[str] = []  # figures that were collapsed at the last epoch's end
         self._restores = 0
@@ -108,7 +108,7 @@ class CollapseGuard(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "histories": {name: history.state_dict() for name, history in self._histories.items()},
+            "histories": self._rates.state_dict(),
             "entropy": self._entropy.state_dict(),
             "collapsed": list(self._collapsed),
             "restores": self._restores,
@@ -118,8 +118,7 @@ class CollapseGuard(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, state in state_dict["histories"].items():
-            self._history(name).load_state_dict(state)
+        self._rates.load_state_dict(state_dict["histories"])
         self._entropy.load_state_dict(state_dict["entropy"])
         self._collapsed = list(state_dict["collapsed"])
         self._restores = state_dict["restores"]
@@ -221,9 +220,9 @@ class CollapseGuard(Callback):
             for name, instances in counts.items():
                 evaluations.setdefault(name, {}).update(instances)
         for name, instances in evaluations.items():
-            samples = list(instances.values())
-            success = self._observe(trainer, f"val/{name}/success_rate", epochs, [(c[0], c[1]) for c in samples])
-            self._observe(trainer, f"val/{name}/valid_actions", epochs, [(c[2], c[3]) for c in samples])
+            figure, samples = f"{EVALUATION}{name}", list(instances.values())
+            success = self._observe(trainer, f"{figure}/success_rate", epochs, [(c[0], c[1]) for c in samples])
+            self._observe(trainer, f"{figure}/valid_actions", epochs, [(c[2], c[3]) for c in samples])
             self._protocol = self._protocol or name
             if name == self._protocol:
                 self._success = success
@@ -232,31 +231,22 @@ class CollapseGuard(Callback):
 
     def _observe(self, trainer: Trainer, name: str, epochs: int, pairs: Pairs) -> Level | None:
         """Returns the level of this observation alone."""
-        history = self._history(name)
-        history.observe(epochs, pairs)
-        if history.drop is not None and history.fraction_of_best is not None:
-            compat.log_figures(trainer, {f"{name}_of_best": history.fraction_of_best}, epochs=epochs)
-        return history.latest
+        figure = self._rates.observe(name, epochs, pairs)
+        if figure.drop is not None and figure.fraction_of_best is not None:
+            compat.log_figures(trainer, {f"{name}_of_best": figure.fraction_of_best}, epochs=epochs)
+        return figure.latest
 
     def _forget_rollouts(self) -> None:
         """Forgets rates of rollouts. The best policy by them is one of other levels, so the next takes its place."""
-        self._histories = {name: each for name, each in self._histories.items() if name.startswith("val/")}
+        self._rates.forget_rollouts()
         self._best.forget_success(held_out=False)
 
     def _forget_protocols(self, kept: Collection[str]) -> None:
         """Forgets protocols that the run no longer has, and the best policy's success where one of them measured it."""
-        self._histories = {name: each for name, each in self._histories.items() if _protocol_in(name) in (None, *kept)}
+        self._rates.forget_protocols(kept)
         if self._protocol is not None and self._protocol not in kept:
             self._protocol = None
             self._best.forget_success(held_out=True)
-
-    def _history(self, name: str) -> FigureWindow:
-        """A rate's, kept where nobody is alarmed by it too: it tells whether a change of entropy does harm."""
-        drops = {"success_rate": self.success_drop, "valid": self.valid_drop, "valid_actions": self.valid_drop}
-        if name not in self._histories:
-            window = 1 if name.startswith("val/") else self.window
-            self._histories[name] = FigureWindow(window, drops[name.rpartition("/")[2]])
-        return self._histories[name]
 
     def _observe_entropy(self, trainer: Trainer, epochs: int, nats: float) -> None:
         self._entropy.observe(epochs, nats)
@@ -267,11 +257,10 @@ class CollapseGuard(Callback):
 
     def _alarms(self) -> dict[str, str]:
         """What has collapsed, by figure, in words."""
-        alarms = {name: describe(name, each) for name, each in self._histories.items() if each.collapsed}
-        fallen = {name: each for name, each in self._histories.items() if each.has_fallen}
+        alarms, fallen = self._rates.collapsed, self._rates.fallen
         entropy = self._entropy.alarm(is_failing=bool(fallen))
         if entropy is not None:
-            beside = [_describe_latest(name, each) for name, each in fallen.items() if name not in alarms]
+            beside = [words for name, words in fallen.items() if name not in alarms]
             alarms[ENTROPY] = ", while ".join([f"{ENTROPY} {entropy}", *beside[:1]])
         return alarms
 
@@ -305,31 +294,13 @@ class CollapseGuard(Callback):
         if reaction.restored:
             self._restores += 1
             self._collapsed = []
-            for history in self._histories.values():
-                history.forget_recent()
+            self._rates.forget_recent()
             self._entropy.forget_recent()
             compat.log_figures(trainer, {"rollout/restores": self._restores}, epochs=epochs)
         note = _AT_THE_END if reaction.restored and epochs == compat.epoch_limit(trainer) else ""
         rank_zero_warn(
             f"the policy has collapsed after {epochs} epochs ({'; '.join(alarms.values())}): {reaction.message}{note}"
         )
-
-
-def _protocol_in(figure: str) -> str | None:
-    """The protocol in a figure's name; None of a rollout's."""
-    return figure.removeprefix("val/").rpartition("/")[0] if figure.startswith("val/") else None
-
-
-def describe(name: str, history: FigureWindow) -> str:
-    return f"{name} {_interval(history.current)}, its best {_interval(history.best)}"
-
-
-def _describe_latest(name: str, history: FigureWindow) -> str:
-    return f"{name} is {_interval(history.latest)}, its best {_interval(history.best)}"
-
-
-def _interval(level: Level | None) -> str:
-    return "unknown" if level is None else f"{level.value:.3f} [{level.low:.3f}, {level.high:.3f}]"
 
 
 def _counts(trajectories: Iterable[Trajectory]) -> list[int]:

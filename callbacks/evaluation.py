@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks import table
+from callbacks import summary
 from callbacks.costs import RolloutCostMeter, RunCosts, with_failures
 from callbacks.episodes import EpisodeMetric
 from callbacks.history import History
@@ -22,7 +22,6 @@ from tsr_lightning.files import write_whole
 from tsr_lightning.rollout.evaluate import EvalResult
 from tsr_lightning.rollout.protocol import EvalProtocol
 from tsr_lightning.search.progress import Progress
-from tsr_lightning.statistics import Difference
 from tsr_lightning.training.datamodule import RolloutDataModule
 from tsr_lightning.training.distributed import ProcessGroup
 from tsr_lightning.training.lightning_compat import (
@@ -39,10 +38,6 @@ from tsr_lightning.training.lightning_compat import (
 
 # Groups of the success rates and returns again: TensorBoard sorts groups by name, capitals first
 HEADLINES = {"Held-out success": "success_rate", "Held-out return": "return"}
-_NO_EPISODES = (
-    "Evaluation: nothing was measured, since no held-out episode was run (see trainer.limit_val_batches and "
-    "data.evaluations)"
-)
 
 
 class Evaluation(Callback):
@@ -182,23 +177,9 @@ class Evaluation(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         position = position_at_validation(trainer, self._loaded)
-        data = datamodule(trainer)
-        envs = [entry.label for entry in data.mixture] if isinstance(data, RolloutDataModule) else []
-        measured: dict[str, Measurement] = {}
-        # a rank without a batch of some protocol takes part in gathering it too, and in the same order
-        for name, protocol in _merged(ProcessGroup.of(trainer).gather([self._protocols])).items():
-            if name not in self._episodes:
-                self._episodes[name] = _empty_metric(trainer, pl_module)
-            episodes = self._episodes[name].gather()
-            if isinstance(data, RolloutDataModule):
-                total = len(episodes.episodes) + episodes.lost
-                data.faults.check(episodes.lost, total, f"evaluation {name!r}", data.retry.last)
-            measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
-            if measurement is not None:
-                measured[name] = measurement
-        is_start = (
-            trainer.sanity_checking and position.epochs == 0
-        )  # Lightning's own Trainer makes one of a resumed run too
+        # Lightning's own Trainer makes a sanity check of a resumed run too
+        is_start = trainer.sanity_checking and position.epochs == 0
+        measured = self._measure(trainer, pl_module, position)
         start = {} if is_start else self._before
         measured = {
             name: replace(one, figures=one.figures | search_gap(measured, name) | since_start(start.get(name), one))
@@ -216,12 +197,34 @@ class Evaluation(Callback):
             self._before = measured
         else:
             self._latest = {**(self._latest if is_fitting(trainer) else {}), **measured}
-        seconds = sum(one.figures["seconds"] for one in measured.values())
+        self._record(trainer, pl_module)
+
+    def _measure(self, trainer: Trainer, pl_module: LightningModule, position: Position) -> dict[str, Measurement]:
+        """The episodes of all ranks as figures, by protocol. Called on all ranks at once."""
+        data = datamodule(trainer)
+        envs = [entry.label for entry in data.mixture] if isinstance(data, RolloutDataModule) else []
+        measured: dict[str, Measurement] = {}
+        # a rank without a batch of some protocol takes part in gathering it too, and in the same order
+        for name, protocol in _merged(ProcessGroup.of(trainer).gather([self._protocols])).items():
+            if name not in self._episodes:
+                self._episodes[name] = _empty_metric(trainer, pl_module)
+            episodes = self._episodes[name].gather()
+            if isinstance(data, RolloutDataModule):
+                total = len(episodes.episodes) + episodes.lost
+                data.faults.check(episodes.lost, total, f"evaluation {name!r}", data.retry.last)
+            measurement = measure(protocol, episodes, position, pass_at=self.pass_at, envs=envs)
+            if measurement is not None:
+                measured[name] = measurement
+        return measured
+
+    def _record(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Adds the validation to the costs and the history, and writes the files."""
+        seconds = sum(one.figures["seconds"] for one in self._measured.values())
         kept = self._costs, self._history
         if not is_fitting(trainer):
             self._history = History()  # not that of the run whose checkpoint was loaded
         self._update_costs(trainer, pl_module, evaluation_seconds=seconds)
-        self._history.add(self._costs, measured, _of_training(trainer))
+        self._history.add(self._costs, self._measured, _of_training(trainer))
         self._write(trainer)
         if not is_fitting(trainer):
             self._costs, self._history = kept  # with which the Trainer may fit on
@@ -238,37 +241,11 @@ class Evaluation(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
-            self._print_changes()
+            summary.print_changes(self._before, self._latest, self._costs)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "validate" and trainer.is_global_zero:
-            self._print_figures()
-
-    def _print_changes(self) -> None:
-        if not self._before and not self._latest:
-            print(_NO_EPISODES, flush=True)
-            return
-        notes = [table.INTERVALS, table.describe_costs(self._costs)]
-        if not self._latest:
-            notes.append("no validation ran after training (see trainer.check_val_every_n_epoch)")
-            table.show("Held-out instances before training", table.each(self._before), notes)
-            return
-        if not self._before:
-            notes.append(
-                "the start was not measured, so nothing is known to be newly solved: trainer.num_sanity_val_steps: -1 "
-                "does that"
-            )
-        if missing := [name for name in self._before if name not in self._latest]:
-            notes.append(f"not measured after training: {', '.join(missing)} (tsr validate does that)")
-        table.show("Held-out instances before and after training", table.changes(self._before, self._latest), notes)
-
-    def _print_figures(self) -> None:
-        if not self._measured:
-            print(_NO_EPISODES, flush=True)
-            return
-        updates = next(iter(self._measured.values())).updates
-        heading = f"Held-out instances, policy after {updates:,} updates"
-        table.show(heading, table.each(self._measured), [table.INTERVALS])
+            summary.print_figures(self._measured)
 
     # Bookkeeping
 
@@ -300,13 +277,7 @@ class Evaluation(Callback):
         if not trainer.is_global_zero or folder is None:
             return
         fitting = is_fitting(trainer)
-        before = self._before if fitting else {}
-        contents = {
-            "run": asdict(self._costs) if fitting else None,
-            "evaluations": {
-                name: _report(before.get(name), self._latest.get(name)) for name in {**before, **self._latest}
-            },
-        }
+        contents = summary.to_plain(self._before if fitting else {}, self._latest, self._costs if fitting else None)
         stem = of_stage(trainer, self.name)
         write_whole(folder / f"{stem}.json", json.dumps(contents, indent=1, allow_nan=False) + "\n")
         write_whole(folder / f"{stem}.history.json", self._history.to_json())
@@ -316,20 +287,6 @@ def _of_training(trainer: Trainer) -> dict[str, float]:
     """Collects the figures of the last rollout and its updates from other callbacks."""
     tells = [each for each in callbacks(trainer) if isinstance(each, TellsTraining)]
     return {name: value for each in tells for name, value in each.of_training().items()}
-
-
-def _report(before: Measurement | None, after: Measurement | None) -> dict[str, Any]:
-    difference = table.paired(before, after) if before is not None and after is not None else None
-    return {
-        "before": None if before is None else before.to_plain(),
-        "after": None if after is None else after.to_plain(),
-        "difference": None if difference is None else _plain_difference(difference),
-    }
-
-
-def _plain_difference(difference: Difference) -> dict[str, Any]:
-    value, low, high, _ = difference.estimate
-    return {"value": value, "interval": [low, high], "instances": difference.instances}
 
 
 def _plain(measured: Mapping[str, Measurement]) -> dict[str, Any]:

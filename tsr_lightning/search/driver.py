@@ -6,27 +6,26 @@ their order changes any of them.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
 from typing import Any
 
 from tsr_lightning.costs import Costs
-from tsr_lightning.engines.base import Engine, Response, Sampling
+from tsr_lightning.engines.base import Engine, Sampling
 from tsr_lightning.envs.base import Branchable
 from tsr_lightning.envs.waiting import Waiting
 from tsr_lightning.rng import Key
-from tsr_lightning.search.executors import EnvStep, PendingNodes, StepExecutor, serial, threaded
+from tsr_lightning.search.active import ActiveSearch
+from tsr_lightning.search.executors import PendingNodes, StepExecutor, serial, threaded
 from tsr_lightning.search.progress import Progress, Report, unreported
-from tsr_lightning.search.record import Asked, asked_of, candidate_of, lose, note, record_of, state_key
+from tsr_lightning.search.record import Asked, asked_of, lose, note, record_of, state_key, tree_of
 from tsr_lightning.search.retry import NoRetry, RetriesExhausted, Retry
 from tsr_lightning.search.sampling import sample_responses
 from tsr_lightning.search.scoring import Scoring
 from tsr_lightning.search.simulator import ChatFormat, TokenLimits, TurnSimulator
 from tsr_lightning.search.strategies import Strategy
-from tsr_lightning.search.tree import Commit, Demonstrate, DriverState, Expand, Node, Request, Search, flat
-from tsr_lightning.trajectory import Candidate, Origin, Trajectory
+from tsr_lightning.search.tree import Demonstrate, DriverState, Node
+from tsr_lightning.trajectory import Origin, Trajectory
 
 WAVE_SECONDS = 60.0  # that a wave's environment steps take before a line says what is waited for
 
@@ -43,21 +42,10 @@ class SearchTask:
 
 
 @dataclass(slots=True)
-class _ActiveSearch:
-    """A search in progress."""
-
-    index: int
-    task: SearchTask
-    root: Node
-    generator: Search
-    request: Request = field(init=False)  # the generator's last
-
-
-@dataclass(slots=True)
 class _Cohort:
     """Searches that share their waves."""
 
-    searches: list[_ActiveSearch] = field(default_factory=list)
+    searches: list[ActiveSearch] = field(default_factory=list)
     pending: PendingNodes = list  # the nodes of their last wave
     asked: list[Asked] = field(default_factory=list)  # the turns of these nodes, where they are recorded
 
@@ -170,24 +158,20 @@ class Driver:
                     if lost > max_lost:
                         return chosen
                     if finished_wave:
-                        open_ = sum(_spent(search) for each in cohorts for search in each.searches)
+                        open_ = sum(search.spent for each in cohorts for search in each.searches)
                         spent = (ended + open_) / len(tasks)
                         report(begun.after(ended, len(tasks), self.costs - before, spent))
                     if cohort.searches:
                         self._start_wave(cohort, executor)
         return chosen
 
-    def _begin(self, tasks: Sequence[tuple[int, SearchTask]]) -> list[_ActiveSearch]:
+    def _begin(self, tasks: Sequence[tuple[int, SearchTask]]) -> list[ActiveSearch]:
         """Searches of tasks, given with their indices; none of those whose reset failed."""
         roots = [(index, task, root) for index, task in tasks if (root := self.root(task)) is not None]
         to_score = [(task.strategy, [root]) for _, task, root in roots if task.strategy.traits.scores_every_node]
         scored = self._scoring.score(to_score)
         self.costs += scored.costs
-        return [
-            _ActiveSearch(index, task, root, task.strategy(root))
-            for index, task, root in roots
-            if id(root) not in scored.lost
-        ]
+        return [ActiveSearch(index, task.strategy, root) for index, task, root in roots if id(root) not in scored.lost]
 
     def root(self, task: SearchTask) -> Node | None:
         """The root of a search, without a score; None where the reset of its instance failed."""
@@ -219,7 +203,7 @@ class Driver:
             ended=leaf.snapshot.ended,
             final_prompt=self.simulator.final_prompt(leaf),
             final_messages=leaf.snapshot.messages,
-            tree=_tree(leaf) if self.keep_tree and task.strategy.traits.branches else (),
+            tree=tree_of(leaf) if self.keep_tree and task.strategy.traits.branches else (),
             env=task.env,
             state_keys=tuple(map(state_key, leaf.path[:-1])) if self.keep_state_keys or self.record else (),
             policy_epochs=None if task.strategy.traits.origin is Origin.DEMONSTRATED else self.policy_epochs,
@@ -234,7 +218,7 @@ class Driver:
         if self.record:
             cohort.asked = asked_of([(search.root, search.request) for search in cohort.searches], iter(sampled))
         responses = iter(sampled)
-        steps = [step for search in cohort.searches for step in _steps(search, responses)]
+        steps = [step for search in cohort.searches for step in search.steps(responses)]
         started = time.perf_counter()
         with self._waiting.on(_waited_for(cohort)):
             cohort.pending = executor(steps)
@@ -249,119 +233,37 @@ class Driver:
         if self.record:
             note(cohort.asked, answered_nodes)
         nodes = iter(answered_nodes)
-        wave, cohort.searches = [(search, self._answer(search, nodes)) for search in cohort.searches], []
+        wave, cohort.searches = [(search, search.answer(nodes)) for search in cohort.searches], []
         answered = [(search, answer) for search, answer in wave if answer is not None]
-        scored = self._scoring.score([(each.task.strategy, _to_score(each, answer)) for each, answer in answered])
+        scored = self._scoring.score([(search.strategy, search.to_score(answer)) for search, answer in answered])
         self.costs += scored.costs
         for search, answer in answered:
-            if (left := self._without(scored.lost, search, answer)) is not None:
+            if (left := search.without(scored.lost, answer)) is not None:
+                self._record(search, left, scored.lost)
                 _advance(search, left, cohort, chosen)
         self.costs += self.engine.take_costs()
 
-    def _answer(self, search: _ActiveSearch, nodes: Iterator[Node | None]) -> Any:
-        """The answer to a search's request, taken from the nodes of its wave; None where the search is lost."""
-        match search.request:
-            case Expand(parents, count):
-                groups = [[node for node in islice(nodes, count) if node is not None] for _ in parents]
-                return groups if all(groups) else None
-            case Commit() | Demonstrate():
-                return next(nodes)
-
-    def _without(self, lost: Set[int], search: _ActiveSearch, answer: Any) -> Any:
-        """An answer without the nodes that could not be scored; None where the search is lost by that."""
-        match search.request:
-            case Expand(parents, count):
-                groups = [[node for node in group if id(node) not in lost] for group in answer]
-                if not all(groups):
-                    return None
-                self.costs += Costs(candidates_lost=len(parents) * count - sum(map(len, groups)))
-                if self.record and lost:
-                    lose(search.root, lost)
-                self._keep(flat(groups))
-                return groups
-            case _ if id(answer) in lost:
-                return None
-            case Commit():
-                self._keep([answer])
-        return answer
-
-    def _keep(self, nodes: Sequence[Node]) -> None:
-        """Lists nodes with their parents, where trees are recorded."""
-        for node in nodes if self.keep_tree else ():
-            if node.parent is not None:
-                node.parent.driver.candidates.append(node)
-
-
-def _spent(search: _ActiveSearch) -> float:
-    """The share of its environment's budget that a search has spent to where it is: a search that rolls ahead and
-    comes back has spent less."""
-    match search.request:
-        case Expand(nodes):
-            node = nodes[0]
-        case Commit(node) | Demonstrate(node):
-            pass
-    budget = search.root.snapshot.remaining
-    return 1 - node.snapshot.remaining / budget if budget else 0.0
+    def _record(self, search: ActiveSearch, answer: Any, lost: Set[int]) -> None:
+        """Counts the candidates that an answer lacks, and lists those that it has with their parents, where trees are
+        recorded."""
+        nodes = search.nodes(answer)
+        self.costs += Costs(candidates_lost=search.requested - len(nodes))
+        if self.record and lost:
+            lose(search.root, lost)
+        if self.keep_tree and not isinstance(search.request, Demonstrate):
+            for node in nodes:
+                if node.parent is not None:
+                    node.parent.driver.candidates.append(node)
 
 
 def _waited_for(cohort: _Cohort) -> str:
-    return (
-        f"the environments of {len(cohort.searches)} searches, the first on instance {cohort.searches[0].task.instance}"
-    )
+    searches = cohort.searches
+    return f"the environments of {len(searches)} searches, the first on instance {searches[0].root.driver.instance}"
 
 
-def _advance(search: _ActiveSearch, answer: Any, cohort: _Cohort, chosen: dict[int, Node]) -> None:
-    """Sends a search the answer to its request; it goes on in the cohort, or returns its leaf."""
-    try:
-        search.request = search.generator.send(answer)
+def _advance(search: ActiveSearch, answer: Any, cohort: _Cohort, chosen: dict[int, Node]) -> None:
+    """Sends a search the answer to its request; it goes on in the cohort, or has chosen its leaf."""
+    if search.advance(answer):
         cohort.searches.append(search)
-    except StopIteration as stop:
-        chosen[search.index] = stop.value
-
-
-def _to_score(search: _ActiveSearch, answer: Any) -> Sequence[Node]:
-    """The nodes of an answer that the strategy's scorer scores."""
-    match search.request:
-        case Expand():
-            return flat(answer)
-        case Commit() | Demonstrate() if search.task.strategy.traits.scores_every_node:
-            return [answer]
-        case _:
-            return []
-
-
-def _steps(search: _ActiveSearch, responses: Iterator[Sequence[Response]]) -> list[EnvStep]:
-    """The environment steps of a search's request; an `Expand` takes the responses to its nodes."""
-    match search.request:
-        case Expand(nodes):
-            scored = search.task.strategy.traits.scored_by is not None
-            return [
-                partial(TurnSimulator.simulate, node=node, number=_next_child(node), response=response, scored=scored)
-                for node in nodes
-                for response in next(responses)
-            ]
-        case Commit(node):
-            scored = search.task.strategy.traits.scores_every_node
-            return [partial(TurnSimulator.commit, root=search.root, simulated=node, scored=scored)]
-        case Demonstrate(node, demonstrator):
-            scored = search.task.strategy.traits.scores_every_node
-            number = _next_child(node)
-            play = partial(TurnSimulator.demonstrate, node=node, number=number, demonstrator=demonstrator)
-            return [partial(play, scored=scored)]
-
-
-def _next_child(node: Node) -> int:
-    """Takes the number of a node's next child."""
-    node.driver.children += 1
-    return node.driver.children - 1
-
-
-def _tree(leaf: Node) -> tuple[Candidate, ...]:
-    """All that the search of a leaf proposed, depth by depth; none of a demonstrator's turns, which are no samples."""
-    tree: list[Candidate] = []
-    level: list[tuple[int | None, Node]] = [(None, leaf.path[0])]  # nodes, each with its place in the tree
-    while level:
-        children = [(parent, child) for parent, node in level for child in node.driver.candidates]
-        level = [(place, child) for place, (_, child) in enumerate(children, start=len(tree))]
-        tree += [candidate_of(child, child.turn, parent) for parent, child in children if child.turn]
-    return tuple(tree)
+    else:
+        chosen[search.index] = search.leaf

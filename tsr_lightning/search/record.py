@@ -1,6 +1,7 @@
-"""Every turn of a search, in the order in which it was proposed: what was pruned too, and what was lost.
+"""What is kept of a search besides its trajectory, where the driver is asked to.
 
-The driver keeps these where it is asked to (`Driver.record`); nothing else of a search knows of them.
+`Driver.record`: every turn in the order in which it was proposed, what was pruned too, and what was lost.
+`Driver.keep_tree`: the candidates as a tree.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -91,6 +92,17 @@ def candidate_of(node: Node, turn: Turn, parent: int | None) -> Candidate:
         ended=node.snapshot.ended,
         drawn=node.driver.committed is None,
     )
+
+
+def tree_of(leaf: Node) -> tuple[Candidate, ...]:
+    """All that the search of a leaf proposed, depth by depth; none of a demonstrator's turns, which are no samples."""
+    tree: list[Candidate] = []
+    level: list[tuple[int | None, Node]] = [(None, leaf.path[0])]  # nodes, each with its place in the tree
+    while level:
+        children = [(parent, child) for parent, node in level for child in node.driver.candidates]
+        level = [(place, child) for place, (_, child) in enumerate(children, start=len(tree))]
+        tree += [candidate_of(child, child.turn, parent) for parent, child in children if child.turn]
+    return tuple(tree)
 
 
 def state_key(node: Node) -> str:
