@@ -12,7 +12,6 @@ from corridor import Corridor
 from gymnasium.envs.registration import registry
 from gymnasium.utils.env_checker import check_env
 
-import tsr_lightning.envs
 from tests.fakes import Walk
 from tsr_lightning.envs.checker import BranchabilityError, check_branchable
 from tsr_lightning.envs.frozen_lake import TextFrozenLake
@@ -632,8 +631,8 @@ def test_correct_environments_that_look_wrong_pass(env: Any) -> None:
 
 
 def test_the_package_registers_environments() -> None:
-    assert tsr_lightning.envs.__name__
-    assert "tsr/FrozenLake-v0" in OURS
+    names = {"ALFWorld", "FrozenLake", "SWE", "Sokoban", "TextWorld", "WebShop"}
+    assert set(OURS) == {f"tsr/{name}-v0" for name in names}
 
 
 # Their own tests check these on several settings.

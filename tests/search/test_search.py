@@ -66,12 +66,13 @@ def test_a_token_limit_cuts_where_the_reference_cuts(strategy: Strategy, limits:
 @pytest.mark.parametrize("strategy", SINGLE_CANDIDATE, ids=repr)
 def test_a_search_with_a_single_candidate_is_a_plain_sample(strategy: Strategy) -> None:
     assert strategy.traits.origin is Origin.SAMPLED
-    if (
-        isinstance(strategy, Sample) or strategy.commit == "keep"
-    ):  # under resample the real episode has draws of its own
-        [searched, plain] = [driver().run(tasks(each)) for each in (strategy, Sample())]
+    [searched, plain] = [driver().run(tasks(each)) for each in (strategy, Sample())]
+    assert {t.origin for t in searched} == {Origin.SAMPLED}
+    assert [t.turns[0].response for t in searched] == [t.turns[0].response for t in plain]
+    if isinstance(strategy, Sample) or strategy.commit == "keep":
         assert [t.turns for t in searched] == [t.turns for t in plain]
-        assert {t.origin for t in searched} == {Origin.SAMPLED}
+    else:  # the real episode has draws of its own
+        assert [t.turns for t in searched] != [t.turns for t in plain]
 
 
 @pytest.mark.parametrize(
