@@ -1,5 +1,6 @@
 """Processes that torchrun or srun starts train together, or are refused before a model loads."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from commands import tsr
 
 from tsr_lightning.cli.app import CheckingCLI, run
+from tsr_lightning.cli.command import main
 from tsr_lightning.errors import ConfigError
 
 TORCHRUN = {
@@ -57,6 +59,12 @@ class TestTwoProcesses:
         with pytest.raises(ConfigError, match=r"2 processes were started, .* start one process, without a launcher"):
             tsr(command, *CPU, "--output", "e.jsonl.gz")
         assert not Path("e.jsonl.gz").exists()
+
+    def test_do_not_probe(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main(["probe", *CPU, "--trainer.devices", "2"])
+        assert ended.value.code == 2
+        assert re.search(r"2 processes were started, .* start one process, without a launcher", capsys.readouterr().err)
 
     def test_write_no_file_in_python_either(self) -> None:
         checked = run(["fit", *CPU, "--trainer.devices", "2"], CheckingCLI)

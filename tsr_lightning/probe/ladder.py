@@ -11,9 +11,10 @@ from functools import partial
 from tsr_lightning.errors import ConfigError, RunError
 from tsr_lightning.probe import rungs
 from tsr_lightning.probe.answers import choose
-from tsr_lightning.probe.parts import Fit, Outcome, Probed
+from tsr_lightning.probe.parts import Fit, Outcome, Probed, rung_trainer
 from tsr_lightning.training.agent import Agent
 from tsr_lightning.training.datamodule import RolloutDataModule
+from tsr_lightning.training.setting_checks import check_processes
 
 
 def probe(agent: Agent, data: RolloutDataModule, trainer: Fit) -> Iterator[Outcome]:
@@ -27,8 +28,9 @@ def probe(agent: Agent, data: RolloutDataModule, trainer: Fit) -> Iterator[Outco
         trainer: arguments of the Trainer, such as `accelerator`, `precision` and `gradient_clip_val`.
 
     Raises:
-        ConfigError: the model cannot be asked for one of two answers.
+        ConfigError: the model cannot be asked for one of two answers, or a launcher started several processes.
     """
+    check_processes(rung_trainer(trainer), together=False)
     probed = Probed(agent, data, trainer, choose(agent.spec, data.sampling.temperature, agent.seed))
     for name, rung in _rungs(probed):
         outcome = _guarded(name, partial(rung, name, probed))

@@ -105,18 +105,26 @@ class Probed:
             concurrency=data.concurrency,
             seed=data.seed,
         )
-        trainer = pl.Trainer(
+        trainer = rung_trainer(
+            self.trainer,
             max_epochs=epochs,
             callbacks=[watch],
             check_val_every_n_epoch=min(epochs, _INTERVAL),
             num_sanity_val_steps=-1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            **{**self.trainer, "devices": one_of(self.trainer.get("devices", 1))},
         )
         trainer.fit(fitted, datamodule=tasks)
+
+
+def rung_trainer(given: Fit, **arguments: Any) -> pl.Trainer:
+    """A Trainer on one device that writes and shows nothing.
+
+    Args:
+        given: arguments of the run's own Trainer.
+        arguments: further ones.
+    """
+    silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    one_device = {"devices": one_of(given.get("devices", 1))}
+    return pl.Trainer(**{**given, **one_device, **dict.fromkeys(silent, False), **arguments})
 
 
 def one_of(devices: list[int] | str | int) -> list[int] | int:

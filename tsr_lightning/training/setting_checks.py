@@ -136,7 +136,7 @@ def check_processes(trainer: Trainer, *, together: bool) -> None:
         return
     told = f"{started} processes were started, as by torchrun or srun"
     if not together:
-        raise ConfigError(f"{told}, and each would write the same file: start one process, without a launcher")
+        raise ConfigError(f"{told}, and each would do the same work: start one process, without a launcher")
     devices, nodes = trainer.num_devices, trainer.num_nodes
     raise ConfigError(
         f"trainer.devices is {devices} and trainer.num_nodes {nodes}, but {told}, which then do not train together: "
