@@ -222,6 +222,13 @@ TASKS = [
         0.15,
         [
             PairRow(f"crowded-{_SHOPS_IMITATE}", f"crowded-{_SHOPS_RAFT}", "GRPO", "RAFT"),
+            PairRow(
+                f"crowded-{_SHOPS_IMITATE}",
+                "crowded-observations-5e-4-4-updates",
+                "GRPO",
+                "RAFT, observations as targets beside",
+                alike=False,
+            ),
             PairRow("crowded-graph-outcomes", f"crowded-{_SHOPS_RAFT}", "GRPO, credit on the graph of states", "RAFT"),
             PairRow("crowded-ppo-imitate", f"crowded-{_SHOPS_RAFT}", "PPO", "RAFT", alike=False),
             PairRow(f"crowded-{_SHOPS_IMITATE}", "crowded-grpo", "GRPO", "plain GRPO", alike=False),

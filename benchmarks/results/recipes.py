@@ -213,6 +213,12 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
                     Recipe("crowded-imitate-5e-4-4-updates", "GRPO, successes of a beam 1 of 2, 80 x 1, four updates"),
                     Recipe("crowded-graph-outcomes", "GRPO, credit on the graph of a beam's states, outcomes alone"),
                     Recipe("crowded-raft-groups", "RAFT in groups of eight, 20 x 8", "plain"),
+                    Recipe(
+                        "crowded-observations-5e-4-4-updates",
+                        "RAFT with twice the step size, four updates, observations as targets beside",
+                        "plain",
+                        alike=False,
+                    ),
                     Recipe("crowded-raft", "RAFT, two updates of a smaller step", "plain", alike=False),
                     Recipe("crowded-imitate", "GRPO, successes of a beam, likewise", alike=False),
                     Recipe("crowded-ppo-imitate", "PPO, the same", alike=False),
