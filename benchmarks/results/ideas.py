@@ -198,7 +198,10 @@ TRIED: Sequence[Tried] = [
         "signals_tuning",
         "rare-",
         "Sokoban, 6 to 10 moves",
-        ["raft", "observations", "rollouts", "ppo-rollouts", "graph", "weights"],
+        [
+            *("raft", "observations", "learnable", "graph-sample", "rollouts", "ppo-rollouts", "graph"),
+            *("target", "weights", "process", "expansion", "rise"),
+        ],
     ),
     _four_trials("signals_tuning", "longest-", "Sokoban, 8 to 10 moves"),
     _four_trials("signals_lakes_tuning", "", "FrozenLake, slippery"),

@@ -60,11 +60,13 @@ _SOKOBAN_RECIPES = {
     "paper": "the paper's: GRPO on groups of eight beams 1 of 4, as if they were samples",
     "paper-4-updates": "the paper's with four updates an epoch, the best of its four trials",
     "learnable": "GRPO on plain samples, half of the levels drawn again by learnability",
+    "learnable-4-updates": "GRPO on plain samples, half of the levels drawn again by learnability, four updates",
     "graph-sample": "GRPO, credit on the graph of plain samples' states",
     "graph-ppo": "PPO, the same",
     "weights": "a distribution over a beam's candidates as the target, by how often each was drawn",
     "target-4-updates": "the same by their log-probabilities, four updates",
     "expansion-4-updates": "GRPO, trees that branch where the policy is unsure, four updates",
+    "expansion": "GRPO, trees that branch where the policy is unsure",
     "rise": "GRPO, trees that branch where it became less sure",
     "process": "GRPO, trees that branch where a learned score promises most",
 }
@@ -72,7 +74,11 @@ _SOKOBAN_RECIPES = {
 
 _SOKOBAN_KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(
-        ("raft", "raft-2.5e-4", "observations", "grpo", "ppo", "learnable", "graph-sample", "graph-ppo"), "plain"
+        (
+            *("raft", "raft-2.5e-4", "observations", "grpo", "ppo"),
+            *("learnable", "learnable-4-updates", "graph-sample", "graph-ppo"),
+        ),
+        "plain",
     ),
     "expert": "solver",
 }
@@ -89,11 +95,13 @@ def _sokoban_block(levels: str, name: str, environment: str = "", unlike: Collec
 # Runs that shared the machine with other work
 _LATER = (
     "learnable",
+    "learnable-4-updates",
     "graph-sample",
     "graph-ppo",
     "weights",
     "target-4-updates",
     "expansion-4-updates",
+    "expansion",
     "rise",
     "process",
 )
@@ -143,7 +151,7 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
         [
             _sokoban_block("longest", "Sokoban, 8 to 10 moves"),
             _sokoban_block(
-                "rare", "Sokoban, 6 to 10 moves", unlike=("raft-2.5e-4", "rollouts-4-updates", "graph-5e-4")
+                "rare", "Sokoban, 6 to 10 moves", unlike=("raft-2.5e-4", "rollouts-4-updates", "graph-5e-4", *_LATER)
             ),
             _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph", "observations", *_LATER)),
             _sokoban_block("default", "Sokoban, 2 to 10 moves"),
