@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from benchmarks.results.figures import points_with_interval, table
-from benchmarks.results.pairs import PairRow, VerdictTask
+from benchmarks.results.pairs import LAYER, OBSERVED, TRIALS, PairRow, VerdictTask
 from benchmarks.results.verdict import Verdict
 from tsr_lightning.studies.report.comparisons import differences
 from tsr_lightning.studies.report.curves import Curve, Floats
@@ -14,8 +14,11 @@ from tsr_lightning.studies.report.load import StudyResults
 _TOKENS = "tokens_generated"
 _EQUAL_TOKENS = 1  # the place of their column among the cells of a verdict
 _HEADER = ("task", "before", "best without search", "with search", "difference", "seeds", "significant (Holm)")
-_RAFT, _BEAM = "imitating its own successes (RAFT)", "imitating the successes of a beam search"
-_RAFT_WITH_OBSERVATIONS = "imitating its own successes and predicting observations (ECHO)"
+_BEAM, _RAFT = "imitating the successes of a beam search", "imitating its own successes (RAFT)"
+_PLAIN = {  # the words for plain recipes, by their names in the verdict
+    **dict.fromkeys(("RAFT", LAYER, TRIALS), _RAFT),
+    OBSERVED: "imitating its own successes and predicting observations (ECHO)",
+}
 WORDS = {  # what a task and its searched recipe are called, the rarest success first
     "SmolLM2, far lakes": ("a pretrained model (SmolLM2) on FrozenLake, five moves and more", _BEAM),
     "Sokoban, 8 to 10 moves, other levels": ("Sokoban, 8 to 10 moves", _BEAM),
@@ -87,16 +90,9 @@ def headline_table(studies: Mapping[str, StudyResults], found: Sequence[Verdict]
 
 def _row(study: StudyResults, one: Verdict, words: tuple[str, str]) -> list[str]:
     task, searched = words
-    plain = _plain_words(one.row.minus)
+    plain = _PLAIN.get(one.row.minus, one.row.minus)
     rates = AtEqualTokens.of(study, one.task, one.row, "sampled").rates
     without, with_search = (f"{recipe}: {rate:.0%}" for recipe, rate in zip((plain, searched), rates, strict=True))
     gain = f"{points_with_interval(one.cells[_EQUAL_TOKENS][0])} points"
     holds = "yes" if one.surely[_EQUAL_TOKENS] else "no"
     return [task, f"{one.starts[0]:.0%}", without, with_search, gain, str(one.seeds), holds]
-
-
-def _plain_words(minus: str) -> str:
-    """What a plain recipe is called in the table."""
-    if "observations" in minus:
-        return _RAFT_WITH_OBSERVATIONS
-    return _RAFT if minus.startswith("RAFT") else minus

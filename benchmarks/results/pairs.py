@@ -60,7 +60,8 @@ def _paper(levels: str) -> PairRow:
 
 _BETTER_RAFT = "raft-2.5e-4"  # later trials found a better step size from 6 moves, and after a curriculum
 _SHOPS_RAFT, _SHOPS_IMITATE = "raft-2.5e-4-4-updates", "imitate-5e-4-4-updates"  # likewise in crowded shops
-_LAYER, _TRIALS = "RAFT at the layer's step size", "RAFT at the step size of its trials"
+LAYER, TRIALS = "RAFT at the layer's step size", "RAFT at the step size of its trials"
+OBSERVED = "RAFT, observations as targets beside"
 
 _UNSURE = "GRPO, trees that branch where the policy is unsure"
 
@@ -75,7 +76,7 @@ _IDEAS = {  # each with the best of its four trials, on levels from 4 moves
     "learnable": "plain GRPO, learnable levels",
 }
 
-_IDEAS_FROM_SIX = {  # likewise, those nearest to RAFT in their trials there
+_IDEAS_FROM_SIX = {  # likewise, those that have seeds from 6 moves
     "rollouts-4-updates": "GRPO, random play as the score",
     "graph-5e-4": "GRPO, credit on the graph of states",
     "expansion": _UNSURE,
@@ -111,7 +112,7 @@ TASKS = [
         "Sokoban, 4 to 10 moves",
         0.08,
         [
-            PairRow("hard-imitate", "hard-observations", "GRPO", "RAFT, observations as targets beside", alike=False),
+            PairRow("hard-imitate", "hard-observations", "GRPO", OBSERVED, alike=False),
             *_sokoban_pairs("hard", True, False),
             _paper("hard"),
             *(PairRow(f"hard-{arm}", "hard-raft", under, "RAFT", alike=False) for arm, under in _IDEAS.items()),
@@ -186,12 +187,12 @@ TASKS = [
         "SmolLM2, far lakes",
         0.12,
         [
-            PairRow("far-imitate", "far-raft", "GRPO", _TRIALS, alike=False),
-            PairRow("far-imitate", "far-raft-shipped", "GRPO", _LAYER, alike=False),
+            PairRow("far-imitate", "far-raft", "GRPO", TRIALS, alike=False),
+            PairRow("far-imitate", "far-raft-shipped", "GRPO", LAYER, alike=False),
             PairRow("far-imitate", "far-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("far-imitate", "far-ppo", "GRPO", "plain PPO", alike=False),
-            PairRow("far-tree", "far-raft", "GRPO, tree credit", _TRIALS, alike=False),
-            PairRow("far-paper", "far-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
+            PairRow("far-tree", "far-raft", "GRPO, tree credit", TRIALS, alike=False),
+            PairRow("far-paper", "far-raft-shipped", "GRPO, the paper's", LAYER, alike=False),
         ],
         headline="far-imitate",
     ),
@@ -200,12 +201,12 @@ TASKS = [
         "SmolLM2, lakes of 3 × 3",
         0.12,
         [
-            PairRow("sure-imitate", "sure-raft-shipped", "GRPO", _LAYER, alike=False),
-            PairRow("sure-imitate", "sure-raft", "GRPO", _TRIALS),
+            PairRow("sure-imitate", "sure-raft-shipped", "GRPO", LAYER, alike=False),
+            PairRow("sure-imitate", "sure-raft", "GRPO", TRIALS),
             PairRow("sure-imitate", "sure-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("sure-imitate", "sure-ppo", "GRPO", "plain PPO", alike=False),
-            PairRow("sure-tree", "sure-raft-shipped", "GRPO, tree credit", _LAYER, alike=False),
-            PairRow("sure-paper", "sure-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
+            PairRow("sure-tree", "sure-raft-shipped", "GRPO, tree credit", LAYER, alike=False),
+            PairRow("sure-paper", "sure-raft-shipped", "GRPO, the paper's", LAYER, alike=False),
         ],
         headline="sure-imitate",
     ),
@@ -216,10 +217,10 @@ TASKS = [
         [
             PairRow("slippery-imitate", "slippery-ppo", "GRPO", "plain PPO", alike=False),
             PairRow("slippery-imitate", "slippery-grpo", "GRPO", "plain GRPO", alike=False),
-            PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", _LAYER, alike=False),
-            PairRow("slippery-imitate", "slippery-raft", "GRPO", _TRIALS, alike=False),
-            PairRow("slippery-tree", "slippery-raft-shipped", "GRPO, tree credit", _LAYER, alike=False),
-            PairRow("slippery-paper", "slippery-raft-shipped", "GRPO, the paper's", _LAYER, alike=False),
+            PairRow("slippery-imitate", "slippery-raft-shipped", "GRPO", LAYER, alike=False),
+            PairRow("slippery-imitate", "slippery-raft", "GRPO", TRIALS, alike=False),
+            PairRow("slippery-tree", "slippery-raft-shipped", "GRPO, tree credit", LAYER, alike=False),
+            PairRow("slippery-paper", "slippery-raft-shipped", "GRPO, the paper's", LAYER, alike=False),
         ],
         headline="slippery-imitate",
     ),
@@ -233,7 +234,7 @@ TASKS = [
                 f"crowded-{_SHOPS_IMITATE}",
                 "crowded-observations-5e-4-4-updates",
                 "GRPO",
-                "RAFT, observations as targets beside",
+                OBSERVED,
                 alike=False,
             ),
             PairRow("crowded-graph-outcomes", f"crowded-{_SHOPS_RAFT}", "GRPO, credit on the graph of states", "RAFT"),
