@@ -2,7 +2,6 @@
 
 import copy
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -17,6 +16,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from tsr_lightning.errors import ConfigError
 from tsr_lightning.objectives import GRPO, ObservationLoss
 from tsr_lightning.policy.chat import Chat, Context, Full, LastK, SingleTurn
+from tsr_lightning.policy.plain import Encoder, plain_encoder
 from tsr_lightning.policy.spec import PolicySpec
 from tsr_lightning.policy.template import DEFAULT_TEMPLATE, ChatTemplate
 from tsr_lightning.policy.vocabulary import CHATML, make_tokenizer
@@ -304,19 +304,27 @@ def test_a_template_that_refuses_a_role_is_named_with_the_roles(refused: str, ro
         chat.prompt([], [Message(role, "x") for role in roles])
 
 
-def test_a_cached_prompt_takes_less_than_50_microseconds():
+def test_a_prompt_that_was_made_before_is_neither_rendered_nor_tokenised(monkeypatch):
+    tokenised: list[str] = []
+
+    def watched(tokenizer: PreTrainedTokenizerFast) -> Encoder:
+        plain = plain_encoder(tokenizer)
+
+        def encode(text: str) -> tuple[int, ...]:
+            tokenised.append(text)
+            return plain(text)
+
+        return encode
+
+    monkeypatch.setattr("tsr_lightning.policy.chat.plain_encoder", watched)
     chat = Chat(TOKENIZERS["chatml"], SingleTurn())
     observation = "Turn 1\n" + "######\n" * 6 + "player (1, 2), box (3, 4), target (4, 4)"
-    messages = to_messages(observation, "Rules")
-    chat.prompt([], messages)
-    best = min(_seconds(lambda: chat.prompt([], messages)) for _ in range(200))
-    assert best < 50e-6
-
-
-def _seconds(call) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+    first = chat.prompt([], to_messages(observation, "Rules"))
+    assert any(observation in text for text in tokenised)
+    tokenised.clear()
+    monkeypatch.setattr(PreTrainedTokenizerFast, "apply_chat_template", None)  # a call would fail
+    assert chat.prompt([], to_messages(observation, "Rules")) == first
+    assert tokenised == []
 
 
 def test_ids_that_a_model_publishes_end_a_response_too(tmp_path):
