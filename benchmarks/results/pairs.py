@@ -1,4 +1,4 @@
-"""Which searched recipes are compared with which plain ones. No figures."""
+"""Which recipes are compared with which plain ones. No figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PairRow:
-    """A searched recipe minus a plain one.
+    """A searched recipe, or a further idea, minus a plain one.
 
     Args:
-        arm: the searched one.
-        other: the plain one.
+        arm: the first.
+        other: the second, a plain one.
         under: the objective of the first.
         minus: what the second is called.
         alike: True if their seconds were measured under like conditions; else they are not compared.
@@ -78,9 +78,11 @@ _IDEAS = {  # each with the best of its four trials, on levels from 4 moves
 
 _IDEAS_FROM_SIX = {  # likewise, those that have seeds from 6 moves
     "rollouts-4-updates": "GRPO, random play as the score",
+    "ppo-rollouts-4-updates": "PPO, the same",
     "graph-5e-4": "GRPO, credit on the graph of states",
     "expansion": _UNSURE,
     "learnable-4-updates": "plain GRPO, learnable levels",
+    "observations": OBSERVED,
 }
 
 TASKS = [
@@ -158,6 +160,14 @@ TASKS = [
                 "GRPO, random play as the score",
                 "RAFT",
             ),
+            PairRow(
+                "curriculum-graph-5e-4",
+                f"curriculum-{_BETTER_RAFT}",
+                "GRPO, credit on the graph of states",
+                "RAFT",
+                alike=False,
+            ),
+            PairRow("curriculum-observations", f"curriculum-{_BETTER_RAFT}", OBSERVED, "RAFT", alike=False),
             PairRow("curriculum-ppo-imitate", f"curriculum-{_BETTER_RAFT}", "PPO", "RAFT", alike=False),
             PairRow("curriculum-imitate", "curriculum-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("curriculum-ppo-imitate", "curriculum-ppo", "PPO", "plain PPO", alike=False),

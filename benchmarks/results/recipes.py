@@ -50,6 +50,7 @@ _SOKOBAN_RECIPES = {
     "ppo": "PPO on plain samples",
     "rollouts": "GRPO, successes of a beam 1 of 4 that random play guides",
     "rollouts-4-updates": "GRPO, successes of a beam 1 of 4 that random play guides, half the step size, four updates",
+    "ppo-rollouts-4-updates": "PPO, the same",
     "tree": "GRPO, tree credit, beam 1 of 4",
     "graph": "GRPO, credit on the graph of a beam's states, 1 of 4",
     "graph-5e-4": "GRPO, credit on the graph of a beam's states, 1 of 4, twice the step size",
@@ -94,6 +95,8 @@ def _sokoban_block(levels: str, name: str, environment: str = "", unlike: Collec
 
 # Runs that shared the machine with other work
 _LATER = (
+    "observations",
+    "ppo-rollouts-4-updates",
     "learnable",
     "learnable-4-updates",
     "graph-sample",
@@ -108,7 +111,7 @@ _LATER = (
 
 
 # Of the curriculum's study, what ran on other days
-_OTHER_DAYS = ("grpo", "ppo", "ppo-imitate", "tree")
+_OTHER_DAYS = ("grpo", "ppo", "ppo-imitate", "tree", "graph-5e-4", "observations")
 
 
 _REAL_MODEL_RECIPES = {
@@ -153,7 +156,7 @@ ENDS: Mapping[str, tuple[str, Sequence[Block]]] = {  # by table: the study and i
             _sokoban_block(
                 "rare", "Sokoban, 6 to 10 moves", unlike=("raft-2.5e-4", "rollouts-4-updates", "graph-5e-4", *_LATER)
             ),
-            _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph", "observations", *_LATER)),
+            _sokoban_block("hard", "Sokoban, 4 to 10 moves", unlike=("rollouts", "graph", *_LATER)),
             _sokoban_block("default", "Sokoban, 2 to 10 moves"),
         ],
     ),
