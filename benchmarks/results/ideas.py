@@ -199,7 +199,7 @@ TRIED: Sequence[Tried] = [
         "rare-",
         "Sokoban, 6 to 10 moves",
         [
-            *("raft", "observations", "learnable", "graph-sample", "rollouts", "ppo-rollouts", "graph"),
+            *("raft", "observations", "learnable", "graph-sample", "graph-ppo", "rollouts", "ppo-rollouts", "graph"),
             *("target", "weights", "process", "expansion", "rise"),
         ],
     ),
@@ -209,7 +209,10 @@ TRIED: Sequence[Tried] = [
         "signals_tuning",
         "curriculum-",
         "Sokoban, 8 to 10 moves, after a curriculum",
-        ["raft", "observations", "learnable", "imitate", "rollouts", "graph", "target", "weights", "process", "rise"],
+        [
+            *("raft", "observations", "learnable", "graph-sample", "imitate", "rollouts", "graph"),
+            *("target", "weights", "process", "expansion", "rise"),
+        ],
         "longest",
     ),
     _four_trials(
