@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import tsr
+from lightning.pytorch.utilities import rank_zero_only
 
 from tsr_lightning.cli.app import CheckingCLI, run
 from tsr_lightning.cli.command import main
@@ -26,9 +27,10 @@ CPU = ("--config", "sokoban.yaml", "--trainer.accelerator", "cpu")
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
-    """Without the variables of what has started this process."""
+    """Without the variables of what has started this process, whose rank Lightning keeps beside them."""
     for name in {*TORCHRUN, *SRUN}:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(rank_zero_only, "rank", 0)  # or later tests would say nothing, as rank 1 does
 
 
 @pytest.mark.usefixtures("started")
