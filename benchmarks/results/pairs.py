@@ -64,6 +64,9 @@ LAYER, TRIALS = "RAFT at the layer's step size", "RAFT at the step size of its t
 OBSERVED = "RAFT, observations as targets beside"
 
 _UNSURE = "GRPO, trees that branch where the policy is unsure"
+_RANDOM_PLAY = "GRPO, random play as the score"
+_GRAPH = "GRPO, credit on the graph of states"
+_LEARNABLE = "plain GRPO, learnable levels"
 
 _IDEAS = {  # each with the best of its four trials, on levels from 4 moves
     "expansion-4-updates": _UNSURE,
@@ -73,15 +76,15 @@ _IDEAS = {  # each with the best of its four trials, on levels from 4 moves
     "process": "GRPO, branches where a learned score promises most",
     "graph-sample": "GRPO, credit on the graph of plain samples' states",
     "graph-ppo": "PPO, the same",
-    "learnable": "plain GRPO, learnable levels",
+    "learnable": _LEARNABLE,
 }
 
 _IDEAS_FROM_SIX = {  # likewise, those that have seeds from 6 moves
-    "rollouts-4-updates": "GRPO, random play as the score",
+    "rollouts-4-updates": _RANDOM_PLAY,
     "ppo-rollouts-4-updates": "PPO, the same",
-    "graph-5e-4": "GRPO, credit on the graph of states",
+    "graph-5e-4": _GRAPH,
     "expansion": _UNSURE,
-    "learnable-4-updates": "plain GRPO, learnable levels",
+    "learnable-4-updates": _LEARNABLE,
     "observations": OBSERVED,
 }
 
@@ -126,8 +129,8 @@ TASKS = [
         "Sokoban, 4 to 10 moves, in turns",
         0.08,
         [
-            PairRow("rollouts", "raft", "GRPO, random play as the score", "RAFT"),
-            PairRow("graph", "raft", "GRPO, credit on the graph of states", "RAFT"),
+            PairRow("rollouts", "raft", _RANDOM_PLAY, "RAFT"),
+            PairRow("graph", "raft", _GRAPH, "RAFT"),
         ],
     ),
     VerdictTask(
@@ -157,13 +160,13 @@ TASKS = [
             PairRow(
                 "curriculum-rollouts-4-updates",
                 f"curriculum-{_BETTER_RAFT}",
-                "GRPO, random play as the score",
+                _RANDOM_PLAY,
                 "RAFT",
             ),
             PairRow(
                 "curriculum-graph-5e-4",
                 f"curriculum-{_BETTER_RAFT}",
-                "GRPO, credit on the graph of states",
+                _GRAPH,
                 "RAFT",
                 alike=False,
             ),
@@ -247,7 +250,7 @@ TASKS = [
                 OBSERVED,
                 alike=False,
             ),
-            PairRow("crowded-graph-outcomes", f"crowded-{_SHOPS_RAFT}", "GRPO, credit on the graph of states", "RAFT"),
+            PairRow("crowded-graph-outcomes", f"crowded-{_SHOPS_RAFT}", _GRAPH, "RAFT"),
             PairRow("crowded-ppo-imitate", f"crowded-{_SHOPS_RAFT}", "PPO", "RAFT", alike=False),
             PairRow(f"crowded-{_SHOPS_IMITATE}", "crowded-grpo", "GRPO", "plain GRPO", alike=False),
             PairRow("crowded-ppo-imitate", "crowded-ppo", "PPO", "plain PPO", alike=False),

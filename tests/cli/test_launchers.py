@@ -27,10 +27,10 @@ CPU = ("--config", "sokoban.yaml", "--trainer.accelerator", "cpu")
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
-    """Without the variables of what has started this process, whose rank Lightning keeps beside them."""
+    """No launcher's variables, and rank 0."""
     for name in {*TORCHRUN, *SRUN}:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(rank_zero_only, "rank", 0)  # or later tests would say nothing, as rank 1 does
+    monkeypatch.setattr(rank_zero_only, "rank", 0)  # Lightning's own, put back after the test: rank 1 logs nothing
 
 
 @pytest.mark.usefixtures("started")
